@@ -1,0 +1,1 @@
+"""Level 1: boosting algorithms and federation protocols; they run with no network."""

@@ -1,0 +1,1 @@
+"""The strategies, one protocol a module, and the table that names them."""

@@ -1,0 +1,1 @@
+"""Optional compiled kernels, each with a pure-Python twin of identical output."""
