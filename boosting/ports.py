@@ -1,0 +1,367 @@
+"""The narrow waist between a strategy and the world: silos exchange, the coordinator collects.
+
+A federated algorithm is one protocol with two halves. The silo half calls :meth:`Link.exchange`,
+which gives an offer and blocks until the coordinator half has answered it. The coordinator half
+calls :meth:`Hub.collect` for all offers of a place and :meth:`Hub.answer` for their replies. That
+one primitive covers reduce, gather, broadcast and relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Generic, NewType, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from boosting.dataset import Dataset, Schema
+    from boosting.job import JobParameters
+    from crypto.vault import Vault
+
+Silo = NewType("Silo", str)
+"""Name of a silo as its certificate gives it; sorts as text."""
+
+Offer = TypeVar("Offer")
+Reply = TypeVar("Reply")
+
+
+class Call(Enum):
+    """The data-plane RPC that carries a step; the value is the method's name."""
+
+    KEYS = "ExchangeKeys"
+    SHARES = "ExchangeShares"
+    IDENTIFIERS = "ExchangeIdentifiers"
+    SKETCHES = "ExchangeSketches"
+    TREES = "ExchangeTrees"
+    HISTOGRAMS = "ExchangeHistograms"
+    GRADIENTS = "ExchangeGradients"
+    SPLITS = "ExchangeSplits"
+    WEIGHTS = "ExchangeWeights"
+    SCORES = "ExchangeScores"
+    SUMS = "ExchangeSums"
+    SIGNATURES = "ExchangeSignatures"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where in a job an exchange happens; places of one step are ordered.
+
+    ``passing`` counts repeats of a step within a level (dropout recovery, chunks of a stream);
+    it is the field ``pass`` on the wire.
+    """
+
+    round: int
+    level: int = 0
+    passing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Offer, Reply]):
+    """A kind of exchange: its name, its RPC and the types of its two payloads.
+
+    Parameters
+    ----------
+    name : str
+        Unique within a strategy, lower case, for example ``"trees"``.
+    call : Call
+        The RPC that carries it.
+    offer, reply : type
+        Payload types; each has a codec in ``services.wire``.
+    reveals : str
+        What the offer tells whoever reads it; copied into the silo's ledger.
+    """
+
+    name: str
+    call: Call
+    offer: type[Offer]
+    reply: type[Reply]
+    reveals: str
+
+
+class Link(Protocol):
+    """A silo's end of the federation, for one attempt of one job."""
+
+    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+        """Give an offer and return its reply once the coordinator has answered the place.
+
+        Raises
+        ------
+        PlacePassed
+            The coordinator has closed this place without this silo; synchronise and go on.
+        JobStopped
+            The job was cancelled, has ended, or goes on under a newer attempt.
+        OfferRejected
+            The coordinator refused the offer; the message says why.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise :class:`JobStopped` when this silo is to stop; call it between long local steps."""
+        ...
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Make a record durable before the next exchange (survives a restart of the agent)."""
+        ...
+
+    def recall(self, key: str) -> bytes | None:
+        """Return what an earlier process of this silo remembered for this job, or ``None``."""
+        ...
+
+
+class Hub(Protocol):
+    """The coordinator's end of the federation, for one attempt of one job."""
+
+    @property
+    def silos(self) -> tuple[Silo, ...]:
+        """Silos that take part now, sorted by name; changes as silos are lost and come back."""
+        ...
+
+    async def collect(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        *,
+        silos: tuple[Silo, ...] | None = None,
+        quorum: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[Silo, Offer]:
+        """Return the offers of a place, keyed by silo in sorted order.
+
+        Waits for every silo of ``silos`` (default: all present). A silo that is lost while the
+        barrier is open, or is silent at the deadline, is left out when at least ``quorum``
+        offers are there (default: every silo must offer).
+
+        Raises
+        ------
+        QuorumLost
+            Fewer than ``quorum`` offers; names the silos that are missing.
+        """
+        ...
+
+    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
+        """Release the silos of a collected place with their replies.
+
+        Every silo whose offer was collected must be answered, now or by a later call.
+        """
+        ...
+
+    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
+        """Refuse a collected offer; the silo's exchange raises :class:`OfferRejected`."""
+        ...
+
+    def serve(
+        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
+    ) -> None:
+        """Answer each offer of ``step`` on its own, at once, without a barrier.
+
+        For steps by which a silo catches up. The handler runs on the loop: it must be quick.
+        """
+        ...
+
+    def drop(self, silo: Silo, reason: str) -> None:
+        """Take a silo out of the present set until it synchronises again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What the coordinator half yields at the end of each round.
+
+    Parameters
+    ----------
+    round : int
+        Counts from zero.
+    checkpoint : bytes
+        All that the coordinator half needs to go on from the next round; opaque to the runner,
+        which stores it atomically before it asks for the next round.
+    metrics : Mapping[str, Mapping[str, float]]
+        Scores by data set (``"test"``, ``"train"``, ``"valid"``), then by metric name.
+    silos : tuple[Silo, ...]
+        Those that contributed.
+    final : bool
+        True for the last round, when the strategy stops early too.
+    best_round : int
+        Round that the selection rule prefers so far.
+    """
+
+    round: int
+    checkpoint: bytes
+    metrics: Mapping[str, Mapping[str, float]]
+    silos: tuple[Silo, ...]
+    final: bool = False
+    best_round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """A job's result: files by name, first the one that is the model.
+
+    ``files`` maps a file name of the run folder (``model.ubj``) to its bytes.
+    """
+
+    files: Mapping[str, bytes]
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStart:
+    """What the coordinator half starts from.
+
+    Parameters
+    ----------
+    job : JobParameters
+        The job as all parties see it.
+    schema : Schema
+        The schema all silos of the roster agreed on (vertical: of the active party).
+    n_samples : Mapping[Silo, int]
+        Rows per silo as registered; a vertical job has the common row count only.
+    checkpoint : bytes or None
+        The last round's checkpoint when the job is resumed.
+    test : Dataset or None
+        Rows that the coordinator's organisation holds for evaluation.
+    """
+
+    job: JobParameters
+    job_id: str
+    attempt: int
+    silos: tuple[Silo, ...]
+    schema: Schema
+    n_samples: Mapping[Silo, int]
+    checkpoint: bytes | None = None
+    test: Dataset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiloStart:
+    """What a silo half starts from.
+
+    Parameters
+    ----------
+    silo : Silo
+        This silo.
+    silos : tuple[Silo, ...]
+        The job's roster, sorted.
+    dataset : Dataset
+        This silo's rows; never leaves the process.
+    first_round : int
+        Round at which the attempt goes on; above zero after a restart.
+    test : Dataset or None
+        Evaluation rows of this party, for vertical jobs.
+    """
+
+    job: JobParameters
+    job_id: str
+    attempt: int
+    silo: Silo
+    silos: tuple[Silo, ...]
+    schema: Schema
+    dataset: Dataset
+    first_round: int = 0
+    test: Dataset | None = None
+    n_threads: int = 1
+    identity: Identity | None = None
+
+
+class Identity(Protocol):
+    """Signs as this silo and checks signatures of others by their certificates (P-256, DER)."""
+
+    @property
+    def certificate(self) -> bytes:
+        """This silo's certificate chain, PEM."""
+        ...
+
+    def sign(self, message: bytes) -> bytes:
+        """Return an ECDSA-SHA256 signature of ``message`` by this silo's key."""
+        ...
+
+    def verify(self, silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
+        """Raise :class:`SignatureInvalid` unless ``silo`` signed ``message`` under the federation's CA."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a job is expected to cost and reveal, before anyone trains.
+
+    ``steps`` maps a step's RPC name to (messages, bytes up, bytes down) of one silo over the
+    whole job.
+    """
+
+    rounds: int
+    steps: Mapping[str, tuple[int, int, int]]
+    reveals: str
+    notes: tuple[str, ...] = ()
+    cpu_class: str = "seconds"
+
+
+class Strategy(Protocol):
+    """A frozen dataclass: its fields are its parameters, its docstring is its protocol."""
+
+    name: ClassVar[str]
+    reveals: ClassVar[str]
+
+    def coordinate(self, hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:
+        """Run the coordinator half; yields once a round."""
+        ...
+
+    def participate(self, link: Link, vault: Vault | None, start: SiloStart) -> Artefact | None:
+        """Run the silo half; blocks until the job ends. Returns what stays in the silo, if any."""
+        ...
+
+    def artefact(self, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:
+        """Return the files of the result from the last (or best) round's checkpoint."""
+        ...
+
+    def forecast(
+        self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+    ) -> Forecast:
+        """Return rounds, bytes and messages by formula (ALGORITHMS.md), and the Reveals text."""
+        ...
+
+    def validate(self, job: JobParameters) -> None:
+        """Raise :class:`InvalidJob` naming the parameter, what was expected and what came."""
+        ...
+
+
+class FederationError(Exception):
+    """Root of what can go wrong between parties; each subclass has a status code in services."""
+
+
+class QuorumLost(FederationError):
+    """Too few silos offered before a step's deadline."""
+
+
+class StaleAttempt(FederationError):
+    """The call belongs to an attempt that has been replaced."""
+
+
+class PlacePassed(FederationError):
+    """The barrier of this place was closed without this silo."""
+
+
+class OfferRejected(FederationError):
+    """The coordinator refused a silo's offer: malformed, out of range or against the protocol."""
+
+
+class JobStopped(FederationError):
+    """The job was cancelled, has ended or has moved to a newer attempt."""
+
+
+class InvalidJob(FederationError):
+    """A job that cannot run: unknown key, parameter out of range, unmet requirement."""
+
+
+class SchemaMismatch(FederationError):
+    """Silos whose tables differ; names the silo and the first difference."""
+
+
+class PolicyDeclined(FederationError):
+    """A silo's own policy forbids the job; names the rule."""
+
+
+class SignatureInvalid(FederationError):
+    """A signature or certificate that does not prove what it should."""
+
+
+class DataError(FederationError):
+    """A table that cannot be used: wrong file, missing column, label out of range."""
