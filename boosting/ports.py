@@ -14,9 +14,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Generic, NewType, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from crypto.vault import Vault
+
     from boosting.dataset import Dataset, Schema
     from boosting.job import JobParameters
-    from crypto.vault import Vault
 
 Silo = NewType("Silo", str)
 """Name of a silo as its certificate gives it; sorts as text."""
