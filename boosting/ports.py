@@ -57,6 +57,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Receipt:
+    """A reply that says nothing but that the place is closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step(Generic[Offer, Reply]):
     """A kind of exchange: its name, its RPC and the types of its two payloads.
 
@@ -268,7 +273,7 @@ class Identity(Protocol):
 
     @property
     def certificate(self) -> bytes:
-        """This silo's certificate chain, PEM."""
+        """Certificate chain of this silo, PEM."""
         ...
 
     def sign(self, message: bytes) -> bytes:
@@ -276,7 +281,7 @@ class Identity(Protocol):
         ...
 
     def verify(self, silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
-        """Raise :class:`SignatureInvalid` unless ``silo`` signed ``message`` under the federation's CA."""
+        """Raise :class:`SignatureInvalid` unless ``silo`` signed ``message`` under the CA."""
         ...
 
 

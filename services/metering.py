@@ -1,0 +1,282 @@
+"""Bytes counted once, where messages are serialised.
+
+Servers: :class:`MeteringInterceptor` wraps the (de)serialisers of every method. Clients:
+:class:`MeteredChannel` wraps those of every stub. The counts are exact protobuf bytes; TLS and
+HTTP/2 framing are not in them. What a call moved is credited when it ends, under the labels that
+its servicer gave it with :func:`label`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+Wrap = Callable[[Any], Any]
+
+
+@dataclass(slots=True)
+class CallCount:
+    """What one call has moved so far, seen from this process."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    strategy: str = ""
+    job_id: str = ""
+    silo: str = ""
+
+
+_current: ContextVar[CallCount | None] = ContextVar("hedgerow_call", default=None)
+
+
+def _count() -> CallCount:
+    count = _current.get()
+    if count is None:
+        count = CallCount()
+        _current.set(count)
+    return count
+
+
+def label(*, job_id: str = "", silo: str = "", strategy: str = "") -> None:
+    """Say on whose account the current call goes."""
+    count = _count()
+    count.job_id, count.silo, count.strategy = job_id, silo, strategy
+
+
+class Metrics:
+    """The process' metrics; names as in docs/operations.md.
+
+    Parameters
+    ----------
+    by_silo : bool
+        Whether to label messages with the silo; at the coordinator only, for rostered silos.
+    """
+
+    def __init__(self, *, by_silo: bool = False) -> None:
+        self.registry = CollectorRegistry()
+        self.by_silo = by_silo
+        labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
+        r = self.registry
+        self.message_bytes = Counter(
+            "hedgerow_message_bytes", "Protobuf bytes moved.", labels, registry=r
+        )
+        self.messages = Counter("hedgerow_messages", "Messages moved.", labels, registry=r)
+        self.calls = Counter("hedgerow_calls", "Calls ended.", ["method", "code"], registry=r)
+        self.call_seconds = Histogram(
+            "hedgerow_call_seconds",
+            "Time of calls.",
+            ["method"],
+            registry=r,
+            buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0),
+        )
+        self.rounds = Counter("hedgerow_rounds", "Rounds finished.", ["strategy"], registry=r)
+        self.round_seconds = Histogram(
+            "hedgerow_round_seconds",
+            "Time of rounds.",
+            ["strategy"],
+            registry=r,
+            buckets=(0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0),
+        )
+        self.round_bytes = Histogram(
+            "hedgerow_round_bytes",
+            "Data-plane bytes of rounds.",
+            ["strategy", "direction"],
+            registry=r,
+            buckets=tuple(float(1 << k) for k in range(10, 34, 3)),
+        )
+        self.silos = Gauge("hedgerow_silos", "Silos by state.", ["state"], registry=r)
+        self.jobs = Gauge("hedgerow_jobs", "Jobs by state.", ["state"], registry=r)
+        self.ciphertexts = Counter(
+            "hedgerow_ciphertexts", "Ciphertexts handled.", ["op"], registry=r
+        )
+        self.masked_values = Counter("hedgerow_masked_values", "Values masked.", registry=r)
+
+    def credit(self, path: str, count: CallCount, *, server: bool) -> None:
+        """Add what a call moved; ``up`` is from client to server."""
+        service, _, method = path.strip("/").rpartition("/")
+        up = (count.messages_in, count.bytes_in)
+        down = (count.messages_out, count.bytes_out)
+        if not server:
+            up, down = down, up
+        for direction, (messages, n_bytes) in (("up", up), ("down", down)):
+            values = [service.rpartition(".")[2], method, direction, count.strategy]
+            if self.by_silo:
+                values.append(count.silo)
+            self.messages.labels(*values).inc(messages)
+            self.message_bytes.labels(*values).inc(n_bytes)
+
+    def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
+        """Serve ``/metrics``; return a function that stops it, and the port."""
+        server, thread = start_http_server(port, addr=address, registry=self.registry)
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop, server.server_port
+
+
+Sink = Callable[[str, CallCount], None]
+
+
+class MeteringInterceptor(grpc.aio.ServerInterceptor):
+    """Counts every message of an aio server.
+
+    Parameters
+    ----------
+    metrics : Metrics
+    sink : callable, optional
+        Gets the method path and the count of each finished call, for totals by job.
+    """
+
+    def __init__(self, metrics: Metrics, sink: Sink | None = None) -> None:
+        self._metrics = metrics
+        self._sink = sink
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the method's handler with counting serialisers."""
+        path = handler_call_details.method
+        known = self._handlers.get(path)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is None or path.startswith(("/grpc.health", "/grpc.reflection")):
+            return handler
+        self._handlers[path] = wrapped = self._wrap(path, handler)
+        return wrapped
+
+    def _wrap(self, path: str, handler: Any) -> Any:
+        def taking(data: bytes) -> Any:
+            count = _count()
+            count.messages_in += 1
+            count.bytes_in += len(data)
+            return decode(data) if decode else data
+
+        def giving(message: Any) -> bytes:
+            data: bytes = encode(message) if encode else message
+            count = _count()
+            count.messages_out += 1
+            count.bytes_out += len(data)
+            return data
+
+        decode, encode = handler.request_deserializer, handler.response_serializer
+        finish = self._finish
+
+        async def unary(request: Any, context: Any) -> Any:
+            started, count = time.monotonic(), _count()
+            # The response is serialised after the behaviour has returned, so the call is
+            # credited by a callback that runs when it is over.
+            context.add_done_callback(lambda _: finish(path, count, context, started))
+            return await handler.unary_unary(request, context)
+
+        def streaming(behaviour: Any) -> Any:
+            async def run(request: Any, context: Any) -> AsyncIterator[Any]:
+                started, count = time.monotonic(), _count()
+                context.add_done_callback(lambda _: finish(path, count, context, started))
+                async for message in behaviour(request, context):
+                    yield message
+
+            return run
+
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(unary, taking, giving)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                streaming(handler.unary_stream), taking, giving
+            )
+        assert handler.stream_stream, "no method of ours is stream to unary"
+        return grpc.stream_stream_rpc_method_handler(
+            streaming(handler.stream_stream), taking, giving
+        )
+
+    def _finish(self, path: str, count: CallCount, context: Any, started: float) -> None:
+        method = path.rpartition("/")[2]
+        code = context.code()
+        name = getattr(code, "name", None) or grpc_code_name(code)
+        self._metrics.calls.labels(method, name).inc()
+        self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
+        self._metrics.credit(path, count, server=True)
+        if self._sink is not None:
+            self._sink(path, count)
+
+
+def grpc_code_name(code: Any) -> str:
+    """Return the name of a status code given as a number, a code or nothing (OK)."""
+    for known in grpc.StatusCode:
+        if code in (known, known.value[0]):
+            return str(known.name)
+    return "OK"
+
+
+class MeteredChannel:
+    """A channel whose stubs count their messages; passes everything else on."""
+
+    def __init__(self, channel: grpc.Channel, metrics: Metrics, strategy: str = "") -> None:
+        self._channel = channel
+        self._metrics = metrics
+        self._strategy = strategy
+
+    def on_account_of(self, strategy: str) -> MeteredChannel:
+        """Return the same channel with another strategy label."""
+        return MeteredChannel(self._channel, self._metrics, strategy)
+
+    def unary_unary(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a unary method."""
+        return self._count(
+            self._channel.unary_unary, method, request_serializer, response_deserializer, options
+        )
+
+    def unary_stream(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a method with streamed response."""
+        return self._count(
+            self._channel.unary_stream, method, request_serializer, response_deserializer, options
+        )
+
+    def stream_stream(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a method streamed both ways."""
+        return self._count(
+            self._channel.stream_stream, method, request_serializer, response_deserializer, options
+        )
+
+    def _count(
+        self, make: Any, method: str, encode: Wrap, decode: Wrap, options: dict[str, Any]
+    ) -> Any:
+        metrics, strategy = self._metrics, self._strategy
+
+        def giving(message: Any) -> bytes:
+            data: bytes = encode(message)
+            moved = CallCount(messages_out=1, bytes_out=len(data), strategy=strategy)
+            metrics.credit(method, moved, server=False)
+            return data
+
+        def taking(data: bytes) -> Any:
+            moved = CallCount(messages_in=1, bytes_in=len(data), strategy=strategy)
+            metrics.credit(method, moved, server=False)
+            return decode(data)
+
+        return make(method, giving, taking, **options)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()

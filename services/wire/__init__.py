@@ -1,0 +1,76 @@
+"""Payloads as protobuf frames: one module a noun, both directions of a type adjacent.
+
+A codec turns a payload into the frames of one field of the ``frame`` oneof of the exchange
+messages, and back. ``decode`` validates everything that a hostile peer could have written and
+raises :class:`~boosting.ports.OfferRejected` with what was expected and what came.
+
+To add a payload: define its frozen dataclass in ``boosting``, its noun in ``proto``, its field
+in the RPC's request and response, its :class:`Codec` in a module here, and its line in
+``_MODULES``. Modules are imported when their payload is first met, so that a process loads only
+what its strategy needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from boosting.ports import Receipt
+
+Payload = TypeVar("Payload")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[Payload]):
+    """How one payload type travels.
+
+    Parameters
+    ----------
+    payload : type
+    frame : str
+        Field of the ``frame`` oneof that its messages occupy.
+    encode : callable
+        Payload to its messages, each at most about 1 MiB serialised.
+    decode : callable
+        Messages, in order, to the payload.
+    """
+
+    payload: type[Payload]
+    frame: str
+    encode: Callable[[Payload], Iterator[Message]]
+    decode: Callable[[Iterable[Any]], Payload]
+
+
+def _no_frames(payload: Receipt) -> Iterator[Message]:
+    return iter(())
+
+
+def _receipt(messages: Iterable[Any]) -> Receipt:
+    for _ in messages:
+        pass
+    return Receipt()
+
+
+RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
+
+_MODULES: dict[str, str] = {
+    # payload type -> module of services.wire that holds its codec in CODECS
+}
+"""Where each payload's codec is; keys are ``module.TypeName``."""
+
+
+@cache
+def codec_of(payload: type[Payload]) -> Codec[Payload]:
+    """Return the codec of a payload type; an unknown type is a programming error."""
+    if payload is Receipt:
+        return RECEIPT  # type: ignore[return-value]
+    module = importlib.import_module(_MODULES[f"{payload.__module__}.{payload.__qualname__}"])
+    for codec in module.CODECS:
+        if codec.payload is payload:
+            return codec  # type: ignore[no-any-return]
+    raise KeyError(f"no codec of {payload.__qualname__} in {module.__name__}")
