@@ -1,0 +1,330 @@
+"""The barrier: silos' offers meet the coordinator half of a strategy, for one attempt of a job.
+
+Knows nothing of transport. A transport hands each incoming exchange to :meth:`Rendezvous.offer`
+and awaits the reply; a strategy uses the other methods through the :class:`~boosting.ports.Hub`
+protocol. Everything runs on one event loop, so no state needs a lock.
+
+Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits
+for, or gets, the same reply. A silo's next offer acknowledges its previous reply, which is
+forgotten then. Nothing grows with rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from boosting.ports import (
+    Call,
+    Offer,
+    OfferRejected,
+    Place,
+    PlacePassed,
+    QuorumLost,
+    Reply,
+    Silo,
+    Step,
+)
+
+T = TypeVar("T")
+
+
+class Parcel(Generic[T]):
+    """An offer as it arrived: its RPC, and how to decode it once its step is known."""
+
+    __slots__ = ("_payload", "call", "decode")
+
+    def __init__(self, call: Call, decode: Callable[[type[T]], T]) -> None:
+        self.call = call
+        self.decode = decode
+        self._payload: T | None = None
+
+    def open(self, step: Step[T, Any]) -> T:
+        """Decode the payload, once; what does not fit the step is an :class:`OfferRejected`."""
+        if self._payload is None:
+            if self.call is not step.call:
+                raise OfferRejected(
+                    f"step {step.name!r} travels by {step.call.value}, "
+                    f"the offer came by {self.call.value}"
+                )
+            self._payload = self.decode(step.offer)
+            self.decode = _spent
+        return self._payload
+
+
+def _spent(payload: type[Any]) -> Any:
+    raise AssertionError("a parcel is decoded once")
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One silo's offer at one place, and the reply it waits for."""
+
+    parcel: Parcel[Any]
+    reply: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Barrier:
+    """One place of one step."""
+
+    entries: dict[Silo, _Entry] = field(default_factory=dict)
+    expected: frozenset[Silo] = frozenset()
+    closed: bool = False
+
+
+Key = tuple[str, Place]
+
+
+class Rendezvous:
+    """The hub of one attempt.
+
+    Parameters
+    ----------
+    roster : tuple[Silo, ...]
+        All silos of the job.
+    present : tuple[Silo, ...]
+        Those that take part from the start.
+    timeout_seconds : float
+        Deadline of a step that does not set its own.
+    on_change : callable, optional
+        Called as ``on_change(silo, state, detail)`` when a silo is lost or comes back.
+    """
+
+    def __init__(
+        self,
+        roster: tuple[Silo, ...],
+        present: tuple[Silo, ...],
+        timeout_seconds: float,
+        on_change: Callable[[Silo, str, str], None] | None = None,
+    ) -> None:
+        self._roster = frozenset(roster)
+        self._present = set(present)
+        self._timeout_seconds = timeout_seconds
+        self._on_change = on_change or (lambda silo, state, detail: None)
+        self._barriers: dict[Key, _Barrier] = {}
+        self._passed: dict[str, Place] = {}
+        self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
+        self._last: dict[Silo, tuple[Key, _Entry]] = {}
+        self._changed = asyncio.Event()
+        self._ended: Exception | None = None
+
+    # --- the strategy's side (boosting.ports.Hub) ---
+
+    @property
+    def silos(self) -> tuple[Silo, ...]:
+        """Silos that take part now, sorted."""
+        return tuple(sorted(self._present))
+
+    async def collect(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        *,
+        silos: tuple[Silo, ...] | None = None,
+        quorum: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[Silo, Offer]:
+        """Return the offers of a place; see :class:`boosting.ports.Hub`."""
+        expected = frozenset(self.silos if silos is None else silos)
+        needed = len(expected) if quorum is None else quorum
+        barrier = self._barriers.setdefault((step.name, at), _Barrier())
+        barrier.expected = expected
+        deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
+        opened: dict[Silo, Offer] = {}
+        refused: dict[Silo, str] = {}
+        timed_out = False
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            self._open_new(step, barrier, opened, refused)
+            awaited = (expected & self._present) - opened.keys() - refused.keys()
+            if not awaited or timed_out:
+                break
+            if quorum is None and not expected <= self._present:
+                break
+            remaining = deadline - asyncio.get_running_loop().time()
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(remaining, 0.0))
+            except TimeoutError:
+                timed_out = True
+        for silo in sorted((expected & self._present) - opened.keys() - refused.keys()):
+            if timed_out:
+                self.drop(silo, f"no offer for step {step.name!r} before its deadline")
+        missing = sorted(expected - opened.keys())
+        if len(opened) < needed:
+            reasons = "; ".join(f"{silo}: {refused.get(silo, 'lost')}" for silo in missing)
+            raise QuorumLost(
+                f"step {step.name!r} of round {at.round} needs {needed} silos, "
+                f"{len(opened)} offered; missing {reasons or 'none'}"
+            )
+        barrier.closed = True
+        self._passed[step.name] = max(at, self._passed.get(step.name, at))
+        return {silo: opened[silo] for silo in sorted(opened)}
+
+    def _open_new(
+        self,
+        step: Step[Offer, Reply],
+        barrier: _Barrier,
+        opened: dict[Silo, Offer],
+        refused: dict[Silo, str],
+    ) -> None:
+        for silo, entry in list(barrier.entries.items()):
+            if silo in opened or entry.reply.done():
+                continue
+            try:
+                opened[silo] = entry.parcel.open(step)
+            except OfferRejected as error:
+                refused[silo] = str(error)
+                self._refuse(entry, error)
+                self.drop(silo, str(error))
+
+    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
+        """Release silos with their replies; see :class:`boosting.ports.Hub`."""
+        barrier = self._barriers[step.name, at]
+        for silo, reply in replies.items():
+            assert isinstance(reply, step.reply), f"{step.name}: a {type(reply).__name__}"
+            entry = barrier.entries.get(silo)
+            if entry is not None and not entry.reply.done():
+                entry.reply.set_result(reply)
+        self._forget_if_done((step.name, at))
+
+    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
+        """Refuse a collected offer; see :class:`boosting.ports.Hub`."""
+        entry = self._barriers[step.name, at].entries[silo]
+        self._refuse(entry, OfferRejected(reason))
+        self.drop(silo, reason)
+        self._forget_if_done((step.name, at))
+
+    def serve(
+        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
+    ) -> None:
+        """Answer offers of ``step`` one by one; see :class:`boosting.ports.Hub`."""
+        self._served[step.name] = (step, handler)
+        for key in [key for key in self._barriers if key[0] == step.name]:
+            for silo, entry in self._barriers.pop(key).entries.items():
+                self._serve_one(silo, key[1], entry, step, handler)
+
+    def drop(self, silo: Silo, reason: str) -> None:
+        """Take a silo out of the present set."""
+        if silo in self._present:
+            self._present.discard(silo)
+            self._on_change(silo, "lost", reason)
+            self._changed.set()
+
+    # --- the transport's and the runner's side ---
+
+    def join(self, silo: Silo) -> None:
+        """Add a silo of the roster to the present set."""
+        if silo in self._roster and silo not in self._present:
+            self._present.add(silo)
+            self._on_change(silo, "present", "")
+            self._changed.set()
+
+    def standing(self, step: str, at: Place) -> tuple[int, int]:
+        """Return how many silos have offered at a place, and how many it waits for."""
+        barrier = self._barriers.get((step, at))
+        if barrier is None:
+            return 0, 0
+        return len(barrier.entries), len(barrier.expected | barrier.entries.keys())
+
+    def offer(self, silo: Silo, step: str, at: Place, parcel: Parcel[Any]) -> asyncio.Future[Any]:
+        """Take an offer in; the future is its reply, or raises why there is none.
+
+        A resend returns the future of the first offer and leaves its parcel unread.
+        """
+        if self._ended is not None:
+            raise self._ended
+        if silo not in self._roster:
+            raise OfferRejected(f"{silo} is not on the roster of this job")
+        key = (step, at)
+        previous = self._last.get(silo)
+        if previous is not None and previous[0] == key and step not in self._served:
+            return previous[1].reply
+        self._acknowledge(silo, key)
+        entry = _Entry(parcel, asyncio.get_running_loop().create_future())
+        entry.reply.add_done_callback(_retrieve)
+        if step in self._served:
+            self._last[silo] = (key, entry)
+            self._serve_one(silo, at, entry, *self._served[step])
+            return entry.reply
+        barrier = self._barriers.setdefault(key, _Barrier())
+        known = barrier.entries.get(silo)
+        if known is not None:
+            return known.reply
+        passed = self._passed.get(step)
+        if barrier.closed or (passed is not None and at <= passed):
+            if not barrier.entries:
+                del self._barriers[key]
+            raise PlacePassed(f"step {step!r} of round {at.round} was closed without {silo}")
+        barrier.entries[silo] = entry
+        self._last[silo] = (key, entry)
+        self._changed.set()
+        return entry.reply
+
+    def end(self, error: Exception) -> None:
+        """End the attempt: every open and every later exchange raises ``error``."""
+        self._ended = error
+        for barrier in self._barriers.values():
+            for entry in barrier.entries.values():
+                self._refuse(entry, error)
+        self._barriers.clear()
+        self._changed.set()
+
+    @property
+    def open_places(self) -> int:
+        """Number of places kept in memory; must not grow with rounds."""
+        return len(self._barriers)
+
+    def _serve_one(
+        self,
+        silo: Silo,
+        at: Place,
+        entry: _Entry,
+        step: Step[Any, Any],
+        handler: Callable[[Silo, Place, Any], Any],
+    ) -> None:
+        try:
+            reply = handler(silo, at, entry.parcel.open(step))
+        except OfferRejected as error:
+            self._refuse(entry, error)
+            return
+        entry.reply.set_result(reply)
+        self.join(silo)
+
+    def _acknowledge(self, silo: Silo, key: Key) -> None:
+        previous = self._last.pop(silo, None)
+        if previous is None or previous[0] == key:
+            return
+        barrier = self._barriers.get(previous[0])
+        entry = previous[1]
+        if not entry.reply.done():
+            return
+        if barrier is not None:
+            barrier.entries.pop(silo, None)
+            if barrier.closed and not barrier.entries:
+                del self._barriers[previous[0]]
+
+    def _forget_if_done(self, key: Key) -> None:
+        """Forget places whose silos have all moved on or are lost for good."""
+        for other, barrier in list(self._barriers.items()):
+            if other == key or not barrier.closed:
+                continue
+            if all(entry.reply.done() for entry in barrier.entries.values()) and not any(
+                self._last.get(silo, (None,))[0] == other for silo in barrier.entries
+            ):
+                del self._barriers[other]
+
+    @staticmethod
+    def _refuse(entry: _Entry, error: Exception) -> None:
+        if not entry.reply.done():
+            entry.reply.set_exception(error)
+
+
+def _retrieve(reply: asyncio.Future[Any]) -> None:
+    """Mark an exception as seen: a refused silo may be gone and never ask for it."""
+    if not reply.cancelled():
+        reply.exception()

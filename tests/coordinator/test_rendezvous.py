@@ -1,0 +1,145 @@
+"""The barrier by itself: idempotency, loss, lateness and forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from boosting.ports import (
+    Call,
+    JobStopped,
+    OfferRejected,
+    Place,
+    PlacePassed,
+    QuorumLost,
+    Silo,
+    Step,
+)
+from coordinator.rendezvous import Parcel, Rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int
+
+
+STEP = Step("add", Call.SUMS, Number, Number, "a number")
+A, B, C = Silo("a"), Silo("b"), Silo("c")
+
+
+def parcel(value: int, call: Call = Call.SUMS) -> Parcel[Any]:
+    return Parcel(call, lambda _: Number(value))
+
+
+def hub(*present: Silo, timeout: float = 5.0) -> Rendezvous:
+    return Rendezvous((A, B, C), present or (A, B, C), timeout)
+
+
+async def test_a_place_collects_all_offers_in_sorted_order_and_answers_each() -> None:
+    h = hub()
+    waits = [h.offer(s, "add", Place(0), parcel(i)) for i, s in enumerate((C, A, B))]
+    offers = await h.collect(STEP, Place(0))
+    assert list(offers) == [A, B, C]
+    h.answer(STEP, Place(0), {s: Number(9) for s in offers})
+    assert [w.result().value for w in waits] == [9, 9, 9]
+
+
+async def test_resent_offer_changes_nothing_and_gets_the_same_reply() -> None:
+    h = hub(A)
+    first = h.offer(A, "add", Place(0), parcel(1))
+    again = h.offer(A, "add", Place(0), parcel(2))
+    assert (await h.collect(STEP, Place(0)))[A].value == 1
+    h.answer(STEP, Place(0), {A: Number(5)})
+    late = h.offer(A, "add", Place(0), parcel(3))
+    assert first is again is late
+    assert (await late).value == 5
+
+
+async def test_nothing_grows_with_rounds() -> None:
+    h = hub(A, B)
+    for r in range(50):
+        waits = [h.offer(s, "add", Place(r), parcel(r)) for s in (A, B)]
+        await h.collect(STEP, Place(r))
+        h.answer(STEP, Place(r), {A: Number(r), B: Number(r)})
+        await asyncio.gather(*waits)
+        assert h.open_places <= 1
+
+
+async def test_a_lost_silo_is_left_out_where_the_quorum_allows() -> None:
+    h = hub()
+    for s in (A, B):
+        h.offer(s, "add", Place(0), parcel(1))
+    wait = asyncio.create_task(h.collect(STEP, Place(0), quorum=2))
+    await asyncio.sleep(0)
+    h.drop(C, "lease ended")
+    assert list(await wait) == [A, B]
+    with pytest.raises(PlacePassed):
+        h.offer(C, "add", Place(0), parcel(1))
+
+
+async def test_a_lost_silo_without_quorum_names_itself_at_once() -> None:
+    h = hub()
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.drop(C, "lease ended")
+    with pytest.raises(QuorumLost, match="c: lost"):
+        await wait
+
+
+async def test_the_deadline_drops_the_silent_silo() -> None:
+    h = hub(timeout=0.05)
+    h.offer(A, "add", Place(0), parcel(1))
+    h.offer(B, "add", Place(0), parcel(1))
+    assert list(await h.collect(STEP, Place(0), quorum=2)) == [A, B]
+    assert h.silos == (A, B)
+
+
+async def test_a_joiner_is_present_from_the_next_collect() -> None:
+    h = hub(A, B)
+    for s in (A, B):
+        h.offer(s, "add", Place(0), parcel(1))
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.join(C)
+    assert list(await wait) == [A, B]
+    assert h.silos == (A, B, C)
+
+
+async def test_an_offer_by_the_wrong_rpc_is_refused_and_its_silo_named() -> None:
+    h = hub(A)
+    bad = h.offer(A, "add", Place(0), parcel(1, Call.TREES))
+    with pytest.raises(QuorumLost, match=r"a: step 'add' travels by ExchangeSums"):
+        await h.collect(STEP, Place(0))
+    with pytest.raises(OfferRejected):
+        await bad
+
+
+async def test_a_served_step_answers_at_once_also_offers_that_came_before() -> None:
+    h = hub(A)
+    early = h.offer(B, "add", Place(3), parcel(1))
+    h.serve(STEP, lambda silo, at, offer: Number(offer.value + 1))
+    assert (await early).value == 2
+    assert (await h.offer(C, "add", Place(0), parcel(5))).value == 6
+    assert h.silos == (A, B, C)
+
+
+async def test_an_ended_attempt_releases_everyone() -> None:
+    h = hub()
+    wait = h.offer(A, "add", Place(0), parcel(1))
+    collecting = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.end(JobStopped("cancelled"))
+    with pytest.raises(JobStopped):
+        await wait
+    with pytest.raises(JobStopped):
+        await collecting
+    with pytest.raises(JobStopped):
+        h.offer(B, "add", Place(0), parcel(1))
+
+
+async def test_a_stranger_is_refused() -> None:
+    with pytest.raises(OfferRejected, match="roster"):
+        hub().offer(Silo("mallory"), "add", Place(0), parcel(1))

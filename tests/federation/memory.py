@@ -1,0 +1,224 @@
+"""Both halves of a strategy in one process, with the real rendezvous and no transport.
+
+Silos run in threads and meet the coordinator half on an event loop. ``through_wire`` passes every
+payload through its protobuf codec. ``faults`` kill silos at chosen exchanges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from boosting.dataset import Dataset, Schema
+from boosting.job import JobParameters
+from boosting.ports import (
+    Artefact,
+    CoordinatorStart,
+    JobStopped,
+    Place,
+    RoundResult,
+    Silo,
+    SiloStart,
+    Step,
+)
+from coordinator.rendezvous import Parcel, Rendezvous
+
+
+class SiloKilled(BaseException):
+    """The silo's process dies here."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Kill ``silo`` when it comes to a step; ``before`` or ``after`` its offer is in."""
+
+    silo: str
+    step: str
+    round: int = 0
+    level: int = 0
+    when: str = "before"  # before | after (the reply never arrives)
+
+
+@dataclass
+class MemoryLink:
+    """A silo's end without a network."""
+
+    silo: Silo
+    hub: Rendezvous
+    loop: asyncio.AbstractEventLoop
+    through_wire: bool = False
+    faults: tuple[Fault, ...] = ()
+    memory: dict[str, bytes] = field(default_factory=dict)
+    traffic: list[tuple[str, Place, int]] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        assert isinstance(offer, step.offer), f"{step.name}: {type(offer).__name__}"
+        fault = next(
+            (
+                f
+                for f in self.faults
+                if f.silo == self.silo
+                and (f.step, f.round, f.level) == (step.name, at.round, at.level)
+            ),
+            None,
+        )
+        if fault is not None and fault.when == "before":
+            raise SiloKilled
+        if self.through_wire:
+            offer = through_wire(offer)
+        parcel: Parcel[Any] = Parcel(step.call, lambda _: offer)
+
+        async def meet() -> Any:
+            return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
+
+        future = asyncio.run_coroutine_threadsafe(meet(), self.loop)
+        if fault is not None:
+            raise SiloKilled
+        reply = future.result(timeout=120)
+        assert isinstance(reply, step.reply), f"{step.name}: {type(reply).__name__}"
+        return through_wire(reply) if self.through_wire else reply
+
+    def check(self) -> None:
+        if self.stopped.is_set():
+            raise JobStopped("stopped by the test")
+
+    def remember(self, key: str, value: bytes) -> None:
+        self.memory[key] = value
+
+    def recall(self, key: str) -> bytes | None:
+        return self.memory.get(key)
+
+
+def through_wire(payload: Any) -> Any:
+    """Encode a payload to serialised frames and decode it again."""
+    from services.wire import codec_of
+
+    codec = codec_of(type(payload))
+    frames = [(type(m), m.SerializeToString()) for m in codec.encode(payload)]
+    for _, data in frames:
+        assert len(data) < 4 << 20, "a frame is over gRPC's message limit"
+    return codec.decode(kind.FromString(data) for kind, data in frames)
+
+
+@dataclass
+class Outcome:
+    """How an in-memory job ended."""
+
+    rounds: list[RoundResult]
+    artefact: Artefact | None
+    kept: dict[Silo, Artefact | None]
+    errors: dict[Silo, BaseException]
+    lost: list[tuple[Silo, str]]
+    open_places: int
+    error: BaseException | None = None
+
+
+def run_in_memory(
+    job: JobParameters,
+    datasets: Mapping[str, Dataset],
+    *,
+    schema: Schema | None = None,
+    test: Dataset | None = None,
+    tests: Mapping[str, Dataset] | None = None,
+    checkpoint: bytes | None = None,
+    first_round: int = 0,
+    attempt: int = 1,
+    through_wire: bool = False,
+    faults: tuple[Fault, ...] = (),
+    vaults: Callable[[str], Any] | None = None,
+    identities: Callable[[str], Any] | None = None,
+    memories: Mapping[str, dict[str, bytes]] | None = None,
+    stop_after_rounds: int | None = None,
+    timeout_seconds: float = 60.0,
+    late: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Run a whole job; a killed silo is reported lost at once, as an expired lease would."""
+    silos = tuple(Silo(name) for name in sorted(datasets))
+    schema = schema or next(iter(datasets.values())).schema
+
+    async def main() -> Outcome:
+        loop = asyncio.get_running_loop()
+        lost: list[tuple[Silo, str]] = []
+        hub = Rendezvous(
+            silos,
+            tuple(s for s in silos if s not in (late or {})),
+            timeout_seconds,
+            lambda silo, state, detail: lost.append((silo, detail)) if state == "lost" else None,
+        )
+        kept: dict[Silo, Artefact | None] = {}
+        errors: dict[Silo, BaseException] = {}
+
+        def silo_main(silo: Silo) -> None:
+            link = MemoryLink(
+                silo,
+                hub,
+                loop,
+                through_wire,
+                faults,
+                memories[silo] if memories is not None else {},
+            )
+            start = SiloStart(
+                job=job,
+                job_id="job",
+                attempt=attempt,
+                silo=silo,
+                silos=silos,
+                schema=schema,
+                dataset=datasets[silo],
+                first_round=first_round,
+                test=(tests or {}).get(silo),
+                identity=identities(silo) if identities else None,
+            )
+            try:
+                kept[silo] = job.strategy.participate(link, vaults(silo) if vaults else None, start)
+            except BaseException as error:
+                errors[silo] = error
+                loop.call_soon_threadsafe(hub.drop, silo, f"killed: {type(error).__name__}")
+
+        async def participate(silo: Silo) -> None:
+            if late and silo in late:
+                await asyncio.sleep(late[silo])
+                hub.join(silo)
+            await asyncio.to_thread(silo_main, silo)
+
+        from concurrent.futures import ThreadPoolExecutor
+
+        loop.set_default_executor(ThreadPoolExecutor(len(silos) + 8))
+        tasks = [asyncio.create_task(participate(silo)) for silo in silos]
+        rounds: list[RoundResult] = []
+        error: BaseException | None = None
+        start = CoordinatorStart(
+            job=job,
+            job_id="job",
+            attempt=attempt,
+            silos=silos,
+            schema=schema,
+            n_samples={silo: datasets[silo].n_samples for silo in silos},
+            checkpoint=checkpoint,
+            test=test,
+        )
+        halves = job.strategy.coordinate(hub, start)
+        try:
+            async for result in halves:
+                rounds.append(result)
+                if stop_after_rounds is not None and len(rounds) >= stop_after_rounds:
+                    break
+        except Exception as failure:
+            error = failure
+        finally:
+            await halves.aclose()  # type: ignore[attr-defined]
+        open_places = hub.open_places
+        if error is None and stop_after_rounds is None:
+            await asyncio.wait(tasks, timeout=timeout_seconds)
+        hub.end(JobStopped("the job has ended"))
+        await asyncio.gather(*tasks)
+        artefact = None
+        if error is None and rounds:
+            artefact = job.strategy.artefact(job, schema, rounds[-1].checkpoint)
+        return Outcome(rounds, artefact, kept, errors, lost, open_places, error)
+
+    return asyncio.run(main())
