@@ -265,6 +265,12 @@ class Rendezvous:
         self._changed.set()
         return entry.reply
 
+    def receive(
+        self, silo: Silo, step: str, at: Place, call: Call, decode: Callable[[type[Any]], Any]
+    ) -> asyncio.Future[Any]:
+        """Take an offer in as it came from a transport; see :meth:`offer`."""
+        return self.offer(silo, step, at, Parcel(call, decode))
+
     def end(self, error: Exception) -> None:
         """End the attempt: every open and every later exchange raises ``error``."""
         self._ended = error

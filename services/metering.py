@@ -277,6 +277,11 @@ class MeteredChannel:
 
         return make(method, giving, taking, **options)
 
+    @property
+    def raw(self) -> grpc.Channel:
+        """The channel underneath."""
+        return self._channel
+
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()

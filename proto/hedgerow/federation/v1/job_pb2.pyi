@@ -130,6 +130,7 @@ class JobSpec(_message.Message):
     START_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    TEST_DATA_FIELD_NUMBER: _builtins.int
     BAGGING_FIELD_NUMBER: _builtins.int
     FEDXGBLLR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
@@ -156,6 +157,10 @@ class JobSpec(_message.Message):
     """How long the job waits for its silos, seconds; 120 when not set."""
     max_attempts: _builtins.int
     """How often an attempt that lost its quorum is started again; 3 when not set."""
+    test_data: _builtins.str
+    """Name of a table of the coordinator's configuration on which each round is evaluated; none when
+    empty.
+    """
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Scores to report; the task's usual ones when empty."""
@@ -213,6 +218,7 @@ class JobSpec(_message.Message):
         start_timeout_seconds: _builtins.float | None = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
         max_attempts: _builtins.int | None = ...,
+        test_data: _builtins.str = ...,
         bagging: _strategy_pb2.Bagging | None = ...,
         fedxgbllr: _strategy_pb2.FedXgbllr | None = ...,
         histogram: _strategy_pb2.Histogram | None = ...,
@@ -222,7 +228,7 @@ class JobSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "dp_tree", b"dp_tree", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015

@@ -1,0 +1,355 @@
+"""The data plane: one call is one exchange at a barrier; servicer and client.
+
+A request's first frame is its :class:`StepKey`, the others are the offer. The response has
+``Waiting`` frames while the barrier is open, then the reply. Frames are (de)serialised here and
+not by gRPC, so that a reply to many silos is serialised once and a resend is the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+from hedgerow.federation.v1 import exchange_pb2, exchange_service_pb2
+
+from boosting.ports import (
+    Call,
+    FederationError,
+    JobStopped,
+    Offer,
+    OfferRejected,
+    Place,
+    Reply,
+    Silo,
+    Step,
+)
+from services.errors import Unreachable, abort, from_rpc
+from services.identity import Role, peer_of
+from services.metering import MeteredChannel, label
+from services.wire import codec_of
+
+SERVICE = "hedgerow.federation.v1.ExchangeService"
+WAITING_SECONDS = 15.0
+"""Time between two ``Waiting`` frames."""
+MAX_OFFER_BYTES = 1 << 30
+"""Largest offer that is taken in."""
+
+_METHODS = {
+    call: (
+        getattr(exchange_service_pb2, f"{call.value}Request"),
+        getattr(exchange_service_pb2, f"{call.value}Response"),
+    )
+    for call in Call
+}
+
+
+class Desk(Protocol):
+    """Where an attempt's offers go; the coordinator's rendezvous is one."""
+
+    def receive(
+        self, silo: Silo, step: str, at: Place, call: Call, decode: Callable[[type[Any]], Any]
+    ) -> asyncio.Future[Any]:
+        """Take an offer in and return its reply-to-be."""
+        ...
+
+    def standing(self, step: str, at: Place) -> tuple[int, int]:
+        """Return how many silos have offered, of how many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An open desk and whose bytes it moves."""
+
+    desk: Desk
+    strategy: str
+
+
+FindDesk = Callable[[str, int, Silo], Account]
+"""(job, attempt, silo) to its desk; raises StaleAttempt, Unauthorised or NotFound."""
+
+
+class ExchangeServicer:
+    """Server side of every method of ExchangeService.
+
+    Parameters
+    ----------
+    find : callable
+        Gives the desk of an attempt for a silo on its roster.
+    waiting_seconds : float
+    """
+
+    def __init__(self, find: FindDesk, waiting_seconds: float = WAITING_SECONDS) -> None:
+        self._find = find
+        self._waiting_seconds = waiting_seconds
+        self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
+
+    def register(self, server: grpc.aio.Server) -> str:
+        """Add the service to ``server``."""
+        handlers = {
+            call.value: grpc.stream_stream_rpc_method_handler(self._behaviour(call))
+            for call in Call
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        return SERVICE
+
+    def _behaviour(self, call: Call) -> Any:
+        request_type, response_type = _METHODS[call]
+
+        async def behaviour(
+            frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncIterator[bytes]:
+            try:
+                async for frame in self._exchange(
+                    call, request_type, response_type, frames, context
+                ):
+                    yield frame
+            except FederationError as error:
+                await abort(context, error)
+
+        return behaviour
+
+    async def _exchange(
+        self,
+        call: Call,
+        request_type: Any,
+        response_type: Any,
+        frames: AsyncIterator[bytes],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[bytes]:
+        silo = Silo(peer_of(context).require(Role.SILO))
+        key = await self._first(request_type, frames, call)
+        account = self._find(key.job_id, key.attempt, silo)
+        label(job_id=key.job_id, silo=silo, strategy=account.strategy)
+        at = Place(key.round, key.level, getattr(key, "pass"))
+        parts, field_name = await self._rest(request_type, frames, call)
+
+        def decode(payload: type[Any]) -> Any:
+            codec = codec_of(payload)
+            if parts and field_name != codec.frame:
+                raise OfferRejected(
+                    f"{call.value}: step {key.step!r} takes frames {codec.frame!r}, "
+                    f"{field_name!r} came"
+                )
+            try:
+                return codec.decode(iter(parts))
+            finally:
+                parts.clear()
+
+        reply = account.desk.receive(silo, key.step, at, call, decode)
+        while not reply.done():
+            await asyncio.wait({reply}, timeout=self._waiting_seconds)
+            if not reply.done():
+                offered, expected = account.desk.standing(key.step, at)
+                waiting = exchange_pb2.Waiting(offered=offered, expected=expected)
+                yield response_type(waiting=waiting).SerializeToString()
+        for frame in self._encode(response_type, reply.result()):
+            yield frame
+
+    async def _first(
+        self, request_type: Any, frames: AsyncIterator[bytes], call: Call
+    ) -> exchange_pb2.StepKey:
+        async for data in frames:
+            message = _parse(request_type, data, call)
+            if message.WhichOneof("frame") != "key" or not message.key.job_id:
+                raise OfferRejected(f"{call.value}: the first frame must be a StepKey")
+            key: exchange_pb2.StepKey = message.key
+            return key
+        raise OfferRejected(f"{call.value}: expected a StepKey, the stream was empty")
+
+    async def _rest(
+        self, request_type: Any, frames: AsyncIterator[bytes], call: Call
+    ) -> tuple[list[Any], str]:
+        parts: list[Any] = []
+        field_name, received = "", 0
+        async for data in frames:
+            received += len(data)
+            if received > MAX_OFFER_BYTES:
+                raise OfferRejected(f"{call.value}: the offer is over {MAX_OFFER_BYTES} bytes")
+            message = _parse(request_type, data, call)
+            name = message.WhichOneof("frame")
+            if name in (None, "key") or (field_name and name != field_name):
+                raise OfferRejected(
+                    f"{call.value}: expected frames {field_name or 'of an offer'!r}, {name!r} came"
+                )
+            field_name = name
+            parts.append(getattr(message, name))
+        return parts, field_name
+
+    def _encode(self, response_type: Any, payload: Any) -> list[bytes]:
+        """Serialise a reply; one payload object that answers many silos is serialised once."""
+        known = self._encoded.get(id(payload))
+        if known is not None and known[0] is payload:
+            return known[1]
+        frames = list(_serialise(response_type, payload))
+        if len(self._encoded) >= 8:
+            self._encoded.pop(next(iter(self._encoded)))
+        self._encoded[id(payload)] = (payload, frames)
+        return frames
+
+
+def _parse(request_type: Any, data: bytes, call: Call) -> Any:
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise OfferRejected(f"{call.value}: a frame is not a {request_type.__name__}") from error
+
+
+def _serialise(message_type: Any, payload: Any) -> Iterator[bytes]:
+    codec = codec_of(type(payload))
+    for part in codec.encode(payload):
+        yield message_type(**{codec.frame: part}).SerializeToString()
+
+
+class Ledger(Protocol):
+    """Where a silo writes down what leaves it."""
+
+    def record(
+        self, *, job_id: str, step: Step[Any, Any], at: Place, kind: str, frames: list[bytes]
+    ) -> None:
+        """Make one line durable; raises when it cannot, and then nothing may be sent."""
+        ...
+
+
+class Memory(Protocol):
+    """Durable records of a silo for one job."""
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store a record durably."""
+        ...
+
+    def recall(self, key: str) -> bytes | None:
+        """Return a record, or None."""
+        ...
+
+
+@dataclass(slots=True)
+class LinkTimes:
+    """Where a silo's time went, seconds."""
+
+    waiting: float = 0.0
+    sending: float = 0.0
+
+
+@dataclass
+class GrpcLink:
+    """A silo's end of the federation over gRPC; see :class:`boosting.ports.Link`.
+
+    Parameters
+    ----------
+    channel : callable
+        Returns the current channel; a fresh one after certificates were renewed.
+    timeout_seconds : float
+        Longest time an exchange may take, resends included.
+    """
+
+    channel: Callable[[], MeteredChannel]
+    address: str
+    job_id: str
+    attempt: int
+    ledger: Ledger
+    memory: Memory
+    timeout_seconds: float
+    rng: random.Random = field(default_factory=random.SystemRandom)
+    times: LinkTimes = field(default_factory=LinkTimes)
+    _stopped: str | None = None
+    _call: Any = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+        """Give an offer and return its reply; a lost connection resends the same bytes."""
+        self.check()
+        assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
+        request_type, response_type = _METHODS[step.call]
+        key = exchange_pb2.StepKey(
+            job_id=self.job_id,
+            attempt=self.attempt,
+            round=at.round,
+            level=at.level,
+            step=step.name,
+            **{"pass": at.passing},
+        )
+        frames = [request_type(key=key).SerializeToString()]
+        frames.extend(_serialise(request_type, offer))
+        started = time.monotonic()
+        deadline = started + self.timeout_seconds
+        pause = 0.1
+        while True:
+            self.ledger.record(
+                job_id=self.job_id, step=step, at=at, kind=type(offer).__name__, frames=frames
+            )
+            try:
+                reply = self._once(step, response_type, frames, deadline)
+                self.times.waiting += time.monotonic() - started
+                return reply
+            except Unreachable:
+                self.check()
+                if time.monotonic() + pause >= deadline:
+                    raise
+            # Full jitter: many silos must not come back in step.
+            time.sleep(self.rng.uniform(0.0, pause))
+            pause = min(pause * 2.0, 5.0)
+
+    def _once(
+        self, step: Step[Any, Reply], response_type: Any, frames: list[bytes], deadline: float
+    ) -> Reply:
+        path = f"/{SERVICE}/{step.call.value}"
+        stub = self.channel().stream_stream(path, _as_is, _as_is)
+        parts: list[Any] = []
+        codec = codec_of(step.reply)
+        try:
+            with self._lock:
+                self.check()
+                self._call = call = stub(
+                    iter(frames), timeout=max(deadline - time.monotonic(), 0.001)
+                )
+            for data in call:
+                message = response_type.FromString(data)
+                name = message.WhichOneof("frame")
+                if name == "waiting":
+                    continue
+                if name != codec.frame:
+                    raise OfferRejected(
+                        f"step {step.name!r}: expected frames {codec.frame!r} from the "
+                        f"coordinator, {name!r} came"
+                    )
+                parts.append(getattr(message, name))
+        except grpc.RpcError as error:
+            self.check()
+            raise from_rpc(error, self.address) from None
+        except DecodeError as error:
+            raise OfferRejected(f"step {step.name!r}: the coordinator sent no frame") from error
+        finally:
+            self._call = None
+        return codec.decode(iter(parts))
+
+    def check(self) -> None:
+        """Raise :class:`JobStopped` once :meth:`stop` was called."""
+        if self._stopped is not None:
+            raise JobStopped(self._stopped)
+
+    def stop(self, reason: str) -> None:
+        """End the running exchange, and every later one, with :class:`JobStopped`."""
+        with self._lock:
+            self._stopped = reason
+            if self._call is not None:
+                self._call.cancel()
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store a record of this job durably."""
+        self.memory.remember(key, value)
+
+    def recall(self, key: str) -> bytes | None:
+        """Return a record of this job, or None."""
+        return self.memory.recall(key)
+
+
+def _as_is(data: bytes) -> bytes:
+    return data

@@ -1,0 +1,351 @@
+"""The control plane between a silo's agent and the coordinator: servicer and client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from hedgerow.federation.v1 import (
+    federation_service_pb2,
+    federation_service_pb2_grpc,
+    job_pb2,
+)
+
+from boosting.dataset import Schema
+from boosting.ports import FederationError, Silo
+from services.errors import abort, from_rpc
+from services.identity import Role, peer_of
+from services.metering import MeteredChannel, label
+from services.wire import schema as schema_wire
+
+POLL_SECONDS = 30.0
+"""Longest wait of a long poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    """Job and attempt."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What an agent tells of itself; see RegisterSiloRequest."""
+
+    instance_id: str
+    version: str
+    strategies: tuple[str, ...]
+    row_count_class: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGrant:
+    """A lease as granted."""
+
+    lease_id: str
+    lease_seconds: float
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A silo's part in an attempt; ``spec`` is the serialised JobSpec."""
+
+    key: AttemptKey
+    spec: bytes
+    role: str
+    silos: tuple[Silo, ...]
+    exchange_address: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A silo's answer to an assignment; ``declined`` is empty when it takes part."""
+
+    key: AttemptKey
+    declined: str = ""
+    schema: Schema | None = None
+    n_samples: int = 0
+    spec_digest: bytes = b""
+    signature: bytes = b""
+    certificate: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the silos of an attempt agreed on; None stands for "not yet"."""
+
+    schema: Schema
+    silos: tuple[Silo, ...]
+    first_round: int
+
+
+class Federation(Protocol):
+    """What the servicer needs of the coordinator."""
+
+    def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+        """Grant a lease; raises LeaseHeld."""
+        ...
+
+    async def assignment(
+        self, silo: Silo, lease_id: str, held: frozenset[AttemptKey], timeout_seconds: float
+    ) -> Assignment | None:
+        """Wait for an assignment that the agent does not hold yet."""
+        ...
+
+    async def accept(
+        self, silo: Silo, lease_id: str, acceptance: Acceptance, timeout_seconds: float
+    ) -> Agreement | None:
+        """Take a silo's answer in and wait for the others'."""
+        ...
+
+    def renew(
+        self, silo: Silo, lease_id: str, working: tuple[AttemptKey, ...]
+    ) -> tuple[AttemptKey, ...]:
+        """Keep a lease; returns what to stop."""
+        ...
+
+    def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, error: str) -> None:
+        """Note how a silo's half ended."""
+        ...
+
+    def release(self, silo: Silo, lease_id: str) -> None:
+        """End a lease."""
+        ...
+
+
+def _key(key: AttemptKey) -> federation_service_pb2.AttemptKey:
+    return federation_service_pb2.AttemptKey(job_id=key.job_id, attempt=key.attempt)
+
+
+def _read_key(key: federation_service_pb2.AttemptKey) -> AttemptKey:
+    return AttemptKey(key.job_id, key.attempt)
+
+
+class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
+    """Server side of FederationService."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    def register(self, server: grpc.aio.Server) -> str:
+        """Add the service to ``server``."""
+        federation_service_pb2_grpc.add_FederationServiceServicer_to_server(self, server)
+        return federation_service_pb2.DESCRIPTOR.services_by_name["FederationService"].full_name
+
+    async def RegisterSilo(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        try:
+            silo = Silo(peer_of(context).require(Role.SILO))
+            grant = self._federation.register(
+                silo,
+                Registration(
+                    request.instance_id,
+                    request.version,
+                    tuple(request.strategies),
+                    request.row_count_class,
+                ),
+            )
+        except FederationError as error:
+            await abort(context, error)
+        return federation_service_pb2.RegisterSiloResponse(
+            lease_id=grant.lease_id, lease_seconds=grant.lease_seconds, version=grant.version
+        )
+
+    async def AwaitAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        try:
+            silo = Silo(peer_of(context).require(Role.SILO))
+            held = frozenset(_read_key(key) for key in request.held)
+            found = await self._federation.assignment(
+                silo, request.lease_id, held, _patience(context)
+            )
+        except FederationError as error:
+            await abort(context, error)
+        response = federation_service_pb2.AwaitAssignmentResponse()
+        if found is not None:
+            label(job_id=found.key.job_id, silo=silo)
+            response.assignment.CopyFrom(
+                federation_service_pb2.Assignment(
+                    key=_key(found.key),
+                    spec=found.spec,
+                    role=job_pb2.Role.Value(f"ROLE_{found.role.upper()}"),
+                    silos=found.silos,
+                    exchange_address=found.exchange_address,
+                    operator=found.operator,
+                )
+            )
+        return response
+
+    async def AcceptAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        try:
+            silo = Silo(peer_of(context).require(Role.SILO))
+            label(job_id=request.key.job_id, silo=silo)
+            agreed = await self._federation.accept(
+                silo,
+                request.lease_id,
+                Acceptance(
+                    _read_key(request.key),
+                    request.declined,
+                    schema_wire.decode(request.schema) if request.HasField("schema") else None,
+                    request.n_samples,
+                    request.spec_digest,
+                    request.signature,
+                    request.certificate,
+                ),
+                _patience(context),
+            )
+        except FederationError as error:
+            await abort(context, error)
+        if agreed is None:
+            return federation_service_pb2.AcceptAssignmentResponse(ready=False)
+        return federation_service_pb2.AcceptAssignmentResponse(
+            schema=schema_wire.encode(agreed.schema),
+            silos=agreed.silos,
+            first_round=agreed.first_round,
+            ready=True,
+        )
+
+    async def RenewLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        try:
+            silo = Silo(peer_of(context).require(Role.SILO))
+            working = tuple(_read_key(key) for key in request.working)
+            if working:
+                label(job_id=working[0].job_id, silo=silo)
+            stop = self._federation.renew(silo, request.lease_id, working)
+        except FederationError as error:
+            await abort(context, error)
+        return federation_service_pb2.RenewLeaseResponse(stop=[_key(key) for key in stop])
+
+    async def ReportOutcome(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        try:
+            silo = Silo(peer_of(context).require(Role.SILO))
+            label(job_id=request.key.job_id, silo=silo)
+            self._federation.outcome(
+                silo, request.lease_id, _read_key(request.key), request.error[:2000]
+            )
+        except FederationError as error:
+            await abort(context, error)
+        return federation_service_pb2.ReportOutcomeResponse()
+
+    async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        try:
+            self._federation.release(Silo(peer_of(context).require(Role.SILO)), request.lease_id)
+        except FederationError as error:
+            await abort(context, error)
+        return federation_service_pb2.ReleaseLeaseResponse()
+
+
+def _patience(context: Any) -> float:
+    """Return how long a long poll may wait: less than the caller's own deadline."""
+    remaining = context.time_remaining()
+    if remaining is None:
+        return POLL_SECONDS
+    return float(max(min(POLL_SECONDS, remaining - 1.0), 0.0))
+
+
+class FederationClient:
+    """Agent side of FederationService; blocking.
+
+    Every method raises :class:`~boosting.ports.FederationError` as mapped by
+    :func:`services.errors.from_rpc`.
+    """
+
+    def __init__(self, channel: MeteredChannel, address: str) -> None:
+        self._stub = federation_service_pb2_grpc.FederationServiceStub(channel)  # type: ignore[arg-type]
+        self._address = address
+        self._poll: Any = None
+
+    def _call(self, method: Any, request: Any, timeout_seconds: float = 10.0) -> Any:
+        try:
+            return method(request, timeout=timeout_seconds)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._address) from None
+
+    def register(self, registration: Registration) -> LeaseGrant:
+        """Take the lease."""
+        response = self._call(
+            self._stub.RegisterSilo,
+            federation_service_pb2.RegisterSiloRequest(
+                instance_id=registration.instance_id,
+                version=registration.version,
+                strategies=registration.strategies,
+                row_count_class=registration.row_count_class,
+            ),
+        )
+        return LeaseGrant(response.lease_id, response.lease_seconds, response.version)
+
+    def await_assignment(self, lease_id: str, held: tuple[AttemptKey, ...]) -> Assignment | None:
+        """Wait up to half a minute for an assignment."""
+        response = self._call(
+            self._stub.AwaitAssignment,
+            federation_service_pb2.AwaitAssignmentRequest(
+                lease_id=lease_id, held=[_key(key) for key in held]
+            ),
+            POLL_SECONDS + 5.0,
+        )
+        if not response.HasField("assignment"):
+            return None
+        given = response.assignment
+        return Assignment(
+            _read_key(given.key),
+            given.spec,
+            job_pb2.Role.Name(given.role).removeprefix("ROLE_").lower(),
+            tuple(Silo(name) for name in given.silos),
+            given.exchange_address,
+            given.operator,
+        )
+
+    def accept(self, lease_id: str, acceptance: Acceptance) -> Agreement | None:
+        """Answer an assignment; None while others have not."""
+        response = self._call(
+            self._stub.AcceptAssignment,
+            federation_service_pb2.AcceptAssignmentRequest(
+                lease_id=lease_id,
+                key=_key(acceptance.key),
+                declined=acceptance.declined,
+                schema=schema_wire.encode(acceptance.schema) if acceptance.schema else None,
+                n_samples=acceptance.n_samples,
+                spec_digest=acceptance.spec_digest,
+                signature=acceptance.signature,
+                certificate=acceptance.certificate,
+            ),
+            POLL_SECONDS + 5.0,
+        )
+        if not response.ready:
+            return None
+        return Agreement(
+            schema_wire.decode(response.schema),
+            tuple(Silo(name) for name in response.silos),
+            response.first_round,
+        )
+
+    def renew(self, lease_id: str, working: tuple[AttemptKey, ...]) -> tuple[AttemptKey, ...]:
+        """Keep the lease; returns the attempts to stop."""
+        response = self._call(
+            self._stub.RenewLease,
+            federation_service_pb2.RenewLeaseRequest(
+                lease_id=lease_id, working=[_key(key) for key in working]
+            ),
+            5.0,
+        )
+        return tuple(_read_key(key) for key in response.stop)
+
+    def report(self, lease_id: str, key: AttemptKey, error: str) -> None:
+        """Report how this silo's half ended."""
+        self._call(
+            self._stub.ReportOutcome,
+            federation_service_pb2.ReportOutcomeRequest(
+                lease_id=lease_id, key=_key(key), error=error
+            ),
+        )
+
+    def release(self, lease_id: str) -> None:
+        """Give the lease back."""
+        self._call(
+            self._stub.ReleaseLease,
+            federation_service_pb2.ReleaseLeaseRequest(lease_id=lease_id),
+            2.0,
+        )

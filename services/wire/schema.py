@@ -1,0 +1,48 @@
+"""Schemas as messages: names and types of columns, never values."""
+
+from __future__ import annotations
+
+from hedgerow.federation.v1 import job_pb2, schema_pb2
+
+from boosting.dataset import Feature, Schema, Task
+from boosting.ports import OfferRejected
+
+_TASKS = {
+    job_pb2.TASK_UNSPECIFIED: Task.BINARY,
+    job_pb2.TASK_BINARY: Task.BINARY,
+    job_pb2.TASK_MULTICLASS: Task.MULTICLASS,
+    job_pb2.TASK_REGRESSION: Task.REGRESSION,
+}
+_TASK_VALUES = {task: value for value, task in _TASKS.items() if value}
+
+
+def encode(schema: Schema) -> schema_pb2.TableSchema:
+    """Return the message of a schema."""
+    return schema_pb2.TableSchema(
+        features=[
+            schema_pb2.FeatureSchema(
+                name=feature.name,
+                categorical=feature.is_categorical,
+                categories=feature.categories or (),
+            )
+            for feature in schema.features
+        ],
+        label=schema.label,
+        task=_TASK_VALUES[schema.task],
+        n_classes=schema.n_classes,
+    )
+
+
+def decode(message: schema_pb2.TableSchema) -> Schema:
+    """Return the schema of a message."""
+    if message.task not in _TASKS:
+        raise OfferRejected(f"schema: task number {message.task} is not known")
+    return Schema(
+        tuple(
+            Feature(given.name, tuple(given.categories) if given.categorical else None)
+            for given in message.features
+        ),
+        message.label,
+        _TASKS[message.task],
+        message.n_classes,
+    )
