@@ -1,0 +1,508 @@
+"""Private set intersection by Diffie-Hellman over Curve25519, for two and more parties.
+
+Every party raises hashes of its ids to a secret of its own; sets travel until every party has
+done so, and equal ids have become equal tags that nobody can compute alone. The protocol holds
+no transport: a :class:`PsiParty` takes messages and gives messages, which somebody relays.
+
+================  =========================================================================
+step              message
+================  =========================================================================
+start             every party: its set under its own key, in a secret random order -> next hop
+each hop          multiply by the own key, pass on; the leader's set is also shuffled when
+                  there are more than two parties
+last hop          a set of another party ends at the leader, who applies the last key; the
+                  leader's own set comes back as tags of 40 + log2(pairs compared) bits
+matches           leader -> owner: one bit for each element in the order in which it was sent
+way back          (three and more parties) the leader's own bits go back along the ring, where
+                  each party undoes its shuffle
+================  =========================================================================
+
+Primitives: ids are hashed by RFC 9380 ``curve25519_XMD:SHA-512_ELL2_NU_`` of (tag | session | id),
+multiplied x-only (RFC 7748) by clamped 255-bit secrets that are made for one run and overwritten
+afterwards. Assumption: decisional Diffie-Hellman on Curve25519 with the hash as a random oracle,
+about 128 bits; two different ids get one tag with probability at most 2^-40 a run.
+
+Reveals
+-------
+Semi-honest parties learn which of their own ids all parties hold, and every party's number of
+distinct ids. With more than two parties the leader also sees *how many* ids each subset of the
+parties shares, never which: its own tags are shuffled by every other party. A leader that colludes
+with *all* parties that shuffle learns pairwise intersections with its own set. A party that cheats
+can insert guessed ids and see whether they are common: sizes are capped by :class:`PsiPolicy`, and
+the caller should log them. Whoever relays must not be able to read messages between other parties
+(three parties' sets become comparable before the last key is applied): seal payloads end to end.
+Message lengths then tell the relay the set sizes, and nothing about the intersection.
+
+References
+----------
+Meadows 1986; Huberman, Franklin, Hogg 1999 (Diffie-Hellman PSI); RFC 9380; RFC 7748.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.curve25519 import InvalidPoint, hash_uniform
+from crypto.curve_kernels import PsiKernel, default_kernel
+
+DST = b"HEDGEROW-V01-PSI-with-curve25519_XMD:SHA-512_ELL2_NU_"
+POINT_BYTES = 32
+
+RawId = str | bytes | int | float | None
+
+
+class PsiRefused(ValueError):
+    """A message or a set that breaks the protocol or the policy; says which and from whom."""
+
+
+# --- ids ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctIds:
+    """Ids of a table, normalised, one row each.
+
+    Parameters
+    ----------
+    ids : tuple of bytes
+        Distinct normalised ids in the order of their first rows.
+    rows : ndarray of shape (n_ids,), int64
+        Row of each id: its first occurrence.
+    n_missing : int
+        Rows left out because they have no id.
+    n_duplicates : int
+        Rows left out because an earlier row has their id.
+    """
+
+    ids: tuple[bytes, ...]
+    rows: NDArray[np.int64]
+    n_missing: int
+    n_duplicates: int
+
+
+def normalise_id(value: RawId) -> bytes | None:
+    """Give an id's canonical bytes, or None where there is no id.
+
+    Text is put into Unicode form NFKC and stripped of surrounding white space; its case and its
+    leading zeros count. Whole numbers become decimal text, whole floats too (``12.0`` is ``12``,
+    as spreadsheets make them). None, NaN and empty text are missing ids.
+
+    Raises
+    ------
+    ValueError
+        For a number that is not whole, a truth value, and bytes that are not UTF-8.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value if value.isascii() else unicodedata.normalize("NFKC", value)
+        return text.strip().encode() or None
+    if isinstance(value, bytes):
+        try:
+            return normalise_id(value.decode())
+        except UnicodeDecodeError as error:
+            raise ValueError("an id in bytes has to be UTF-8 text") from error
+    if isinstance(value, bool):
+        raise ValueError("an id has to be text or a whole number, a truth value came")
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, float):
+        if value != value:
+            return None
+        if not value.is_integer():
+            raise ValueError("an id has to be text or a whole number, a fraction came")
+        return b"%d" % int(value)
+    raise ValueError(f"an id has to be text or a whole number, {type(value).__name__} came")
+
+
+def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
+    """Normalise a column of ids; rows without an id and repeated ids are left out and counted."""
+    first: dict[bytes, int] = {}
+    n_missing = n_duplicates = 0
+    for row, value in enumerate(values):
+        key = normalise_id(value)
+        if key is None:
+            n_missing += 1
+        elif key in first:
+            n_duplicates += 1
+        else:
+            first[key] = row
+    rows = np.fromiter(first.values(), np.int64, len(first))
+    return DistinctIds(tuple(first), rows, n_missing, n_duplicates)
+
+
+def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
+    """Digest a column of ids, in its order, under a key that the coordinator does not know.
+
+    Parties whose tables are aligned already compare these 32 bytes instead of running PSI. The
+    key keeps outsiders from testing guesses of a whole column; parties can test theirs.
+
+    Raises
+    ------
+    ValueError
+        If the key is shorter than 16 bytes or a row has no id.
+    """
+    if len(key) < 16:
+        raise ValueError(f"a digest key of at least 16 bytes expected, got {len(key)}")
+    digest = hmac.new(key, b"hedgerow row alignment v1", hashlib.sha256)
+    for value in ids:
+        normalised = normalise_id(value)
+        if normalised is None:
+            raise ValueError("pre-aligned data has to have an id in every row")
+        digest.update(len(normalised).to_bytes(4, "big"))
+        digest.update(normalised)
+    return digest.digest()
+
+
+# --- messages, policy, result ---------------------------------------------------------------
+
+
+class PsiKind(IntEnum):
+    """What a message's payload is."""
+
+    POINTS = 1
+    """u-coordinates, 32 bytes an element."""
+    TAGS = 2
+    """The leader's set under all keys, truncated, :func:`tag_bytes` an element."""
+    MATCHES = 3
+    """One bit an element of the owner's set, little-endian bit order, padded to whole bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PsiMessage:
+    """One message from a party to another; the payload has to travel sealed."""
+
+    kind: PsiKind
+    sender: str
+    recipient: str
+    owner: str
+    """Whose set the elements are."""
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PsiPolicy:
+    """What a party puts up with: least and most distinct ids of any party.
+
+    The most bounds work and memory; the least keeps a peer from asking about a handful of people.
+    """
+
+    max_elements: int = 20_000_000
+    min_elements: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PsiResult:
+    """What a party has at the end.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_common,), int64
+        The party's own rows of the common ids. The order is that of the normalised ids, so row k
+        is the same person for every party, in every run.
+    set_sizes : dict of str to int
+        Distinct ids of every party whose set this party saw; log it.
+    n_missing, n_duplicates : int
+        Own rows that were left out.
+    """
+
+    rows: NDArray[np.int64]
+    set_sizes: dict[str, int]
+    n_missing: int
+    n_duplicates: int
+
+
+def tag_bits(leader_size: int, other_sizes: Iterable[int]) -> int:
+    """Bits of a tag: 40 plus the logarithm of the number of pairs compared, rounded up."""
+    pairs = max(1, leader_size * sum(other_sizes))
+    return 40 + (pairs - 1).bit_length()
+
+
+def n_exchanges(n_parties: int) -> int:
+    """Count the barriers of a run in which every barrier relays all messages given so far."""
+    return n_parties + 1 if n_parties == 2 else 2 * n_parties
+
+
+def _random_permutation(n: int) -> NDArray[np.int64]:
+    """Give a uniform permutation from the operating system's randomness (128-bit sort keys)."""
+    keys = np.frombuffer(os.urandom(16 * n), np.uint64).reshape(n, 2)
+    return np.lexsort((keys[:, 0], keys[:, 1])).astype(np.int64)
+
+
+def _truncate(points: bytes, bits: int) -> NDArray[np.uint8]:
+    """Cut points, 32 bytes each, to their lowest bits: (n, ceil(bits / 8)) uint8."""
+    n_bytes = -(-bits // 8)
+    tags = np.frombuffer(points, np.uint8).reshape(-1, POINT_BYTES)[:, :n_bytes].copy()
+    tags[:, -1] &= 0xFF >> (8 * n_bytes - bits)
+    return tags
+
+
+def _as_keys(tags: NDArray[np.uint8]) -> list[bytes]:
+    raw, width = tags.tobytes(), tags.shape[1]
+    return [raw[i : i + width] for i in range(0, len(raw), width)]
+
+
+class PsiParty:
+    """One party's part in a run: messages in, messages out; no input and no output of its own.
+
+    Give what :meth:`start` and :meth:`receive` return to the parties that the messages name, until
+    all are :attr:`finished`. Messages may come in any order that keeps cause before effect.
+
+    Parameters
+    ----------
+    session : bytes
+        Names the run (job and attempt); all parties use the same, no two runs do.
+    name : str
+        This party.
+    roster : sequence of str
+        All parties, in the same order everywhere; the first is the leader.
+    ids : iterable
+        The id column, see :func:`normalise_id`.
+    policy : PsiPolicy
+        Limits on everybody's number of distinct ids.
+    kernel : PsiKernel, optional
+        Curve arithmetic; by default the fastest that this machine has.
+
+    Raises
+    ------
+    PsiRefused
+        If this party's own set breaks the policy.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: bytes,
+        name: str,
+        roster: Sequence[str],
+        ids: Iterable[RawId],
+        policy: PsiPolicy | None = None,
+        kernel: PsiKernel | None = None,
+    ) -> None:
+        if len(set(roster)) != len(roster) or len(roster) < 2 or name not in roster:
+            raise ValueError("a roster of two or more different parties with this one expected")
+        if len(session) > 0xFFFF:
+            raise ValueError(f"a session of at most 65535 bytes expected, got {len(session)}")
+        self._name, self._roster, self._leader = name, tuple(roster), roster[0]
+        self._policy = policy if policy is not None else PsiPolicy()
+        self._kernel = kernel if kernel is not None else default_kernel()
+        self._session = session
+        self._own = distinct_ids(ids)
+        self._sizes: dict[str, int] = {}
+        self._record_size(name, len(self._own.ids))
+        self._scalar = bytearray(os.urandom(32))
+        self._sent_order = _random_permutation(len(self._own.ids))
+        self._shuffle: NDArray[np.int64] | None = None
+        self._full_points: dict[str, bytes] = {}
+        self._held_points: bytes | None = None
+        self._held_tags: bytes | None = None
+        self._returned_matches = len(roster) == 2 or name == roster[0]
+        self._seen: set[tuple[PsiKind, str]] = set()
+        self._started = False
+        self._result: PsiResult | None = None
+
+    @property
+    def result(self) -> PsiResult | None:
+        """The result, or None while the messages that decide it are still to come."""
+        return self._result
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result is there and no other party waits for this one."""
+        return self._result is not None and self._returned_matches
+
+    def start(self) -> list[PsiMessage]:
+        """Give this party's set, masked, for its first hop."""
+        if self._started:
+            raise PsiRefused("this run has been started already: a run's set is sent once")
+        self._started = True
+        prefix = len(self._session).to_bytes(2, "big") + self._session
+        ids = self._own.ids
+        uniform = hash_uniform([ids[i] for i in self._sent_order], DST, prefix)
+        points = self._kernel.multiply(self._kernel.map_to_curve(uniform), bytes(self._scalar))
+        return [self._send(PsiKind.POINTS, self._name, self._route(self._name)[1], points)]
+
+    def receive(self, message: PsiMessage) -> list[PsiMessage]:
+        """Take a message and give those that follow from it.
+
+        Raises
+        ------
+        PsiRefused
+            If it does not belong here, comes twice, is malformed or breaks the policy.
+        """
+        if not self._started:
+            raise PsiRefused("a message came before this party has started")
+        if message.recipient != self._name or message.owner not in self._roster:
+            raise PsiRefused(f"a message from {message.sender} is not for this party")
+        if (message.kind, message.owner) in self._seen:
+            raise PsiRefused(f"{message.sender} sent {message.kind.name} twice")
+        if message.sender != self._expected_sender(message):
+            raise PsiRefused(f"{message.kind.name} came from {message.sender}, out of turn")
+        if message.kind is PsiKind.POINTS:
+            out = self._take_points(message)
+        elif message.kind is PsiKind.TAGS:
+            out = self._take_tags(message)
+        else:
+            out = self._take_matches(message)
+        self._seen.add((message.kind, message.owner))
+        return out
+
+    def close(self) -> None:
+        """Overwrite the key and forget everything secret; happens by itself at the end."""
+        self._scalar[:] = bytes(len(self._scalar))
+        self._full_points.clear()
+        self._held_points = self._held_tags = None
+
+    # --- routes ---
+
+    def _route(self, owner: str) -> tuple[str, ...]:
+        """Parties in the order in which they apply their keys to an owner's set."""
+        start = self._roster.index(owner)
+        ring = self._roster[start:] + self._roster[:start]
+        if owner == self._leader:
+            return ring
+        return (*(party for party in ring if party != self._leader), self._leader)
+
+    def _expected_sender(self, message: PsiMessage) -> str | None:
+        route = self._route(message.owner)
+        place = route.index(self._name)
+        if message.kind is PsiKind.POINTS:
+            return route[place - 1] if place else None
+        if message.kind is PsiKind.TAGS:
+            return route[-1] if message.owner == self._name == self._leader else None
+        if message.owner != self._leader:
+            return self._leader if message.owner == self._name else None
+        if len(self._roster) == 2:
+            return None
+        return route[(place + 1) % len(route)]
+
+    # --- steps ---
+
+    def _take_points(self, message: PsiMessage) -> list[PsiMessage]:
+        size, rest = divmod(len(message.payload), POINT_BYTES)
+        if rest:
+            raise PsiRefused(f"{message.sender}: {POINT_BYTES} bytes a point expected")
+        self._record_size(message.owner, size)
+        points = message.payload
+        route = self._route(message.owner)
+        if message.owner == self._leader and len(self._roster) > 2:
+            self._shuffle = _random_permutation(size)
+            points = (
+                np.frombuffer(points, np.uint8).reshape(size, POINT_BYTES)[self._shuffle].tobytes()
+            )
+        try:
+            points = self._kernel.multiply(points, bytes(self._scalar))
+        except InvalidPoint as error:
+            raise PsiRefused(f"{message.sender}: {error}") from error
+        if self._name == self._leader:
+            self._full_points[message.owner] = points
+            return self._match()
+        out = []
+        if self._name == route[-1]:
+            self._held_points = points
+        else:
+            following = route[route.index(self._name) + 1]
+            out.append(self._send(PsiKind.POINTS, message.owner, following, points))
+        if self._held_points is not None and len(self._sizes) == len(self._roster):
+            tags = _truncate(self._held_points, self._tag_bits()).tobytes()
+            self._held_points = None
+            out.append(self._send(PsiKind.TAGS, self._leader, self._leader, tags))
+        return out
+
+    def _take_tags(self, message: PsiMessage) -> list[PsiMessage]:
+        self._held_tags = message.payload
+        return self._match()
+
+    def _match(self) -> list[PsiMessage]:
+        """Compare all sets once they are here, and tell every owner its matches."""
+        others = self._roster[1:]
+        if self._held_tags is None or any(owner not in self._full_points for owner in others):
+            return []
+        bits = self._tag_bits()
+        width = -(-bits // 8)
+        expected = self._sizes[self._name] * width
+        if len(self._held_tags) != expected:
+            raise PsiRefused(
+                f"{self._roster[-1]}: {expected} bytes of tags expected, got {len(self._held_tags)}"
+            )
+        tags = {owner: _truncate(self._full_points[owner], bits) for owner in others}
+        tags[self._name] = np.frombuffer(self._held_tags, np.uint8).reshape(-1, width)
+        keys = {owner: _as_keys(own) for owner, own in tags.items()}
+        common = set(keys[self._name])
+        for owner in others:
+            common.intersection_update(keys[owner])
+        matches = {
+            owner: np.fromiter((key in common for key in own), np.bool_, len(own))
+            for owner, own in keys.items()
+        }
+        out = [
+            self._send(PsiKind.MATCHES, owner, owner, _pack_bits(matches[owner]))
+            for owner in others
+        ]
+        if len(self._roster) == 2:
+            self._finish(matches[self._name])
+        else:
+            payload = _pack_bits(matches[self._name])
+            out.append(self._send(PsiKind.MATCHES, self._name, self._roster[-1], payload))
+        return out
+
+    def _take_matches(self, message: PsiMessage) -> list[PsiMessage]:
+        size = self._sizes.get(message.owner)
+        if size is None or len(message.payload) != -(-size // 8):
+            raise PsiRefused(f"{message.sender}: one bit for each of {size} elements expected")
+        matches = np.unpackbits(
+            np.frombuffer(message.payload, np.uint8), count=size, bitorder="little"
+        ).astype(np.bool_)
+        if message.owner == self._name:
+            self._finish(matches)
+            return []
+        if self._shuffle is None:
+            raise PsiRefused(f"{message.sender} sent MATCHES before the set")
+        unshuffled = np.empty_like(matches)
+        unshuffled[self._shuffle] = matches
+        self._returned_matches = True
+        route = self._route(message.owner)
+        previous = route[route.index(self._name) - 1]
+        return [self._send(PsiKind.MATCHES, message.owner, previous, _pack_bits(unshuffled))]
+
+    def _finish(self, matches: NDArray[np.bool_]) -> None:
+        common = sorted(self._sent_order[matches].tolist(), key=self._own.ids.__getitem__)
+        self._result = PsiResult(
+            rows=self._own.rows[common],
+            set_sizes=dict(self._sizes),
+            n_missing=self._own.n_missing,
+            n_duplicates=self._own.n_duplicates,
+        )
+        self.close()
+
+    # --- small parts ---
+
+    def _tag_bits(self) -> int:
+        return tag_bits(self._sizes[self._leader], (self._sizes[o] for o in self._roster[1:]))
+
+    def _record_size(self, owner: str, size: int) -> None:
+        policy = self._policy
+        if not policy.min_elements <= size <= policy.max_elements:
+            raise PsiRefused(
+                f"{owner} has {size} distinct ids; the policy allows "
+                f"{policy.min_elements} to {policy.max_elements}"
+            )
+        self._sizes[owner] = size
+
+    def _send(self, kind: PsiKind, owner: str, recipient: str, payload: bytes) -> PsiMessage:
+        return PsiMessage(kind, self._name, recipient, owner, payload)
+
+
+def _pack_bits(matches: NDArray[np.bool_]) -> bytes:
+    return np.packbits(matches, bitorder="little").tobytes()

@@ -1,0 +1,298 @@
+"""Private set intersection: equal to a plain intersection, for every number of parties."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crypto.psi import (
+    PsiKind,
+    PsiMessage,
+    PsiParty,
+    PsiPolicy,
+    PsiRefused,
+    alignment_digest,
+    distinct_ids,
+    n_exchanges,
+    normalise_id,
+    tag_bits,
+)
+
+NAMES = ("active", "bank", "clinic", "depot", "estate")
+
+
+def parties_of(tables, **options):
+    roster = NAMES[: len(tables)]
+    return {
+        name: PsiParty(session=b"job-1/0", name=name, roster=roster, ids=ids, **options)
+        for name, ids in zip(roster, tables, strict=True)
+    }
+
+
+def run_in_barriers(parties):
+    """Relay as the coordinator does: all messages of a step at once; returns the exchanges."""
+    boxes = {name: party.start() for name, party in parties.items()}
+    exchanges = 0
+    transcript = []
+    while any(boxes.values()):
+        exchanges += 1
+        mail = [message for name in boxes for message in boxes[name]]
+        transcript += mail
+        boxes = {name: [] for name in parties}
+        for message in mail:
+            boxes[message.recipient] += parties[message.recipient].receive(message)
+    return exchanges, transcript
+
+
+def common_ids(tables):
+    return sorted(set.intersection(*(set(table) for table in tables)))
+
+
+def assert_aligned(parties, tables):
+    expected = common_ids(tables)
+    for (_, party), table in zip(parties.items(), tables, strict=True):
+        assert party.finished
+        assert [table[row] for row in party.result.rows] == expected
+
+
+@pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
+def test_every_party_gets_its_rows_of_the_common_ids_in_one_order(n_parties):
+    rng = random.Random(n_parties)
+    tables = [[f"id{i}" for i in rng.sample(range(60), 40)] for _ in range(n_parties)]
+    parties = parties_of(tables)
+    exchanges, _ = run_in_barriers(parties)
+    assert exchanges == n_exchanges(n_parties)
+    assert_aligned(parties, tables)
+    assert parties["active"].result.set_sizes == dict.fromkeys(NAMES[:n_parties], 40)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(2, 4).flatmap(
+        lambda n: st.tuples(
+            st.lists(
+                st.lists(st.integers(0, 12), min_size=1, max_size=10, unique=True),
+                min_size=n,
+                max_size=n,
+            ),
+            st.randoms(use_true_random=False),
+        )
+    )
+)
+def test_any_order_of_delivery_gives_the_plain_intersection(case):
+    numbers, rng = case
+    tables = [[str(i) for i in own] for own in numbers]
+    parties = parties_of(tables)
+    mail = deque(m for party in parties.values() for m in party.start())
+    while mail:
+        mail.rotate(rng.randrange(len(mail)))
+        message = mail.popleft()
+        mail += parties[message.recipient].receive(message)
+    assert_aligned(parties, tables)
+
+
+def test_sets_without_a_common_id_give_no_rows():
+    tables = [["a", "b"], ["c"], ["d", "e", "f"]]
+    parties = parties_of(tables)
+    run_in_barriers(parties)
+    assert all(party.result.rows.size == 0 for party in parties.values())
+
+
+def test_duplicate_and_missing_ids_are_left_out_and_counted():
+    parties = parties_of([["x", None, " x ", "y", "", 7, "z"], ["7", "x", float("nan"), 7.0]])
+    run_in_barriers(parties)
+    active, bank = parties["active"].result, parties["bank"].result
+    assert (active.n_missing, active.n_duplicates) == (2, 1)
+    assert (bank.n_missing, bank.n_duplicates) == (1, 1)
+    assert active.rows.tolist() == [5, 0]
+    assert bank.rows.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("raw", "normal"),
+    [
+        (" ab ", b"ab"),
+        ("Ab", b"Ab"),
+        ("ﬁ", b"fi"),
+        ("e\u0301", "é".encode()),
+        (b"12", b"12"),
+        (12, b"12"),
+        (np.int64(12), b"12"),
+        (12.0, b"12"),
+        ("007", b"007"),
+        ("\u00a0", None),
+        (float("nan"), None),
+        (None, None),
+        (b"", None),
+    ],
+)
+def test_ids_are_normalised(raw, normal):
+    assert normalise_id(raw) == normal
+
+
+@pytest.mark.parametrize("raw", [1.5, True, b"\xff", float("inf"), ["x"]])
+def test_values_that_are_no_ids_are_refused_without_showing_them(raw):
+    with pytest.raises(ValueError, match=r"an id .*has to be") as caught:
+        distinct_ids([raw])
+    assert "1.5" not in str(caught.value)
+
+
+def test_two_runs_over_the_same_ids_share_no_bytes():
+    tables = [["a", "b", "c"], ["b", "c", "d"]]
+    seen = []
+    for _ in range(2):
+        _, transcript = run_in_barriers(parties_of(tables))
+        seen.append({m.payload for m in transcript if m.kind is not PsiKind.MATCHES})
+    assert not seen[0] & seen[1]
+
+
+def test_the_session_separates_hashes():
+    def first_points(session):
+        party = PsiParty(session=session, name="a", roster=("a", "b"), ids=["x"])
+        party._scalar[:] = bytes(range(32))
+        return party.start()[0].payload
+
+    assert first_points(b"one") == first_points(b"one")
+    assert first_points(b"one") != first_points(b"two")
+
+
+def test_tags_are_as_short_as_forty_bits_more_than_the_pairs_need():
+    tables = [[str(i) for i in range(30)], [str(i) for i in range(5)]]
+    _, transcript = run_in_barriers(parties_of(tables))
+    (tags,) = [m.payload for m in transcript if m.kind is PsiKind.TAGS]
+    assert tag_bits(30, [5]) == 48
+    assert len(tags) == 30 * 6
+    assert tag_bits(2**20, [2**20]) == 80
+    assert tag_bits(1, [1]) == 40
+
+
+def test_the_last_byte_of_a_tag_carries_no_more_bits_than_stated():
+    tables = [[str(i) for i in range(40)], [str(i) for i in range(10)]]
+    _, transcript = run_in_barriers(parties_of(tables))
+    (tags,) = [m.payload for m in transcript if m.kind is PsiKind.TAGS]
+    assert tag_bits(40, [10]) == 49
+    assert set(tags[6::7]) <= {0, 1}
+
+
+def test_the_order_in_which_a_set_travels_is_random():
+    ids = [str(i) for i in range(50)]
+    party = parties_of([ids, ["x"]])["active"]
+    party.start()
+    assert sorted(party._sent_order.tolist()) == list(range(50))
+    assert party._sent_order.tolist() != list(range(50))
+
+
+def test_with_three_parties_the_leaders_own_tags_come_back_shuffled():
+    tables = [[str(i) for i in range(64)], ["0"], ["0"]]
+    parties = parties_of(tables)
+    run_in_barriers(parties)
+    for name in ("bank", "clinic"):
+        assert sorted(parties[name]._shuffle.tolist()) == list(range(64))
+        assert parties[name]._shuffle.tolist() != list(range(64))
+
+
+def test_keys_are_overwritten_when_a_run_is_over():
+    parties = parties_of([["a"], ["a"], ["a", "b"]])
+    run_in_barriers(parties)
+    assert all(bytes(party._scalar) == bytes(32) for party in parties.values())
+
+
+@pytest.mark.parametrize("n_ids", [0, 4])
+def test_a_set_outside_of_the_policy_is_refused_by_its_owner(n_ids):
+    with pytest.raises(PsiRefused, match="the policy allows 1 to 3"):
+        PsiParty(
+            session=b"s",
+            name="a",
+            roster=("a", "b"),
+            ids=[str(i) for i in range(n_ids)],
+            policy=PsiPolicy(max_elements=3),
+        )
+
+
+def test_a_peer_whose_set_is_outside_of_the_policy_is_refused_by_name():
+    strict = PsiParty(
+        session=b"s", name="a", roster=("a", "b"), ids=["x"], policy=PsiPolicy(max_elements=3)
+    )
+    strict.start()
+    loose = PsiParty(session=b"s", name="b", roster=("a", "b"), ids=list("wxyz"))
+    with pytest.raises(PsiRefused, match="b has 4 distinct ids"):
+        strict.receive(loose.start()[0])
+
+
+def started_pair():
+    parties = parties_of([["x", "y"], ["y", "z"]])
+    boxes = {name: party.start() for name, party in parties.items()}
+    return parties, boxes["bank"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"payload": bytes(32)}, "small order"),
+        ({"payload": (1).to_bytes(32, "little")}, "small order"),
+        ({"payload": bytes(33)}, "32 bytes a point"),
+        ({"payload": b""}, "0 distinct ids"),
+        ({"recipient": "bank"}, "not for this party"),
+        ({"owner": "nobody"}, "not for this party"),
+        ({"sender": "active"}, "out of turn"),
+        ({"owner": "active"}, "out of turn"),
+        ({"kind": PsiKind.MATCHES}, "out of turn"),
+        ({"kind": PsiKind.TAGS}, "out of turn"),
+    ],
+)
+def test_messages_that_break_the_protocol_are_refused(change, said):
+    parties, message = started_pair()
+    with pytest.raises(PsiRefused, match=said):
+        parties["active"].receive(replace(message, **change))
+
+
+def test_a_message_is_taken_once():
+    parties, message = started_pair()
+    parties["active"].receive(message)
+    with pytest.raises(PsiRefused, match="twice"):
+        parties["active"].receive(message)
+
+
+def test_a_set_is_sent_once():
+    parties, _ = started_pair()
+    with pytest.raises(PsiRefused, match="sent once"):
+        parties["active"].start()
+
+
+def test_truncated_tags_and_matches_are_refused():
+    parties, of_bank = started_pair()
+    active, bank = parties["active"], parties["bank"]
+    assert active.receive(of_bank) == []
+    with pytest.raises(PsiRefused, match="bytes of tags expected"):
+        active.receive(PsiMessage(PsiKind.TAGS, "bank", "active", "active", bytes(5)))
+    with pytest.raises(PsiRefused, match="one bit for each of 2 elements"):
+        bank.receive(PsiMessage(PsiKind.MATCHES, "active", "bank", "bank", bytes(2)))
+
+
+def test_a_message_before_the_start_is_refused():
+    _, message = started_pair()
+    late = parties_of([["x"], ["y"]])["active"]
+    with pytest.raises(PsiRefused, match="before this party has started"):
+        late.receive(message)
+
+
+def test_equal_columns_have_equal_alignment_digests():
+    key = bytes(16)
+    digest = alignment_digest(key, ["a", 7, " b"])
+    assert digest == alignment_digest(key, ["a", "7", "b"])
+    assert digest != alignment_digest(key, ["a", "b", "7"])
+    assert digest != alignment_digest(bytes(15) + b"\1", ["a", 7, "b"])
+    assert alignment_digest(key, ["ab", "c"]) != alignment_digest(key, ["a", "bc"])
+
+
+def test_an_alignment_digest_wants_a_real_key_and_an_id_in_every_row():
+    with pytest.raises(ValueError, match="at least 16 bytes"):
+        alignment_digest(b"short", ["a"])
+    with pytest.raises(ValueError, match="an id in every row"):
+        alignment_digest(bytes(16), ["a", None])
