@@ -1,1 +1,1 @@
-"""Level 2: everything that knows gRPC, protobuf and Prometheus; servicer and client side by side."""
+"""Level 2: everything that knows gRPC, protobuf and Prometheus; servicer beside client."""

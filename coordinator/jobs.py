@@ -1,0 +1,331 @@
+"""All jobs of a coordinator: what the servicers of operators and silos talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+
+from boosting.job import JobParameters
+from boosting.ports import Forecast, JobStopped, Silo
+from coordinator.roster import Roster
+from coordinator.runner import JobRun, Surroundings
+from coordinator.store import JobRecord, JobState
+from services.errors import NotFound
+from services.exchange import Account
+from services.federation import (
+    Acceptance,
+    Agreement,
+    Assignment,
+    AttemptKey,
+    LeaseGrant,
+    Registration,
+)
+from services.jobs import JobView, RoundView, SiloView, StepView
+from services.metering import CallCount
+
+SWEEP_SECONDS = 0.5
+
+
+class Jobs:
+    """The coordinator's jobs, running and ended.
+
+    Parameters
+    ----------
+    surroundings : Surroundings
+    roster : Roster
+    decode : callable
+        Serialised JobSpec to job parameters; raises InvalidJob.
+    max_attempts : callable
+        Serialised JobSpec to the attempts that may fail in a row.
+    forecast : callable
+        (job, rows by silo) to the forecast of one silo.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        roster: Roster,
+        decode: Callable[[bytes], JobParameters],
+        max_attempts: Callable[[bytes], int],
+        forecast: Callable[[JobParameters, dict[Silo, int]], Forecast],
+    ) -> None:
+        self._around = surroundings
+        self._roster = roster
+        self._decode = decode
+        self._max_attempts = max_attempts
+        self._forecast = forecast
+        self._runs: dict[str, JobRun] = {}
+        self._strategies: dict[str, str] = {}
+        self._arrived = asyncio.Condition()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Go on with the jobs that an earlier process left, and watch the leases."""
+        for record in reversed(self._around.store.unfinished_jobs()):
+            self._launch(record)
+        self._sweeper = asyncio.create_task(self._sweep(), name="lease sweeper")
+
+    async def shut_down(self) -> None:
+        """Stop all jobs without ending them."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await asyncio.gather(*(run.shut_down() for run in self._runs.values()))
+
+    def _launch(self, record: JobRecord) -> None:
+        job = self._decode(record.spec)
+        run = JobRun(record, job, self._around, self._max_attempts(record.spec))
+        self._runs[record.job_id] = run
+        self._strategies[record.job_id] = job.strategy.name
+        run.start()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for silo in self._roster.sweep():
+                for run in self._runs.values():
+                    run.lost(silo)
+            for job_id in [job_id for job_id, run in self._runs.items() if run.ended]:
+                # The last calls of its silos may still be ending: keep it for a moment.
+                if self._runs[job_id].ended_for(5.0):
+                    run = self._runs.pop(job_id)
+                    await run.settle()
+            self._gauge()
+            await self._wake()
+
+    def _gauge(self) -> None:
+        states = dict.fromkeys(JobState, 0)
+        for record in self._around.store.jobs(limit=1000):
+            states[record.state] += 1
+        for state, number in states.items():
+            self._around.metrics.jobs.labels(state.value.lower()).set(number)
+        alive = len(self._roster.alive)
+        self._around.metrics.silos.labels("alive").set(alive)
+        known = len(self._around.store.silos())
+        self._around.metrics.silos.labels("away").set(max(known - alive, 0))
+
+    async def _wake(self) -> None:
+        async with self._arrived:
+            self._arrived.notify_all()
+
+    # --- services.federation.Federation ---
+
+    def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+        """Grant a lease."""
+        grant = self._roster.register(silo, registration)
+        self._around.store.register_silo(
+            silo,
+            registration.instance_id,
+            registration.version,
+            registration.strategies,
+            registration.row_count_class,
+            self._around.now(),
+        )
+        for run in self._runs.values():
+            run.poke()
+        return grant
+
+    async def assignment(
+        self, silo: Silo, lease_id: str, held: frozenset[AttemptKey], timeout_seconds: float
+    ) -> Assignment | None:
+        """Wait for an assignment that the agent does not hold yet."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self._roster.touch(silo, lease_id)
+            for run in list(self._runs.values()):
+                found = run.assignment(silo, held)
+                if found is not None:
+                    return found
+            remaining = deadline - time.monotonic()
+            if remaining <= 0.0:
+                return None
+            async with self._arrived:
+                try:
+                    await asyncio.wait_for(self._arrived.wait(), min(remaining, SWEEP_SECONDS))
+                except TimeoutError:
+                    continue
+
+    async def accept(
+        self, silo: Silo, lease_id: str, acceptance: Acceptance, timeout_seconds: float
+    ) -> Agreement | None:
+        """Take a silo's answer to an assignment in."""
+        self._roster.touch(silo, lease_id)
+        return await self._run(acceptance.key.job_id).accept(silo, acceptance, timeout_seconds)
+
+    def renew(
+        self, silo: Silo, lease_id: str, working: tuple[AttemptKey, ...]
+    ) -> tuple[AttemptKey, ...]:
+        """Keep a lease; returns what to stop."""
+        self._roster.touch(silo, lease_id)
+        return tuple(key for key in working if not self._is_current(key))
+
+    def _is_current(self, key: AttemptKey) -> bool:
+        run = self._runs.get(key.job_id)
+        return run is not None and not run.ended and run.is_current(key.attempt)
+
+    def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, error: str) -> None:
+        """Note how a silo's half ended."""
+        self._roster.touch(silo, lease_id)
+        run = self._runs.get(key.job_id)
+        if run is not None:
+            run.outcome(silo, key.attempt, error)
+
+    def release(self, silo: Silo, lease_id: str) -> None:
+        """End a lease; its silo is lost to all jobs."""
+        self._roster.release(silo, lease_id)
+        for run in self._runs.values():
+            run.lost(silo)
+
+    # --- services.exchange.FindDesk, services.metering.Sink ---
+
+    def find(self, job_id: str, attempt: int, silo: Silo) -> Account:
+        """Return the desk of an attempt."""
+        self._roster.admit(silo)
+        run = self._run(job_id)
+        return Account(run.desk(attempt, silo), self._strategies[job_id])
+
+    def account(self, path: str, count: CallCount) -> None:
+        """Credit a finished call to its job."""
+        run = self._runs.get(count.job_id)
+        if run is not None:
+            run.account(path, count)
+
+    # --- services.jobs.Jobs ---
+
+    async def create(self, spec: bytes, operator: str, request_id: str) -> str:
+        """Validate, store and start a job."""
+        job = self._decode(spec)
+        job.strategy.validate(job)
+        created = self._around.now()
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
+        new_id = f"{stamp}-{secrets.token_hex(3)}"
+        job_id = self._around.store.create_job(
+            new_id, job.name, operator, spec, created, request_id or None
+        )
+        if job_id == new_id:
+            record = self._around.store.job(job_id)
+            assert record is not None
+            self._launch(record)
+            await self._wake()
+        return job_id
+
+    def view(self, job_id: str, *, brief: bool = False) -> JobView:
+        """Return a job as operators see it."""
+        record = self._around.store.job(job_id)
+        if record is None:
+            raise NotFound(f"no job {job_id}")
+        return self._view(record, brief)
+
+    def _view(self, record: JobRecord, brief: bool) -> JobView:
+        store, job_id = self._around.store, record.job_id
+        steps: dict[tuple[str, str], StepView] = {}
+        control = (record.control_bytes_up, record.control_bytes_down)
+        if not brief:
+            totals = list(store.byte_totals(job_id))
+            run = self._runs.get(job_id)
+            if run is not None:
+                fresh, moved = run.unstored()
+                totals.extend(fresh)
+                control = (control[0] + moved[0], control[1] + moved[1])
+            for t in totals:
+                old = steps.get((t.method, t.silo), StepView(t.method, t.silo, 0, 0, 0, 0, 0))
+                steps[t.method, t.silo] = StepView(
+                    t.method,
+                    t.silo,
+                    old.calls + t.calls,
+                    old.messages_up + t.messages_up,
+                    old.messages_down + t.messages_down,
+                    old.bytes_up + t.bytes_up,
+                    old.bytes_down + t.bytes_down,
+                )
+        up: dict[str, int] = {}
+        down: dict[str, int] = {}
+        for step in steps.values():
+            up[step.silo] = up.get(step.silo, 0) + step.bytes_up
+            down[step.silo] = down.get(step.silo, 0) + step.bytes_down
+        silos = tuple(
+            SiloView(s.silo, s.n_samples, s.state, s.detail, up.get(s.silo, 0), down.get(s.silo, 0))
+            for s in store.job_silos(job_id)
+        )
+        rounds = () if brief else store.rounds(job_id)
+        return JobView(
+            job_id=job_id,
+            spec=record.spec,
+            state=record.state.value,
+            detail=record.detail,
+            attempt=record.attempt,
+            silos=silos,
+            rounds=tuple(
+                RoundView(
+                    r.round, r.attempt, r.seconds, r.metrics, r.bytes_up, r.bytes_down, r.silos
+                )
+                for r in rounds
+            ),
+            steps=tuple(steps.values()),
+            created_seconds=record.created,
+            ended_seconds=record.ended,
+            operator=record.operator,
+            best_round=record.best_round,
+            artefacts=record.artefacts,
+            model=record.model,
+            reveals=self._decode(record.spec).strategy.reveals,
+            control_bytes_up=control[0],
+            control_bytes_down=control[1],
+            spec_digest=hashlib.sha256(record.spec).hexdigest(),
+        )
+
+    def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
+        """Return a page of jobs, newest first, and the next page's token."""
+        offset = int(page_token) if page_token.isdigit() else 0
+        size = min(page_size, 1000)
+        records = self._around.store.jobs(size, offset)
+        token = str(offset + size) if len(records) == size else ""
+        return tuple(self._view(record, True) for record in records), token
+
+    async def cancel(self, job_id: str) -> str:
+        """Cancel a job."""
+        record = self._around.store.job(job_id)
+        if record is None:
+            raise NotFound(f"no job {job_id}")
+        run = self._runs.get(job_id)
+        if run is not None and not run.ended:
+            await run.cancel("an operator")
+        return self.view(job_id, brief=True).state
+
+    async def watch(self, job_id: str) -> AsyncIterator[JobView]:
+        """Yield a job each time it changes, until it has ended."""
+        while True:
+            view = self.view(job_id)
+            run = self._runs.get(job_id)
+            yield view
+            if view.ended or run is None:
+                return
+            await run.changed(2.0)
+
+    async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
+        """Return a file of the result."""
+        record = self._around.store.job(job_id)
+        if record is None:
+            raise NotFound(f"no job {job_id}")
+        name = name or record.model
+        if name not in record.artefacts:
+            have = ", ".join(record.artefacts) or f"none: the job is {record.state.value}"
+            raise NotFound(f"job {job_id} has no file {name!r}; it has {have}")
+        return name, await asyncio.to_thread(self._around.artefacts.read, job_id, name)
+
+    def plan(self, spec: bytes) -> tuple[Forecast, tuple[str, ...]]:
+        """Return the forecast of one silo, and the silos it would be for."""
+        job = self._decode(spec)
+        job.strategy.validate(job)
+        alive = self._roster.alive
+        names = tuple(job.silos) or tuple(alive)
+        rows = {Silo(n): alive[Silo(n)].row_count_class if Silo(n) in alive else 0 for n in names}
+        return self._forecast(job, rows), names
+
+    def _run(self, job_id: str) -> JobRun:
+        run = self._runs.get(job_id)
+        if run is None or run.ended:
+            raise JobStopped(f"job {job_id} is not under way")
+        return run
