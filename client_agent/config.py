@@ -1,0 +1,53 @@
+"""Settings of the agent: TOML file, then environment (``HEDGEROW_AGENT_...``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from client_agent.policy import Policy
+
+
+class Tls(BaseModel):
+    """Files of this process' identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: Path
+    key: Path
+    ca: Path
+    server_name: str | None = None
+
+
+class Source(BaseModel):
+    """Where the silo's rows are: a file or fsspec URL, or a SQL query."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str = Field(default="", description="Parquet, CSV or LIBSVM file, or an fsspec URL.")
+    sql_url: str = Field(default="", description="SQLAlchemy URL of a database.")
+    query: str = Field(default="", description="Query whose result is the table.")
+
+
+class AgentSettings(BaseSettings):
+    """One silo's agent."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix="HEDGEROW_AGENT_",
+        env_nested_delimiter="__",
+    )
+
+    coordinator: str = Field(description="HOST:PORT of the coordinator.")
+    tls: Tls
+    data: Source
+    test: Source | None = Field(default=None, description="Evaluation rows of a vertical party.")
+    state: Path = Field(description="Folder of the agent's state: ledger, records, results.")
+    policy: Policy = Policy()
+    metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
+    crypto: str = Field(default="", description="HOST:PORT of the silo's crypto service.")
+    threads: int = Field(default=1, ge=1, description="Threads of local training.")
+    once: bool = Field(default=False, description="Whether to end after one job.")

@@ -1,0 +1,140 @@
+"""Keeps the silo's lease in a thread: registers, renews, and learns which attempts to stop."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from boosting.ports import FederationError
+from services.errors import LeaseHeld, LeaseLost, Unreachable
+from services.federation import AttemptKey, FederationClient, Registration
+
+log = logging.getLogger("hedgerow.agent")
+
+PATIENCE_LEASES = 3.0
+"""How many lease times an agent waits for another agent of its name to go."""
+
+
+class LeaseKeeper:
+    """The lease of one agent.
+
+    Parameters
+    ----------
+    client : callable
+        Returns a client on the current channel.
+    registration : Registration
+    stop_attempts : callable
+        Called with the attempts that the coordinator wants stopped.
+    working : callable
+        Attempts under way.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], FederationClient],
+        registration: Registration,
+        stop_attempts: Callable[[tuple[AttemptKey, ...]], None],
+        working: Callable[[], tuple[AttemptKey, ...]],
+    ) -> None:
+        self._client = client
+        self._registration = registration
+        self._stop_attempts = stop_attempts
+        self._working = working
+        self._lease: str | None = None
+        self._seconds = 6.0
+        self._granted = threading.Condition()
+        self._ending = threading.Event()
+        self._held_since: float | None = None
+        self._away = False
+        self.refused: FederationError | None = None
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    @property
+    def lease_id(self) -> str | None:
+        """The lease, or None while there is none."""
+        return self._lease
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wait_for_lease(self, timeout_seconds: float) -> str | None:
+        """Return the lease, waiting for it."""
+        with self._granted:
+            if self._lease is None and self.refused is None:
+                self._granted.wait(timeout_seconds)
+            return self._lease
+
+    def lost(self, lease_id: str) -> None:
+        """Say that the coordinator does not know this lease any more."""
+        with self._granted:
+            if self._lease == lease_id:
+                self._lease = None
+
+    def stop(self) -> None:
+        """Give the lease back and end."""
+        self._ending.set()
+        self._thread.join(3.0)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            try:
+                self._client().release(lease)
+            except FederationError as error:
+                log.debug("lease not released: %s", error)
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                pause = self._renew() if self._lease is not None else self._register()
+                self._away = False
+            except LeaseLost:
+                with self._granted:
+                    self._lease = None
+                pause = 0.05
+            except Unreachable as error:
+                if not self._away:
+                    log.warning("coordinator away: %s", error)
+                    self._away = True
+                pause = random.uniform(0.2, 1.0)  # noqa: S311
+            except LeaseHeld as error:
+                pause = self._wait_for_other(error)
+            except FederationError as error:
+                self._refuse(error)
+                return
+            self._ending.wait(pause)
+
+    def _register(self) -> float:
+        grant = self._client().register(self._registration)
+        self._held_since = None
+        self._seconds = grant.lease_seconds
+        with self._granted:
+            self._lease = grant.lease_id
+            self._granted.notify_all()
+        log.info("registered with the coordinator, version %s", grant.version)
+        return grant.lease_seconds / 4.0
+
+    def _renew(self) -> float:
+        lease = self._lease
+        assert lease is not None
+        stop = self._client().renew(lease, self._working())
+        if stop:
+            self._stop_attempts(stop)
+        return min(self._seconds / 4.0, 2.0)
+
+    def _wait_for_other(self, error: LeaseHeld) -> float:
+        now = time.monotonic()
+        if self._held_since is None:
+            self._held_since = now
+            log.warning("%s", error)
+        if now - self._held_since > PATIENCE_LEASES * self._seconds:
+            self._refuse(error)
+            self._ending.set()
+        return 0.5
+
+    def _refuse(self, error: FederationError) -> None:
+        with self._granted:
+            self.refused = error
+            self._granted.notify_all()

@@ -1,0 +1,307 @@
+"""The agent's outer loop: take the lease, wait for assignments, run each in a thread of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from boosting.dataset import Dataset, Schema
+from boosting.job import JobParameters
+from boosting.ports import (
+    DataError,
+    FederationError,
+    Identity,
+    JobStopped,
+    PolicyDeclined,
+    SchemaMismatch,
+    Silo,
+    SiloStart,
+    StaleAttempt,
+)
+from client_agent.lease import LeaseKeeper
+from client_agent.ledger import SiloLedger
+from client_agent.policy import Policy
+from client_agent.state import StateFolder
+from crypto.vault import Vault
+from services.errors import LeaseLost, Unreachable
+from services.exchange import GrpcLink
+from services.federation import (
+    Acceptance,
+    Agreement,
+    Assignment,
+    AttemptKey,
+    FederationClient,
+    Registration,
+)
+from services.metering import MeteredChannel
+
+log = logging.getLogger("hedgerow.agent")
+
+Loader = Callable[[JobParameters, bool], Dataset]
+"""(job, evaluation rows?) to the silo's table under its own schema; raises DataError."""
+Recode = Callable[[Dataset, Schema], Dataset]
+"""A table under the schema that all silos agreed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the loop is given.
+
+    Parameters
+    ----------
+    channel : callable
+        Returns the channel to the coordinator, a fresh one after certificates were renewed.
+    decode : callable
+        Serialised JobSpec to job parameters; raises InvalidJob.
+    vault : callable
+        Job identifier to the holder of the silo's private keys for it.
+    accept_message : callable
+        (job, digest of its spec) to what the silo signs when it accepts.
+    """
+
+    silo: Silo
+    address: str
+    channel: Callable[[], MeteredChannel]
+    identity: Identity
+    state: StateFolder
+    ledger: SiloLedger
+    policy: Policy
+    load: Loader
+    recode: Recode
+    decode: Callable[[bytes], JobParameters]
+    vault: Callable[[str], Vault | None]
+    accept_message: Callable[[str, bytes], bytes]
+    registration: Registration
+    n_threads: int = 1
+    has_test: bool = False
+
+
+@dataclass
+class Agent:
+    """A running agent.
+
+    Parameters
+    ----------
+    once : bool
+        Whether to end after the first job.
+    """
+
+    around: Surroundings
+    once: bool = False
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _links: dict[AttemptKey, GrpcLink] = field(default_factory=dict)
+    _threads: dict[AttemptKey, threading.Thread] = field(default_factory=dict)
+    _held: dict[AttemptKey, None] = field(default_factory=dict)
+    _failure: FederationError | None = None
+
+    def run(self) -> None:
+        """Work until :meth:`stop`.
+
+        Raises
+        ------
+        FederationError
+            The coordinator refused this agent for good, with its reason.
+        """
+        keeper = LeaseKeeper(
+            lambda: FederationClient(self.around.channel(), self.around.address),
+            self.around.registration,
+            self._stop_attempts,
+            self._working,
+        )
+        keeper.start()
+        try:
+            while not self._stop.is_set():
+                lease_id = keeper.wait_for_lease(1.0)
+                if keeper.refused is not None:
+                    raise keeper.refused
+                if lease_id is None:
+                    continue
+                try:
+                    self._poll(lease_id, keeper)
+                except LeaseLost:
+                    keeper.lost(lease_id)
+                except Unreachable as error:
+                    log.debug("coordinator away: %s", error)
+                    self._stop.wait(random.uniform(0.1, 0.5))  # noqa: S311
+                if self.once and self._held and not self._working():
+                    return
+        finally:
+            self._stop_all("the agent is stopping")
+            keeper.stop()
+
+    def stop(self) -> None:
+        """Make :meth:`run` return soon; safe in a signal handler."""
+        self._stop.set()
+
+    def _poll(self, lease_id: str, keeper: LeaseKeeper) -> None:
+        client = FederationClient(self.around.channel(), self.around.address)
+        assignment = client.await_assignment(lease_id, tuple(self._held))
+        if assignment is None or self._stop.is_set():
+            return
+        self._held[assignment.key] = None
+        for key in list(self._links):
+            if key.job_id == assignment.key.job_id:
+                self._links[key].stop("a newer attempt has started")
+        thread = threading.Thread(
+            target=self._work,
+            args=(assignment, keeper),
+            name=f"job {assignment.key.job_id}",
+            daemon=True,
+        )
+        self._threads[assignment.key] = thread
+        thread.start()
+        while len(self._held) > 64:
+            del self._held[next(iter(self._held))]
+
+    def _working(self) -> tuple[AttemptKey, ...]:
+        return tuple(key for key, t in list(self._threads.items()) if t.is_alive())
+
+    def _stop_attempts(self, keys: tuple[AttemptKey, ...]) -> None:
+        for key in keys:
+            link = self._links.get(key)
+            if link is not None:
+                link.stop("the coordinator has ended this attempt")
+
+    def _stop_all(self, reason: str) -> None:
+        self._stop.set()
+        for link in list(self._links.values()):
+            link.stop(reason)
+        deadline = time.monotonic() + 5.0
+        for thread in list(self._threads.values()):
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _work(self, assignment: Assignment, keeper: LeaseKeeper) -> None:
+        key = assignment.key
+        error = ""
+        try:
+            self._take_part(assignment, keeper)
+        except (JobStopped, StaleAttempt) as stopped:
+            log.info("job %s attempt %d: %s", key.job_id, key.attempt, stopped)
+        except FederationError as failure:
+            error = str(failure)
+            log.error("job %s: %s", key.job_id, failure)
+        except MemoryError:
+            error = "out of memory"
+            log.error("job %s: out of memory", key.job_id)
+        except Exception as failure:
+            # The text of a foreign exception may hold values: only its type leaves the silo.
+            error = f"internal error of the agent: {type(failure).__name__}"
+            log.exception("job %s failed", key.job_id)
+        finally:
+            self._links.pop(key, None)
+        try:
+            client = FederationClient(self.around.channel(), self.around.address)
+            lease_id = keeper.lease_id
+            if lease_id is not None:
+                client.report(lease_id, key, error)
+        except FederationError as failure:
+            log.debug("outcome of job %s not reported: %s", key.job_id, failure)
+        finally:
+            self._threads.pop(key, None)
+
+    def _take_part(self, assignment: Assignment, keeper: LeaseKeeper) -> None:
+        around = self.around
+        job_id = assignment.key.job_id
+        digest = hashlib.sha256(assignment.spec).digest()
+        try:
+            job = self._agreed_job(assignment, digest)
+            dataset = around.load(job, False)
+            self._check_policy(job, assignment, dataset)
+        except (DataError, PolicyDeclined, SchemaMismatch, FederationError) as refusal:
+            self._answer(keeper, Acceptance(assignment.key, declined=str(refusal)[:500]))
+            return
+        around.state.memory(job_id).remember("spec", digest)
+        agreement = self._answer(
+            keeper,
+            Acceptance(
+                assignment.key,
+                schema=dataset.schema,
+                n_samples=dataset.n_samples,
+                spec_digest=digest,
+                signature=around.identity.sign(around.accept_message(job_id, digest)),
+                certificate=around.identity.certificate,
+            ),
+        )
+        vertical = bool(getattr(job.strategy, "vertical", False))
+        schema = dataset.schema if vertical else agreement.schema
+        if not vertical:
+            dataset = around.recode(dataset, schema)
+        link = GrpcLink(
+            channel=lambda: around.channel().on_account_of(job.strategy.name),
+            address=around.address,
+            job_id=job_id,
+            attempt=assignment.key.attempt,
+            ledger=around.ledger,
+            memory=around.state.memory(job_id),
+            timeout_seconds=2.0 * job.step_timeout_seconds + 30.0,
+        )
+        self._links[assignment.key] = link
+        if self._stop.is_set():
+            raise JobStopped("the agent is stopping")
+        log.info("job %s attempt %d: taking part", job_id, assignment.key.attempt)
+        kept = job.strategy.participate(
+            link,
+            around.vault(job_id),
+            SiloStart(
+                job=job,
+                job_id=job_id,
+                attempt=assignment.key.attempt,
+                silo=around.silo,
+                silos=agreement.silos,
+                schema=schema,
+                dataset=dataset,
+                first_round=agreement.first_round,
+                test=around.load(job, True) if around.has_test else None,
+                n_threads=around.n_threads,
+                identity=around.identity,
+            ),
+        )
+        if kept is not None:
+            for name, data in kept.files.items():
+                around.state.keep(job_id, name, data)
+        log.info("job %s: done", job_id)
+
+    def _agreed_job(self, assignment: Assignment, digest: bytes) -> JobParameters:
+        """Decode the job; one that changed since the silo agreed to it is refused."""
+        earlier = self.around.state.memory(assignment.key.job_id).recall("spec")
+        if earlier is not None and earlier != digest:
+            raise PolicyDeclined(
+                f"job {assignment.key.job_id} is not the one that this silo agreed to: "
+                "the coordinator has changed it"
+            )
+        job = self.around.decode(assignment.spec)
+        job.strategy.validate(job)
+        return job
+
+    def _check_policy(self, job: JobParameters, assignment: Assignment, dataset: Dataset) -> None:
+        rows = dict.fromkeys(assignment.silos, dataset.n_samples)
+        self.around.policy.check(
+            job,
+            operator=assignment.operator,
+            silos=assignment.silos,
+            schema=dataset.schema,
+            n_samples=dataset.n_samples,
+            forecast=job.strategy.forecast(job, dataset.schema, rows),
+        )
+
+    def _answer(self, keeper: LeaseKeeper, acceptance: Acceptance) -> Agreement:
+        """Send the answer until there is an agreement, across restarts of the coordinator."""
+        while not self._stop.is_set():
+            lease_id = keeper.wait_for_lease(1.0)
+            if lease_id is None:
+                continue
+            client = FederationClient(self.around.channel(), self.around.address)
+            try:
+                agreement = client.accept(lease_id, acceptance)
+            except (Unreachable, LeaseLost) as error:
+                log.debug("not accepted yet: %s", error)
+                self._stop.wait(0.3)
+                continue
+            if agreement is not None:
+                return agreement
+        raise JobStopped("the agent is stopping")

@@ -1,0 +1,92 @@
+"""The silo's own rules, checked before anything leaves; the coordinator cannot override them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from boosting.dataset import Schema
+from boosting.job import JobParameters
+from boosting.ports import Forecast, PolicyDeclined
+
+
+class Policy(BaseModel):
+    """``[policy]`` of the agent's configuration; what is not set is not restricted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategies: tuple[str, ...] = Field(
+        default=(), description="Strategies that may run; empty allows all."
+    )
+    operators: tuple[str, ...] = Field(
+        default=(), description="Operators whose jobs may run; empty allows all."
+    )
+    min_silos: int = Field(default=1, ge=1, description="Least number of silos in a job.")
+    min_rows: int = Field(default=0, ge=0, description="Least number of own rows.")
+    features: tuple[str, ...] = Field(
+        default=(), description="Features that may be used; empty allows all."
+    )
+    max_depth: int | None = Field(default=None, ge=1, description="Largest tree depth.")
+    max_rounds: int | None = Field(default=None, ge=1, description="Most rounds.")
+    require_dp: bool = Field(default=False, description="Whether only private trees may be made.")
+    max_epsilon: float | None = Field(default=None, gt=0, description="Largest privacy budget.")
+    max_bytes: int | None = Field(
+        default=None, ge=1, description="Most bytes that may leave in a job, by its forecast."
+    )
+    peers: tuple[str, ...] = Field(
+        default=(), description="Silos that may be in a job; empty allows all."
+    )
+    min_key_bits: int = Field(default=2048, ge=2048, description="Least Paillier modulus, bits.")
+    require_secure: bool = Field(
+        default=False, description="Whether sums must be masked where a strategy offers it."
+    )
+
+    def check(
+        self,
+        job: JobParameters,
+        *,
+        operator: str,
+        silos: tuple[str, ...],
+        schema: Schema,
+        n_samples: int,
+        forecast: Forecast,
+    ) -> None:
+        """Raise :class:`PolicyDeclined`, naming the first rule that the job breaks."""
+        strategy = job.strategy
+        if self.strategies and strategy.name not in self.strategies:
+            _decline("strategies", f"{strategy.name} is not among {', '.join(self.strategies)}")
+        if self.operators and operator not in self.operators:
+            _decline("operators", f"{operator or 'nobody'} is not among them")
+        if len(silos) < self.min_silos:
+            _decline("min_silos", f"the job has {len(silos)} silos, at least {self.min_silos}")
+        strangers = sorted(set(silos) - set(self.peers)) if self.peers else []
+        if strangers:
+            _decline("peers", f"{strangers[0]} is not among them")
+        if n_samples < self.min_rows:
+            _decline("min_rows", f"this silo has fewer than {self.min_rows} rows")
+        if self.features:
+            foreign = [name for name in schema.names if name not in self.features]
+            if foreign:
+                _decline("features", f"{foreign[0]} may not be used")
+        depth = getattr(strategy, "depth", None) or job.booster.max_depth
+        if self.max_depth is not None and (depth == 0 or depth > self.max_depth):
+            _decline("max_depth", f"{depth} is over {self.max_depth}")
+        rounds = forecast.rounds
+        if self.max_rounds is not None and rounds > self.max_rounds:
+            _decline("max_rounds", f"{rounds} is over {self.max_rounds}")
+        epsilon = getattr(strategy, "epsilon", None)
+        if self.require_dp and epsilon is None:
+            _decline("require_dp", f"{strategy.name} gives no differential privacy")
+        if self.max_epsilon is not None and epsilon is not None and epsilon > self.max_epsilon:
+            _decline("max_epsilon", f"{epsilon:g} is over {self.max_epsilon:g}")
+        leaving = sum(up for _, up, _ in forecast.steps.values())
+        if self.max_bytes is not None and leaving > self.max_bytes:
+            _decline("max_bytes", f"about {leaving} bytes would leave, at most {self.max_bytes}")
+        key_bits = getattr(strategy, "key_bits", None)
+        if key_bits is not None and key_bits < self.min_key_bits:
+            _decline("min_key_bits", f"{key_bits} is under {self.min_key_bits}")
+        if self.require_secure and getattr(strategy, "secure", True) is False:
+            _decline("require_secure", "the job does not mask its sums")
+
+
+def _decline(rule: str, why: str) -> None:
+    raise PolicyDeclined(f"policy rule {rule}: {why}")

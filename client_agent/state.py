@@ -1,0 +1,112 @@
+"""The agent's state folder: who it is, what it must not forget, what stays in the silo."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+from boosting.ports import FederationError
+
+
+class StateHeld(FederationError):
+    """Another agent works in this state folder."""
+
+
+class StateFolder:
+    """A folder of one agent, locked while the agent lives.
+
+    Parameters
+    ----------
+    path : Path
+        Made when it is not there, mode 0700.
+
+    Raises
+    ------
+    StateHeld
+        Another process holds the folder's lock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StateHeld(f"another agent works in {path}") from error
+
+    @property
+    def instance_id(self) -> str:
+        """Random name of this agent, the same after a restart in the same folder."""
+        file = self.path / "instance"
+        if not file.exists():
+            _write(file, secrets.token_hex(16).encode())
+        return file.read_text()
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger's file."""
+        return self.path / "ledger.jsonl"
+
+    def job(self, job_id: str) -> Path:
+        """Return the folder of a job."""
+        if not job_id or "/" in job_id or job_id.startswith("."):
+            raise FederationError("a job's identifier has letters, digits and dashes")
+        return self.path / "jobs" / job_id
+
+    def memory(self, job_id: str) -> JobMemory:
+        """Return the durable records of a job."""
+        return JobMemory(self.job(job_id) / "memory")
+
+    def keep(self, job_id: str, name: str, data: bytes) -> None:
+        """Store a file of a job's result that stays in the silo."""
+        _write(self.job(job_id) / name, data)
+
+    def close(self) -> None:
+        """Give the folder up."""
+        os.close(self._lock)
+
+
+class JobMemory:
+    """Durable records by key; a key's file is named after its digest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store a record; it is on disk when this returns."""
+        _write(self._file(key), value)
+
+    def recall(self, key: str) -> bytes | None:
+        """Return a record, or None."""
+        try:
+            return self._file(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _file(self, key: str) -> Path:
+        return self._folder / hashlib.sha256(key.encode()).hexdigest()[:40]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing, durably, for its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
