@@ -1,0 +1,526 @@
+"""Vectors of residues of one odd modulus: the arithmetic under Paillier.
+
+Three kernels give the same residues. ``ifma`` is C on AVX-512 IFMA, eight residues at a time;
+``portable`` is C on 64-bit words; ``gmpy2`` needs no compiler. The C kernels let threads run at the
+same time; gmpy2 holds the interpreter's lock in loops of multiplications, so those go to worker
+processes instead. An :class:`Engine` names a kernel and a number of cores.
+
+Residues stay in a kernel's own form between operations (an opaque array, one residue an item of
+its first axis, so slicing and concatenating work) and cross a boundary as little-endian bytes.
+
+Nothing here is constant-time: table look-ups and window digits depend on secrets, and someone who
+runs code on the same core could observe them. Keep the crypto process on a machine of the silo.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Literal, TypeAlias, TypeVar
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from crypto import worker_processes
+
+Kernel = Literal["ifma", "portable", "gmpy2"]
+Residues: TypeAlias = "NDArray[np.generic]"
+"""Opaque residues of shape (n, ...): uint64 words in C kernels, mpz objects with gmpy2."""
+
+_T = TypeVar("_T")
+_WINDOW_BITS = 5
+# Below this many multiplications a batch stays on the calling core.
+_LEAST_SHARED_WORK = 20_000
+
+
+@functools.cache
+def _native() -> ModuleType | None:
+    try:
+        from crypto.native import _paillier
+    except ImportError:
+        return None
+    return _paillier
+
+
+def available_kernels() -> tuple[Kernel, ...]:
+    """Return the kernels that run on this machine, fastest first for several cores."""
+    native = _native()
+    if native is None:
+        return ("gmpy2",)
+    return ("ifma", "portable", "gmpy2") if native.has_ifma() else ("portable", "gmpy2")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Which kernel computes, on how many cores.
+
+    Parameters
+    ----------
+    kernel
+        One of :func:`available_kernels`.
+    workers
+        Threads (C kernels) or processes (gmpy2) that share a large batch.
+    """
+
+    kernel: Kernel = field(default_factory=lambda: best_kernel())
+    workers: int = field(default_factory=usable_cores)
+
+    def __post_init__(self) -> None:
+        if self.kernel not in available_kernels():
+            raise ValueError(
+                f"kernel {self.kernel!r} does not run here, expected one of {available_kernels()}"
+            )
+        if self.workers < 1:
+            raise ValueError(f"expected at least one worker, got {self.workers}")
+
+    def modulus(self, value: int) -> Modulus:
+        """Return the arithmetic modulo an odd ``value`` on this engine."""
+        if self.kernel == "gmpy2":
+            return _GmpModulus(value, self.workers)
+        return _NativeModulus(value, self.workers, ifma=self.kernel == "ifma")
+
+
+def best_kernel() -> Kernel:
+    """Return the fastest kernel of this machine: ``ifma`` where the CPU has it, else gmpy2.
+
+    One core of gmpy2 beats one core of the portable C kernel, which is there for threads.
+    """
+    kernels = available_kernels()
+    return "ifma" if "ifma" in kernels else "gmpy2"
+
+
+class FixedBases:
+    """Bases of a fixed-base product, with the table that each kernel builds from them.
+
+    Parameters
+    ----------
+    modulus
+        The arithmetic of the table.
+    bases
+        One base a row. Row i of the table holds powers 0 to 255 of ``bases[i]``, so that the
+        product over a string of bytes d is the product of ``bases[i] ** d[i]``.
+    """
+
+    def __init__(self, modulus: Modulus, bases: Sequence[int]) -> None:
+        if not bases:
+            raise ValueError("expected at least one base")
+        self.modulus = modulus
+        self.bases = tuple(mpz(base) for base in bases)
+        self.table = modulus.base_table(self.bases)
+
+    @classmethod
+    def radix_256(cls, modulus: Modulus, base: int, exponent_bits: int) -> FixedBases:
+        """Return bases whose product over little-endian bytes e is ``base ** e``."""
+        rows = -(-exponent_bits // 8)
+        chain = [mpz(base)]
+        while len(chain) < rows:
+            chain.append(gmpy2.powmod(chain[-1], 256, modulus.value))
+        return cls(modulus, chain)
+
+    def products(self, digits: NDArray[np.uint8]) -> Residues:
+        """Return one product for every row of ``digits`` of shape (n, n_bases)."""
+        if digits.ndim != 2 or digits.shape[1] != len(self.bases):
+            raise ValueError(f"expected {len(self.bases)} digits a product, got {digits.shape}")
+        return self.modulus.fixed_base_products(self, digits)
+
+
+class Modulus(ABC):
+    """Arithmetic on vectors of residues modulo one odd number."""
+
+    def __init__(self, value: int, workers: int) -> None:
+        if value < 3 or value % 2 == 0:
+            raise ValueError("expected an odd modulus above 1")
+        self.value = mpz(value)
+        self.workers = workers
+        self.n_bytes = (self.value.bit_length() + 7) // 8
+
+    @abstractmethod
+    def load(self, data: NDArray[np.uint8]) -> Residues:
+        """Return residues of little-endian integers, of any width, of shape (n, width)."""
+
+    @abstractmethod
+    def store(self, residues: Residues) -> NDArray[np.uint8]:
+        """Return canonical little-endian bytes of shape (n, n_bytes)."""
+
+    @abstractmethod
+    def multiply(self, a: Residues, b: Residues) -> Residues:
+        """Return elementwise products; ``b`` may be a single residue for all."""
+
+    @abstractmethod
+    def add(self, a: Residues, b: Residues) -> Residues:
+        """Return elementwise sums."""
+
+    @abstractmethod
+    def power(self, a: Residues, exponent: int) -> Residues:
+        """Return every residue raised to one non-negative exponent."""
+
+    @abstractmethod
+    def horner(self, a: Residues, slots: int, shift: int) -> Residues:
+        """Return, for each run of ``slots`` residues, c ← c^(2^shift)·next over the run."""
+
+    @abstractmethod
+    def segment_products(
+        self, a: Residues, index: NDArray[np.uint32], start: NDArray[np.int64]
+    ) -> Residues:
+        """Return product s of ``a[index[k]]`` over start[s] ≤ k < start[s + 1]; 1 when empty."""
+
+    @abstractmethod
+    def base_table(self, bases: Sequence[int]) -> Residues:
+        """Return the powers 0 to 255 of every base, of shape (256 · n_bases, ...)."""
+
+    @abstractmethod
+    def fixed_base_products(self, bases: FixedBases, digits: NDArray[np.uint8]) -> Residues:
+        """See :meth:`FixedBases.products`."""
+
+    def from_ints(self, values: Sequence[int]) -> Residues:
+        """Return residues of integers, which may be negative or above the modulus."""
+        return self.load(ints_to_bytes([v % self.value for v in values], self.n_bytes))
+
+    def to_ints(self, residues: Residues) -> list[int]:
+        """Return canonical residues as gmpy2 integers."""
+        return bytes_to_ints(self.store(residues))
+
+    def ones(self, n: int) -> Residues:
+        """Return n residues of 1."""
+        return np.repeat(self.from_ints([1]), n, axis=0)
+
+    def product(self, a: Residues) -> Residues:
+        """Return the product of all residues, a vector of one."""
+        while len(a) > 1:
+            parts = max(1, min(8 * self.workers, len(a) // 8))
+            start = np.linspace(0, len(a), parts + 1).astype(np.int64)
+            a = self.segment_products(a, np.arange(len(a), dtype=np.uint32), start)
+        return a if len(a) else self.ones(1)
+
+
+class _NativeModulus(Modulus):
+    """The C kernels; threads share a batch."""
+
+    def __init__(self, value: int, workers: int, *, ifma: bool) -> None:
+        super().__init__(value, workers)
+        native = _native()
+        assert native is not None, "Engine checks the kernel"
+        self._native = native
+        self._limbs, word_bits = native.radix(ifma, self.n_bytes)
+        self._bits = self._limbs * word_bits
+        radix = mpz(1) << self._bits
+        m, one, square = (
+            gmpy2.to_binary(x)[2:].ljust(self.n_bytes, b"\0")
+            for x in (self.value, radix % self.value, radix * radix % self.value)
+        )
+        self._handle = native.modulus(ifma, m, one, square)
+        self._radix: Residues | None = None
+
+    def _empty(self, n: int) -> NDArray[np.uint64]:
+        return np.empty((n, self._limbs), np.uint64)
+
+    def _words(self, residues: Residues) -> NDArray[np.uint64]:
+        if residues.dtype != np.uint64 or residues.shape[1:] != (self._limbs,):
+            raise ValueError("residues of another modulus or kernel")
+        return np.ascontiguousarray(residues, dtype=np.uint64)
+
+    def _share(self, n: int, cost: int, part: Callable[[int, int], None]) -> None:
+        """Run ``part(low, high)`` over ranges of n items, ``cost`` multiplications each."""
+        if self.workers == 1 or n * cost < _LEAST_SHARED_WORK // 4 or n < 16:
+            part(0, n)
+            return
+        # Whole vectors of eight lanes, several ranges a worker so that uneven cores even out.
+        size = max(8, -(-n // (4 * self.workers)) + 7 & ~7)
+        edges = [*range(0, n, size), n]
+        _run_all([functools.partial(part, a, b) for a, b in itertools.pairwise(edges)])
+
+    def load(self, data: NDArray[np.uint8]) -> Residues:
+        n, width = data.shape
+        chunk = self._bits // 8
+        out = self._empty(n)
+        if width <= chunk:
+            flat = np.ascontiguousarray(data)
+            self._share(
+                n,
+                1,
+                lambda a, b: self._native.load(self._handle, out[a:b], flat[a:b], width),
+            )
+            return out
+        # value = low + 2^(8 chunk) · high, and 2^(8 chunk) is the radix R itself.
+        low, high = self.load(data[:, :chunk]), self.load(data[:, chunk:])
+        if self._radix is None:
+            self._radix = self.from_ints([mpz(1) << self._bits])
+        return self.add(low, self.multiply(high, self._radix))
+
+    def store(self, residues: Residues) -> NDArray[np.uint8]:
+        words = self._words(residues)
+        out = np.empty((len(words), self.n_bytes), np.uint8)
+        self._share(
+            len(words),
+            1,
+            lambda a, b: self._native.store(self._handle, out[a:b], words[a:b]),
+        )
+        return out
+
+    def multiply(self, a: Residues, b: Residues) -> Residues:
+        x, y = self._words(a), self._words(b)
+        out = self._empty(len(x))
+        single = len(y) == 1
+        self._share(
+            len(x),
+            1,
+            lambda i, j: self._native.multiply(
+                self._handle, out[i:j], x[i:j], y if single else y[i:j]
+            ),
+        )
+        return out
+
+    def add(self, a: Residues, b: Residues) -> Residues:
+        x, y = self._words(a), self._words(b)
+        out = self._empty(len(x))
+        self._native.add(self._handle, out, x, y)
+        return out
+
+    def power(self, a: Residues, exponent: int) -> Residues:
+        x = self._words(a)
+        out = self._empty(len(x))
+        digits = _window_digits(exponent)
+        self._share(
+            len(x),
+            exponent.bit_length(),
+            lambda i, j: self._native.power(self._handle, out[i:j], x[i:j], digits),
+        )
+        return out
+
+    def horner(self, a: Residues, slots: int, shift: int) -> Residues:
+        x = self._words(a)
+        out = self._empty(len(x) // slots)
+        self._share(
+            len(out),
+            slots * shift,
+            lambda i, j: self._native.horner(
+                self._handle, out[i:j], x[i * slots : j * slots], slots, shift
+            ),
+        )
+        return out
+
+    def segment_products(
+        self, a: Residues, index: NDArray[np.uint32], start: NDArray[np.int64]
+    ) -> Residues:
+        x = self._words(a)
+        out = self._empty(len(start) - 1)
+        rows = np.ascontiguousarray(index, dtype=np.uint32)
+        edges = np.ascontiguousarray(start, dtype=np.int64)
+        run = functools.partial(self._native.segment_products, self._handle)
+        if self.workers == 1 or int(edges[-1] - edges[0]) < _LEAST_SHARED_WORK // 4:
+            run(out, x, rows, edges)
+            return out
+        cuts = _balanced_cuts(edges, 4 * self.workers)
+        _run_all(
+            [
+                functools.partial(run, out[i:j], x, rows, edges[i : j + 1])
+                for i, j in itertools.pairwise(cuts)
+            ]
+        )
+        return out
+
+    def base_table(self, bases: Sequence[int]) -> Residues:
+        base = self._words(self.from_ints(bases))
+        table = np.empty((len(bases), 256, self._limbs), np.uint64)
+        table[:, 0] = self.ones(len(bases))
+        table[:, 1] = base
+        done = 2
+        while done < 256:  # x^k · x^(done - 1) for k = 1 … done - 1
+            step = min(done - 1, 256 - done)
+            for k in range(1, step + 1):
+                table[:, done - 1 + k] = self.multiply(table[:, done - 1], table[:, k])
+            done += step
+        return table.reshape(-1, self._limbs)
+
+    def fixed_base_products(self, bases: FixedBases, digits: NDArray[np.uint8]) -> Residues:
+        table = self._words(bases.table)
+        flat = np.ascontiguousarray(digits)
+        out = self._empty(len(flat))
+        self._share(
+            len(flat),
+            flat.shape[1],
+            lambda i, j: self._native.fixed_base(self._handle, out[i:j], table, flat[i:j]),
+        )
+        return out
+
+
+class _GmpModulus(Modulus):
+    """gmpy2; threads share powers, worker processes share loops of multiplications."""
+
+    def load(self, data: NDArray[np.uint8]) -> Residues:
+        return _objects([v % self.value for v in bytes_to_ints(data)])
+
+    def store(self, residues: Residues) -> NDArray[np.uint8]:
+        return ints_to_bytes(_integers(residues), self.n_bytes)
+
+    def multiply(self, a: Residues, b: Residues) -> Residues:
+        m, x, y = self.value, _integers(a), _integers(b)
+        if len(y) == 1:
+            return _objects([u * y[0] % m for u in x])
+        return _objects([u * v % m for u, v in zip(x, y, strict=True)])
+
+    def add(self, a: Residues, b: Residues) -> Residues:
+        m = self.value
+        return _objects([(u + v) % m for u, v in zip(_integers(a), _integers(b), strict=True)])
+
+    def power(self, a: Residues, exponent: int) -> Residues:
+        # powmod_base_list lets other threads run.
+        work = _integers(a)
+        if self.workers == 1 or len(work) < 2 or len(work) * exponent.bit_length() < 2000:
+            return _objects(gmpy2.powmod_base_list(work, exponent, self.value))
+        size = -(-len(work) // self.workers)
+        parts = [
+            functools.partial(gmpy2.powmod_base_list, work[i : i + size], mpz(exponent), self.value)
+            for i in range(0, len(work), size)
+        ]
+        return _objects([value for part in _run_all(parts) for value in part])
+
+    def horner(self, a: Residues, slots: int, shift: int) -> Residues:
+        rows = a.reshape(-1, slots)
+        result: Residues = rows[:, 0]
+        for k in range(1, slots):
+            result = self.multiply(self.power(result, 1 << shift), rows[:, k])
+        return result
+
+    def segment_products(
+        self, a: Residues, index: NDArray[np.uint32], start: NDArray[np.int64]
+    ) -> Residues:
+        n_factors = int(start[-1] - start[0])
+        if self.workers == 1 or n_factors < _LEAST_SHARED_WORK:
+            return _objects(gmp_segment_products(int(self.value), _integers(a), index, start))
+        cuts = _balanced_cuts(start, self.workers)
+        jobs = []
+        for i, j in itertools.pairwise(cuts):
+            used, local = np.unique(index[start[i] : start[j]], return_inverse=True)
+            rows = _integers(a[used])
+            edges = start[i : j + 1] - start[i]
+            jobs.append((int(self.value), rows, local.astype(np.uint32), edges))
+        parts = worker_processes.pool(self.workers).run(gmp_segment_products, jobs)
+        return _objects([value for part in parts for value in part])
+
+    def base_table(self, bases: Sequence[int]) -> Residues:
+        return _objects(gmp_base_table(self.value, bases))
+
+    def fixed_base_products(self, bases: FixedBases, digits: NDArray[np.uint8]) -> Residues:
+        if self.workers == 1 or digits.size < _LEAST_SHARED_WORK:
+            return _objects(_table_products(self.value, _integers(bases.table), digits))
+        jobs = [
+            (int(self.value), tuple(int(b) for b in bases.bases), part)
+            for part in np.array_split(digits, self.workers)
+        ]
+        parts = worker_processes.pool(self.workers).run(gmp_fixed_base_products, jobs)
+        return _objects([value for part in parts for value in part])
+
+
+def gmp_segment_products(
+    m: int, rows: Sequence[int], index: NDArray[np.uint32], start: NDArray[np.int64]
+) -> list[int]:
+    """Return segment products with gmpy2; a worker process runs it too."""
+    modulus = mpz(m)
+    order = index.tolist()
+    products = []
+    for low, high in zip(start[:-1].tolist(), start[1:].tolist(), strict=True):
+        product = mpz(1)
+        for k in order[low:high]:
+            product = product * rows[k] % modulus
+        products.append(product)
+    return products
+
+
+def gmp_base_table(m: int, bases: Sequence[int]) -> list[int]:
+    """Return powers 0 to 255 of every base."""
+    modulus = mpz(m)
+    table = []
+    for base in bases:
+        power = mpz(1)
+        for _ in range(256):
+            table.append(power)
+            power = power * base % modulus
+    return table
+
+
+def _table_products(m: int, table: Sequence[int], digits: NDArray[np.uint8]) -> list[int]:
+    rows = 256 * np.arange(digits.shape[1])
+    products = []
+    for at in (digits + rows).tolist():
+        product = table[at[0]]
+        for k in at[1:]:
+            product = product * table[k] % m
+        products.append(product)
+    return products
+
+
+@functools.lru_cache(maxsize=4)
+def _cached_table(m: int, bases: tuple[int, ...]) -> list[int]:
+    return gmp_base_table(m, [mpz(base) for base in bases])
+
+
+def gmp_fixed_base_products(m: int, bases: tuple[int, ...], digits: NDArray[np.uint8]) -> list[int]:
+    """Return fixed-base products; a worker process keeps the tables of its last few bases."""
+    return _table_products(mpz(m), _cached_table(m, bases), digits)
+
+
+def ints_to_bytes(values: Sequence[int], width: int) -> NDArray[np.uint8]:
+    """Return non-negative integers as little-endian bytes of shape (n, width)."""
+    data = b"".join([int(v).to_bytes(width, "little") for v in values])
+    return np.frombuffer(data, np.uint8).reshape(len(values), width)
+
+
+def bytes_to_ints(data: NDArray[np.uint8]) -> list[int]:
+    """Return gmpy2 integers of little-endian rows."""
+    n, width = data.shape
+    raw = np.ascontiguousarray(data).tobytes()
+    return [mpz(int.from_bytes(raw[i : i + width], "little")) for i in range(0, n * width, width)]
+
+
+def _objects(values: Sequence[int]) -> Residues:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def _integers(residues: Residues) -> list[int]:
+    if residues.dtype != object or residues.ndim != 1:
+        raise ValueError("residues of another modulus or kernel")
+    return list(residues)
+
+
+def _window_digits(exponent: int) -> bytes:
+    if exponent < 0:
+        raise ValueError("expected a non-negative exponent")
+    digits = []
+    while exponent:
+        digits.append(int(exponent & 31))
+        exponent >>= _WINDOW_BITS
+    return bytes(reversed(digits)) or b"\0"
+
+
+def _balanced_cuts(start: NDArray[np.int64], parts: int) -> list[int]:
+    """Return segment numbers that cut the segments into ranges of about equal length."""
+    goals = np.linspace(start[0], start[-1], parts + 1)[1:-1]
+    cuts = {0, len(start) - 1, *np.searchsorted(start, goals).tolist()}
+    return sorted(cuts)
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(usable_cores(), thread_name_prefix="modular")
+
+
+def _run_all(parts: Sequence[Callable[[], _T]]) -> list[_T]:
+    return [future.result() for future in [_threads().submit(part) for part in parts]]

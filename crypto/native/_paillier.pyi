@@ -1,0 +1,36 @@
+from typing import Protocol
+
+from numpy import int64, uint8, uint32, uint64
+from numpy.typing import NDArray
+
+class Handle(Protocol):
+    """Opaque: a modulus with its Montgomery constants."""
+
+def has_ifma() -> bool: ...
+def radix(ifma: bool, n_bytes: int, /) -> tuple[int, int]: ...
+def modulus(ifma: bool, m: bytes, one: bytes, square: bytes, /) -> Handle: ...
+def load(modulus: Handle, out: NDArray[uint64], data: NDArray[uint8], width: int, /) -> None: ...
+def store(modulus: Handle, out: NDArray[uint8], residues: NDArray[uint64], /) -> None: ...
+def multiply(
+    modulus: Handle, out: NDArray[uint64], a: NDArray[uint64], b: NDArray[uint64], /
+) -> None: ...
+def add(
+    modulus: Handle, out: NDArray[uint64], a: NDArray[uint64], b: NDArray[uint64], /
+) -> None: ...
+def power(
+    modulus: Handle, out: NDArray[uint64], bases: NDArray[uint64], digits: bytes, /
+) -> None: ...
+def horner(
+    modulus: Handle, out: NDArray[uint64], residues: NDArray[uint64], slots: int, shift: int, /
+) -> None: ...
+def fixed_base(
+    modulus: Handle, out: NDArray[uint64], table: NDArray[uint64], digits: NDArray[uint8], /
+) -> None: ...
+def segment_products(
+    modulus: Handle,
+    out: NDArray[uint64],
+    residues: NDArray[uint64],
+    index: NDArray[uint32],
+    start: NDArray[int64],
+    /,
+) -> None: ...

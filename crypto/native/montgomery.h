@@ -1,0 +1,328 @@
+/* Montgomery arithmetic on many residues of one odd modulus.
+ *
+ * A residue is `limbs` 64-bit words, least significant first, in Montgomery form (x R mod m).
+ *   portable: radix 2^64, R = 2^(64 limbs), always fully reduced;
+ *   ifma:     radix 2^52, R = 2^(52 limbs), limbs a multiple of four with R >= 2^8 m. A product of
+ *             a < 16 m and b < 16 m is below 2 m, so nothing is subtracted between products.
+ * Eight residues that are worked on together lie limb by limb across the lanes of a vector.
+ *
+ * Memory access depends on digits, exponents and row numbers: neither path is constant-time
+ * against someone who shares the machine's caches.
+ */
+#ifndef HEDGEROW_MONTGOMERY_H
+#define HEDGEROW_MONTGOMERY_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef __SIZEOF_INT128__
+#error "the kernels need a compiler with a 128-bit integer type"
+#endif
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the kernels read and write words as little-endian bytes"
+#endif
+
+#define MAX_LIMBS 160 /* 52 * 160 = 8320 bits: n^2 of a 4096-bit key */
+#define LANES 8
+#define DIGIT_BITS 52
+#define DIGIT_MASK ((UINT64_C(1) << DIGIT_BITS) - 1)
+
+typedef struct {
+  int ifma;           /* which path */
+  int limbs;          /* words of a residue */
+  int bytes;          /* bytes of a canonical residue, little-endian */
+  uint64_t inverse;   /* -1/m modulo the radix */
+  uint64_t m[MAX_LIMBS];
+  uint64_t one[MAX_LIMBS];    /* R mod m */
+  uint64_t square[MAX_LIMBS]; /* R^2 mod m */
+} modulus_t;
+
+/* Bits of one word: 52 or 64. */
+static inline int word_bits(const modulus_t *mod) { return mod->ifma ? DIGIT_BITS : 64; }
+
+/* Unpack `width` little-endian bytes, below R, into words. */
+static void words_from_bytes(const modulus_t *mod, uint64_t *words, const uint8_t *data, int width) {
+  uint8_t padded[8 * MAX_LIMBS + 16];
+  memcpy(padded, data, (size_t)width);
+  memset(padded + width, 0, sizeof padded - (size_t)width);
+  const int bits = word_bits(mod);
+  for (int i = 0; i < mod->limbs; i++) {
+    uint64_t word;
+    memcpy(&word, padded + (i * bits) / 8, 8);
+    /* 52 i is 0 or 4 modulo 8, and 52 + 4 < 64, so one read holds the whole digit. */
+    words[i] = bits == 64 ? word : (word >> ((i * bits) % 8)) & DIGIT_MASK;
+  }
+}
+
+/* Pack words of a canonical residue into mod->bytes bytes. */
+static void bytes_from_words(const modulus_t *mod, uint8_t *data, const uint64_t *words) {
+  uint8_t padded[8 * MAX_LIMBS + 16] = {0};
+  const int bits = word_bits(mod);
+  for (int i = 0; i < mod->limbs; i++) {
+    uint64_t word;
+    uint8_t *at = padded + (i * bits) / 8;
+    memcpy(&word, at, 8);
+    word |= words[i] << ((i * bits) % 8);
+    memcpy(at, &word, 8);
+  }
+  memcpy(data, padded, (size_t)mod->bytes);
+}
+
+/* Bring a residue of at most m to below m. */
+static void subtract_once(const modulus_t *mod, uint64_t *words) {
+  uint64_t less[MAX_LIMBS];
+  uint64_t borrow = 0;
+  const uint64_t mask = mod->ifma ? DIGIT_MASK : UINT64_MAX;
+  for (int i = 0; i < mod->limbs; i++) {
+    const unsigned __int128 difference = (unsigned __int128)words[i] - mod->m[i] - borrow;
+    less[i] = (uint64_t)difference & mask;
+    borrow = (uint64_t)(difference >> 64) & 1;
+  }
+  if (!borrow) memcpy(words, less, 8 * (size_t)mod->limbs);
+}
+
+/* r = a b / R mod m, fully reduced; a < R, b < m, radix 2^64 (coarsely integrated operand scanning). */
+static void multiply_portable(const modulus_t *mod, uint64_t *r, const uint64_t *a,
+                              const uint64_t *b) {
+  const int n = mod->limbs;
+  const uint64_t *m = mod->m;
+  uint64_t t[MAX_LIMBS + 2];
+  memset(t, 0, 8 * ((size_t)n + 2));
+  for (int i = 0; i < n; i++) {
+    unsigned __int128 sum = 0;
+    for (int j = 0; j < n; j++) {
+      sum += (unsigned __int128)a[j] * b[i] + t[j];
+      t[j] = (uint64_t)sum;
+      sum >>= 64;
+    }
+    sum += t[n];
+    t[n] = (uint64_t)sum;
+    t[n + 1] = (uint64_t)(sum >> 64);
+    const uint64_t q = t[0] * mod->inverse;
+    sum = ((unsigned __int128)q * m[0] + t[0]) >> 64;
+    for (int j = 1; j < n; j++) {
+      sum += (unsigned __int128)q * m[j] + t[j];
+      t[j - 1] = (uint64_t)sum;
+      sum >>= 64;
+    }
+    sum += t[n];
+    t[n - 1] = (uint64_t)sum;
+    t[n] = t[n + 1] + (uint64_t)(sum >> 64);
+  }
+  uint64_t less[MAX_LIMBS];
+  uint64_t borrow = 0;
+  for (int j = 0; j < n; j++) {
+    const unsigned __int128 difference = (unsigned __int128)t[j] - m[j] - borrow;
+    less[j] = (uint64_t)difference;
+    borrow = (uint64_t)(difference >> 64) & 1;
+  }
+  memcpy(r, t[n] || !borrow ? less : t, 8 * (size_t)n);
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define HAVE_IFMA_PATH 1
+#define TARGET_IFMA __attribute__((target("avx512f,avx512dq,avx512ifma")))
+#define INLINE_IFMA TARGET_IFMA static inline __attribute__((always_inline))
+
+typedef __m512i vector_t; /* one limb of eight residues */
+
+#define LOW(sum, a, b) _mm512_madd52lo_epu64(sum, a, b)
+#define HIGH(sum, a, b) _mm512_madd52hi_epu64(sum, a, b)
+
+/* Add the 4 x 4 corner where rows y0..y3 meet limbs x0..x3: what lies at or above column 4. */
+#define UPPER_CORNER(x0, x1, x2, x3, y0, y1, y2, y3)                                  \
+  s0 = HIGH(s0, x0, y3); s0 = LOW(s0, x1, y3); s0 = HIGH(s0, x1, y2);                 \
+  s0 = LOW(s0, x2, y2); s0 = HIGH(s0, x2, y1); s0 = LOW(s0, x3, y1);                  \
+  s0 = HIGH(s0, x3, y0);                                                              \
+  s1 = HIGH(s1, x1, y3); s1 = LOW(s1, x2, y3); s1 = HIGH(s1, x2, y2);                 \
+  s1 = LOW(s1, x3, y2); s1 = HIGH(s1, x3, y1);                                        \
+  s2 = HIGH(s2, x2, y3); s2 = LOW(s2, x3, y3); s2 = HIGH(s2, x3, y2);                 \
+  s3 = HIGH(s3, x3, y3)
+
+/* One step of a sweep: limb x meets rows y0..y3; s0..s4 are columns j..j+4 of the running sum. */
+#define SWEEP_STEP(x, y0, y1, y2, y3)                                                 \
+  s0 = LOW(s0, x, y0);                                                                \
+  s1 = HIGH(s1, x, y0); s2 = HIGH(s2, x, y1); s3 = HIGH(s3, x, y2); s4 = HIGH(s4, x, y3); \
+  s1 = LOW(s1, x, y1); s2 = LOW(s2, x, y2); s3 = LOW(s3, x, y3)
+
+/* t[0 .. 2n) = a b, columns of up to 2n products, no carries. */
+INLINE_IFMA void full_product(vector_t *t, const vector_t *a, const vector_t *b, int n) {
+  const vector_t zero = _mm512_setzero_si512();
+  for (int i = 0; i < n + 4; i++) t[i] = zero;
+  for (int k = 0; k < n; k += 4) {
+    const vector_t b0 = b[k], b1 = b[k + 1], b2 = b[k + 2], b3 = b[k + 3];
+    vector_t s0 = t[k], s1 = t[k + 1], s2 = t[k + 2], s3 = t[k + 3], s4;
+    t[k + n] = zero; /* columns above k + n were not touched by the rows before */
+    t[k + n + 1] = t[k + n + 2] = t[k + n + 3] = zero;
+    for (int j = 0; j < n; j++) {
+      const vector_t x = a[j];
+      s4 = t[k + j + 4];
+      SWEEP_STEP(x, b0, b1, b2, b3);
+      t[k + j] = s0;
+      s0 = s1; s1 = s2; s2 = s3; s3 = s4;
+    }
+    t[k + n] = s0; t[k + n + 1] = s1; t[k + n + 2] = s2; t[k + n + 3] = s3;
+  }
+}
+
+/* t[0 .. 2n) = a^2: products off the diagonal once, doubled, then the diagonal. */
+INLINE_IFMA void full_square(vector_t *t, const vector_t *a, int n) {
+  const vector_t zero = _mm512_setzero_si512();
+  for (int i = 0; i < 2 * n; i++) t[i] = zero;
+  for (int k = 0; k < n; k += 4) {
+    const vector_t b0 = a[k], b1 = a[k + 1], b2 = a[k + 2], b3 = a[k + 3];
+    vector_t *c = t + 2 * k;
+    c[1] = LOW(c[1], b0, b1);
+    c[2] = LOW(HIGH(c[2], b0, b1), b0, b2);
+    c[3] = LOW(LOW(HIGH(c[3], b0, b2), b0, b3), b1, b2);
+    vector_t s0 = LOW(HIGH(HIGH(c[4], b0, b3), b1, b2), b1, b3);
+    vector_t s1 = LOW(HIGH(c[5], b1, b3), b2, b3);
+    vector_t s2 = HIGH(c[6], b2, b3);
+    vector_t s3 = c[7], s4;
+    for (int j = k + 4; j < n; j++) {
+      const vector_t x = a[j];
+      s4 = t[k + j + 4];
+      SWEEP_STEP(x, b0, b1, b2, b3);
+      t[k + j] = s0;
+      s0 = s1; s1 = s2; s2 = s3; s3 = s4;
+    }
+    t[k + n] = s0; t[k + n + 1] = s1; t[k + n + 2] = s2; t[k + n + 3] = s3;
+  }
+  for (int i = 0; i < n; i++) {
+    t[2 * i] = LOW(_mm512_slli_epi64(t[2 * i], 1), a[i], a[i]);
+    t[2 * i + 1] = HIGH(_mm512_slli_epi64(t[2 * i + 1], 1), a[i], a[i]);
+  }
+}
+
+/* r = t / R mod m, digits normalised, below 2 m; uses up the 2n columns of t. */
+INLINE_IFMA void reduce(vector_t *r, vector_t *t, const uint64_t *m, uint64_t inverse, int n) {
+  const vector_t zero = _mm512_setzero_si512();
+  const vector_t inv = _mm512_set1_epi64((long long)inverse);
+  const vector_t mask = _mm512_set1_epi64((long long)DIGIT_MASK);
+  const vector_t m0 = _mm512_set1_epi64((long long)m[0]), m1 = _mm512_set1_epi64((long long)m[1]);
+  const vector_t m2 = _mm512_set1_epi64((long long)m[2]), m3 = _mm512_set1_epi64((long long)m[3]);
+  for (int k = 0; k < n; k += 4) {
+    /* Four quotient digits, each needing the column below it to be final. */
+    vector_t c0 = t[k], c1 = t[k + 1], c2 = t[k + 2], c3 = t[k + 3];
+    const vector_t q0 = LOW(zero, c0, inv);
+    c0 = LOW(c0, q0, m0);
+    c1 = LOW(HIGH(c1, q0, m0), q0, m1);
+    c1 = _mm512_add_epi64(c1, _mm512_srli_epi64(c0, DIGIT_BITS));
+    const vector_t q1 = LOW(zero, c1, inv);
+    c1 = LOW(c1, q1, m0);
+    c2 = LOW(HIGH(c2, q0, m1), q0, m2);
+    c2 = LOW(HIGH(c2, q1, m0), q1, m1);
+    c2 = _mm512_add_epi64(c2, _mm512_srli_epi64(c1, DIGIT_BITS));
+    const vector_t q2 = LOW(zero, c2, inv);
+    c2 = LOW(c2, q2, m0);
+    c3 = LOW(HIGH(c3, q0, m2), q0, m3);
+    c3 = LOW(HIGH(c3, q1, m1), q1, m2);
+    c3 = LOW(HIGH(c3, q2, m0), q2, m1);
+    c3 = _mm512_add_epi64(c3, _mm512_srli_epi64(c2, DIGIT_BITS));
+    const vector_t q3 = LOW(zero, c3, inv);
+    c3 = LOW(c3, q3, m0);
+    vector_t s0 = _mm512_add_epi64(t[k + 4], _mm512_srli_epi64(c3, DIGIT_BITS));
+    vector_t s1 = t[k + 5], s2 = t[k + 6], s3 = t[k + 7], s4;
+    UPPER_CORNER(m0, m1, m2, m3, q0, q1, q2, q3);
+    for (int j = 4; j < n; j++) {
+      const vector_t x = _mm512_set1_epi64((long long)m[j]);
+      s4 = t[k + j + 4];
+      SWEEP_STEP(x, q0, q1, q2, q3);
+      t[k + j] = s0;
+      s0 = s1; s1 = s2; s2 = s3; s3 = s4;
+    }
+    t[k + n] = s0; t[k + n + 1] = s1; t[k + n + 2] = s2; t[k + n + 3] = s3;
+  }
+  vector_t carry = zero;
+  for (int j = 0; j < n; j++) {
+    const vector_t sum = _mm512_add_epi64(t[n + j], carry);
+    r[j] = _mm512_and_si512(sum, mask);
+    carry = _mm512_srli_epi64(sum, DIGIT_BITS);
+  }
+}
+
+INLINE_IFMA void multiply_sized(const modulus_t *mod, vector_t *r, const vector_t *a,
+                                const vector_t *b, int n) {
+  vector_t t[2 * MAX_LIMBS];
+  full_product(t, a, b, n);
+  reduce(r, t, mod->m, mod->inverse, n);
+}
+
+INLINE_IFMA void square_sized(const modulus_t *mod, vector_t *r, const vector_t *a, int n) {
+  vector_t t[2 * MAX_LIMBS];
+  full_square(t, a, n);
+  reduce(r, t, mod->m, mod->inverse, n);
+}
+
+/* The sizes of a 2048-bit key get code of their own, with the loop counts known. */
+TARGET_IFMA __attribute__((noinline)) static void multiply_lanes(const modulus_t *mod, vector_t *r,
+                                                                 const vector_t *a,
+                                                                 const vector_t *b) {
+  switch (mod->limbs) {
+    case 40: multiply_sized(mod, r, a, b, 40); break;
+    case 80: multiply_sized(mod, r, a, b, 80); break;
+    default: multiply_sized(mod, r, a, b, mod->limbs);
+  }
+}
+
+TARGET_IFMA __attribute__((noinline)) static void square_lanes(const modulus_t *mod, vector_t *r,
+                                                               const vector_t *a) {
+  switch (mod->limbs) {
+    case 40: square_sized(mod, r, a, 40); break;
+    case 80: square_sized(mod, r, a, 80); break;
+    default: square_sized(mod, r, a, mod->limbs);
+  }
+}
+
+/* Read eight residues into lanes: an 8 x 8 transposition for every eight limbs. */
+TARGET_IFMA static void gather_lanes(const modulus_t *mod, vector_t *lanes,
+                                     const uint64_t *const *from) {
+  for (int j = 0; j < mod->limbs; j += 8) {
+    const int count = mod->limbs - j < 8 ? 4 : 8;
+    const __mmask8 keep = count == 8 ? 0xff : 0x0f;
+    vector_t row[LANES], pair[LANES], quad[LANES];
+    for (int l = 0; l < LANES; l++) row[l] = _mm512_maskz_loadu_epi64(keep, from[l] + j);
+    for (int l = 0; l < LANES; l += 2) {
+      pair[l] = _mm512_unpacklo_epi64(row[l], row[l + 1]);
+      pair[l + 1] = _mm512_unpackhi_epi64(row[l], row[l + 1]);
+    }
+    for (int l = 0; l < LANES; l += 4) {
+      for (int half = 0; half < 2; half++) {
+        quad[l + half] = _mm512_shuffle_i64x2(pair[l + half], pair[l + half + 2], 0x88);
+        quad[l + half + 2] = _mm512_shuffle_i64x2(pair[l + half], pair[l + half + 2], 0xdd);
+      }
+    }
+    for (int c = 0; c < 4; c++) {
+      lanes[j + c] = _mm512_shuffle_i64x2(quad[c], quad[c + 4], 0x88);
+      if (count == 8) lanes[j + c + 4] = _mm512_shuffle_i64x2(quad[c], quad[c + 4], 0xdd);
+    }
+  }
+}
+
+/* Write, or read, the residue of one lane. */
+static inline void put_lane(const modulus_t *mod, uint64_t *to, const vector_t *lanes, int lane) {
+  const uint64_t *words = (const uint64_t *)lanes;
+  for (int j = 0; j < mod->limbs; j++) to[j] = words[j * LANES + lane];
+}
+
+static inline void set_lane(const modulus_t *mod, vector_t *lanes, const uint64_t *from, int lane) {
+  uint64_t *words = (uint64_t *)lanes;
+  for (int j = 0; j < mod->limbs; j++) words[j * LANES + lane] = from[j];
+}
+
+static inline void prefetch_residue(const modulus_t *mod, const uint64_t *residue) {
+  for (int j = 0; j < mod->limbs; j += 8) __builtin_prefetch(residue + j, 0, 2);
+}
+
+static int cpu_has_ifma(void) {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512ifma");
+}
+#else
+#define HAVE_IFMA_PATH 0
+static int cpu_has_ifma(void) { return 0; }
+#endif
+
+#endif

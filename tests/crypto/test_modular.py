@@ -1,0 +1,243 @@
+"""Every kernel against plain integers, and the C kernels' refusals."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crypto import modular, worker_processes
+from crypto.modular import Engine, FixedBases
+
+KERNELS = modular.available_kernels()
+SIZES = [61, 512, 1024, 2048, 3072, 4096, 6144, 8192]
+
+
+def odd_number(bits, seed=0):
+    return random.Random(seed + bits).getrandbits(bits) | 1 | 1 << (bits - 1)
+
+
+def residues_of(modulus, n, seed=1):
+    rng = random.Random(seed)
+    edge = [0, 1, int(modulus.value) - 1]
+    return [*edge, *(rng.randrange(int(modulus.value)) for _ in range(n - len(edge)))]
+
+
+@pytest.fixture(params=KERNELS)
+def engine(request):
+    return Engine(request.param, workers=2)
+
+
+def test_compiled_kernels_are_present_where_a_compiler_is():
+    import hatch_build
+
+    if hatch_build.compiler() is not None:
+        assert "portable" in KERNELS
+
+
+@pytest.mark.parametrize("bits", SIZES)
+def test_every_operation_equals_plain_integers(engine, bits):
+    m = odd_number(bits)
+    modulus = engine.modulus(m)
+    xs = residues_of(modulus, 19)
+    a = modulus.from_ints(xs)
+    b = a[::-1]
+    assert modulus.to_ints(a) == xs
+    assert modulus.to_ints(modulus.multiply(a, b)) == [
+        x * y % m for x, y in zip(xs, xs[::-1], strict=True)
+    ]
+    assert modulus.to_ints(modulus.multiply(a, a[5:6])) == [x * xs[5] % m for x in xs]
+    assert modulus.to_ints(modulus.add(a, b)) == [
+        (x + y) % m for x, y in zip(xs, xs[::-1], strict=True)
+    ]
+    for exponent in (0, 1, 2, 31, 32, 0xDEADBEEF5):
+        assert modulus.to_ints(modulus.power(a, exponent)) == [pow(x, exponent, m) for x in xs]
+    expected = []
+    for i in range(0, 18, 3):
+        x, y, z = xs[i : i + 3]
+        expected.append(pow(x, 1 << 26, m) * pow(y, 1 << 13, m) * z % m)
+    assert modulus.to_ints(modulus.horner(a[:18], 3, 13)) == expected
+    assert modulus.to_ints(modulus.ones(3)) == [1, 1, 1]
+    product = 1
+    for x in xs[1:]:
+        product = product * x % m
+    assert modulus.to_ints(modulus.product(a[1:])) == [product]
+
+
+@pytest.mark.parametrize("bits", [512, 2048])
+def test_wide_bytes_are_reduced(engine, bits):
+    modulus = engine.modulus(odd_number(bits))
+    rng = random.Random(bits)
+    for width in (1, bits // 8, bits // 8 + 3, bits // 4, bits // 4 + 7):
+        values = [rng.getrandbits(8 * width) for _ in range(9)] + [(1 << 8 * width) - 1, 0]
+        data = modular.ints_to_bytes(values, width)
+        assert modulus.to_ints(modulus.load(data)) == [v % modulus.value for v in values]
+
+
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=40), seed=st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_segment_products_equal_a_loop(kernel, lengths, seed):
+    m = odd_number(512)
+    modulus = Engine(kernel, workers=1).modulus(m)
+    xs = residues_of(modulus, 11)
+    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    index = np.random.default_rng(seed).integers(0, 11, start[-1]).astype(np.uint32)
+    expected = []
+    for low, high in itertools.pairwise(start):
+        product = 1
+        for k in index[low:high]:
+            product = product * xs[k] % m
+        expected.append(product)
+    result = modulus.segment_products(modulus.from_ints(xs), index, start)
+    assert modulus.to_ints(result) == expected
+
+
+@pytest.mark.parametrize("bits", [512, 2048, 4096])
+def test_fixed_bases_equal_powers(engine, bits):
+    m = odd_number(bits)
+    modulus = engine.modulus(m)
+    bases = residues_of(modulus, 6)[2:]
+    digits = np.random.default_rng(3).integers(0, 256, (9, 4)).astype(np.uint8)
+    digits[0], digits[1] = 0, 255
+    expected = []
+    for row in digits.tolist():
+        product = 1
+        for base, digit in zip(bases, row, strict=True):
+            product = product * pow(base, digit, m) % m
+        expected.append(product)
+    assert modulus.to_ints(FixedBases(modulus, bases).products(digits)) == expected
+
+
+def test_radix_256_bases_raise_one_base_to_any_exponent(engine):
+    modulus = engine.modulus(odd_number(512))
+    exponents = [0, 1, 255, 256, 2**40 - 1, 123456789012]
+    fixed = FixedBases.radix_256(modulus, 7, 40)
+    digits = modular.ints_to_bytes(exponents, 5)
+    assert modulus.to_ints(fixed.products(digits)) == [pow(7, e, modulus.value) for e in exponents]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_batch_shared_among_workers_equals_one_core(kernel, monkeypatch):
+    monkeypatch.setattr(modular, "_LEAST_SHARED_WORK", 8)
+    m = odd_number(512)
+    alone, shared = (Engine(kernel, workers=w).modulus(m) for w in (1, 2))
+    xs = residues_of(alone, 300)
+    index = np.random.default_rng(0).integers(0, 300, 3000).astype(np.uint32)
+    start = np.array([0, 5, 5, 1200, 1201, 2900, 3000], np.int64)
+    digits = np.random.default_rng(1).integers(0, 256, (100, 5)).astype(np.uint8)
+    results = []
+    for modulus in (alone, shared):
+        a = modulus.from_ints(xs)
+        results.append(
+            [
+                modulus.store(modulus.multiply(a, a)).tobytes(),
+                modulus.store(modulus.power(a, 3**70)).tobytes(),
+                modulus.store(modulus.horner(a, 10, 9)).tobytes(),
+                modulus.store(modulus.segment_products(a, index, start)).tobytes(),
+                modulus.store(FixedBases(modulus, xs[3:8]).products(digits)).tobytes(),
+            ]
+        )
+    assert results[0] == results[1]
+
+
+def test_a_lost_worker_process_is_reported_and_replaced():
+    pool = worker_processes.WorkerPool(1)
+    try:
+        assert pool.run(abs, [(-3,)]) == [3]
+        with pytest.raises(ZeroDivisionError):
+            pool.run(divmod, [(1, 0)])
+        with pytest.raises(worker_processes.WorkerLost, match="ended with 7"):
+            pool.run(_leave, [(7,)])
+        assert pool.run(abs, [(-4,), (-5,)]) == [4, 5]
+    finally:
+        pool.close()
+
+
+def _leave(status):
+    import os
+
+    os._exit(status)
+
+
+def test_residues_of_another_kernel_or_modulus_are_refused(engine):
+    small, large = engine.modulus(odd_number(512)), engine.modulus(odd_number(2048))
+    if engine.kernel != "gmpy2":
+        with pytest.raises(ValueError, match="another modulus"):
+            large.multiply(small.ones(2), small.ones(2))
+    with pytest.raises(ValueError, match="another modulus or kernel"):
+        small.multiply(np.zeros((2, 3), np.float64), small.ones(2))
+
+
+@pytest.mark.parametrize("value", [0, 1, 4, 2**512])
+def test_an_even_or_trivial_modulus_is_refused(engine, value):
+    with pytest.raises(ValueError, match="odd modulus"):
+        engine.modulus(value)
+
+
+def test_an_unknown_kernel_or_no_worker_is_refused():
+    with pytest.raises(ValueError, match="does not run here"):
+        Engine("avx9", workers=1)
+    with pytest.raises(ValueError, match="at least one worker"):
+        Engine("gmpy2", workers=0)
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "gmpy2"])
+class TestNativeModuleRefusesBadBuffers:
+    """Lengths and indices are checked in C, before any memory is touched."""
+
+    @pytest.fixture(autouse=True)
+    def _native_module(self, kernel):
+        from crypto.native import _paillier
+
+        self.native = _paillier
+        self.modulus = Engine(kernel, workers=1).modulus(odd_number(512))
+        self.handle = self.modulus._handle
+        self.a = self.modulus.from_ints(range(4))
+
+    def test_too_short_output(self):
+        with pytest.raises(ValueError, match="expected"):
+            self.native.multiply(self.handle, self.a[:3].copy(), self.a, self.a)
+        with pytest.raises(ValueError, match="expected room"):
+            self.native.store(self.handle, np.zeros(1, np.uint8), self.a)
+        with pytest.raises(ValueError, match="whole items"):
+            self.native.add(self.handle, np.zeros(7, np.uint64), self.a, self.a)
+
+    def test_index_or_start_out_of_range(self):
+        out, index = self.a[:1].copy(), np.array([0, 4], np.uint32)
+        for start in ([0, 2], [0, 3], [-1, 1], [1, 0]):
+            with pytest.raises(ValueError, match=r"range|rise"):
+                self.native.segment_products(
+                    self.handle, out, self.a, index, np.array(start, np.int64)
+                )
+
+    def test_digit_out_of_range_and_missing_digits(self):
+        with pytest.raises(ValueError, match="digit out of range"):
+            self.native.power(self.handle, self.a.copy(), self.a, b"\x20")
+        with pytest.raises(ValueError, match="exponent"):
+            self.native.power(self.handle, self.a.copy(), self.a, b"")
+        with pytest.raises(ValueError, match="256 residues a row"):
+            self.native.fixed_base(self.handle, self.a[:1].copy(), self.a, np.zeros(1, np.uint8))
+
+    def test_slots_that_do_not_divide(self):
+        with pytest.raises(ValueError, match="slots"):
+            self.native.horner(self.handle, self.a[:1].copy(), self.a[:3].copy(), 2, 5)
+
+    def test_misaligned_words_and_wide_bytes(self):
+        data = np.zeros(self.a.nbytes + 1, np.uint8)[1:]
+        with pytest.raises(ValueError, match="aligned"):
+            self.native.multiply(self.handle, data, self.a, self.a)
+        with pytest.raises(ValueError, match="below R"):
+            self.native.load(self.handle, self.a.copy(), np.zeros(4 * 90, np.uint8), 90)
+
+    def test_even_or_too_large_modulus(self):
+        with pytest.raises(ValueError, match="odd modulus"):
+            self.native.modulus(False, b"\x02", b"\x00", b"\x00")
+        with pytest.raises(ValueError, match="no kernel"):
+            self.native.modulus(False, b"\x01" * 2000, b"\x00" * 2000, b"\x00" * 2000)
+        with pytest.raises(ValueError, match="PyCapsule"):
+            self.native.store(None, np.zeros(1, np.uint8), self.a)
