@@ -5,20 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from client_agent.policy import Policy
-
-
-class Tls(BaseModel):
-    """Files of this process' identity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    certificate: Path
-    key: Path
-    ca: Path
-    server_name: str | None = None
+from services.settings import FileSettings
 
 
 class Source(BaseModel):
@@ -31,7 +21,7 @@ class Source(BaseModel):
     query: str = Field(default="", description="Query whose result is the table.")
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(FileSettings):
     """One silo's agent."""
 
     model_config = SettingsConfigDict(
@@ -42,7 +32,7 @@ class AgentSettings(BaseSettings):
     )
 
     coordinator: str = Field(description="HOST:PORT of the coordinator.")
-    tls: Tls
+    identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
     data: Source
     test: Source | None = Field(default=None, description="Evaluation rows of a vertical party.")
     state: Path = Field(description="Folder of the agent's state: ledger, records, results.")
@@ -50,4 +40,9 @@ class AgentSettings(BaseSettings):
     metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
     crypto: str = Field(default="", description="HOST:PORT of the silo's crypto service.")
     threads: int = Field(default=1, ge=1, description="Threads of local training.")
+    log_json: bool = Field(default=False, description="Whether logs are JSON.")
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    ready_file: Path | None = Field(
+        default=None, description="File that gets the metrics port once the agent runs."
+    )
     once: bool = Field(default=False, description="Whether to end after one job.")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
 from collections.abc import Callable
 
+import structlog
+
 from boosting.ports import FederationError
 from services.errors import LeaseHeld, LeaseLost, Unreachable
 from services.federation import AttemptKey, FederationClient, Registration
 
-log = logging.getLogger("hedgerow.agent")
+log = structlog.get_logger()
 
 PATIENCE_LEASES = 3.0
 """How many lease times an agent waits for another agent of its name to go."""
@@ -83,7 +84,7 @@ class LeaseKeeper:
             try:
                 self._client().release(lease)
             except FederationError as error:
-                log.debug("lease not released: %s", error)
+                log.debug("lease not released", why=str(error))
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -96,7 +97,7 @@ class LeaseKeeper:
                 pause = 0.05
             except Unreachable as error:
                 if not self._away:
-                    log.warning("coordinator away: %s", error)
+                    log.warning("coordinator away", why=str(error))
                     self._away = True
                 pause = random.uniform(0.2, 1.0)  # noqa: S311
             except LeaseHeld as error:
@@ -113,7 +114,7 @@ class LeaseKeeper:
         with self._granted:
             self._lease = grant.lease_id
             self._granted.notify_all()
-        log.info("registered with the coordinator, version %s", grant.version)
+        log.info("registered", coordinator_version=grant.version)
         return grant.lease_seconds / 4.0
 
     def _renew(self) -> float:
@@ -128,7 +129,7 @@ class LeaseKeeper:
         now = time.monotonic()
         if self._held_since is None:
             self._held_since = now
-            log.warning("%s", error)
+            log.warning("waiting for the lease", why=str(error))
         if now - self._held_since > PATIENCE_LEASES * self._seconds:
             self._refuse(error)
             self._ending.set()

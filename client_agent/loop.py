@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import structlog
 
 from boosting.dataset import Dataset, Schema
 from boosting.job import JobParameters
@@ -40,7 +41,7 @@ from services.federation import (
 )
 from services.metering import MeteredChannel
 
-log = logging.getLogger("hedgerow.agent")
+log = structlog.get_logger()
 
 Loader = Callable[[JobParameters, bool], Dataset]
 """(job, evaluation rows?) to the silo's table under its own schema; raises DataError."""
@@ -126,7 +127,7 @@ class Agent:
                 except LeaseLost:
                     keeper.lost(lease_id)
                 except Unreachable as error:
-                    log.debug("coordinator away: %s", error)
+                    log.debug("coordinator away", why=str(error))
                     self._stop.wait(random.uniform(0.1, 0.5))  # noqa: S311
                 if self.once and self._held and not self._working():
                     return
@@ -181,17 +182,17 @@ class Agent:
         try:
             self._take_part(assignment, keeper)
         except (JobStopped, StaleAttempt) as stopped:
-            log.info("job %s attempt %d: %s", key.job_id, key.attempt, stopped)
+            log.info("stopped", job=key.job_id, attempt=key.attempt, why=str(stopped))
         except FederationError as failure:
             error = str(failure)
-            log.error("job %s: %s", key.job_id, failure)
+            log.error("failed", job=key.job_id, attempt=key.attempt, why=error)
         except MemoryError:
             error = "out of memory"
-            log.error("job %s: out of memory", key.job_id)
+            log.error("failed", job=key.job_id, attempt=key.attempt, why=error)
         except Exception as failure:
             # The text of a foreign exception may hold values: only its type leaves the silo.
             error = f"internal error of the agent: {type(failure).__name__}"
-            log.exception("job %s failed", key.job_id)
+            log.exception("failed", job=key.job_id, attempt=key.attempt)
         finally:
             self._links.pop(key, None)
         try:
@@ -200,7 +201,7 @@ class Agent:
             if lease_id is not None:
                 client.report(lease_id, key, error)
         except FederationError as failure:
-            log.debug("outcome of job %s not reported: %s", key.job_id, failure)
+            log.debug("outcome not reported", job=key.job_id, why=str(failure))
         finally:
             self._threads.pop(key, None)
 
@@ -243,7 +244,7 @@ class Agent:
         self._links[assignment.key] = link
         if self._stop.is_set():
             raise JobStopped("the agent is stopping")
-        log.info("job %s attempt %d: taking part", job_id, assignment.key.attempt)
+        log.info("taking part", job=job_id, attempt=assignment.key.attempt)
         kept = job.strategy.participate(
             link,
             around.vault(job_id),
@@ -264,7 +265,7 @@ class Agent:
         if kept is not None:
             for name, data in kept.files.items():
                 around.state.keep(job_id, name, data)
-        log.info("job %s: done", job_id)
+        log.info("done", job=job_id, attempt=assignment.key.attempt)
 
     def _agreed_job(self, assignment: Assignment, digest: bytes) -> JobParameters:
         """Decode the job; one that changed since the silo agreed to it is refused."""
@@ -299,7 +300,7 @@ class Agent:
             try:
                 agreement = client.accept(lease_id, acceptance)
             except (Unreachable, LeaseLost) as error:
-                log.debug("not accepted yet: %s", error)
+                log.debug("not accepted yet", job=acceptance.key.job_id, why=str(error))
                 self._stop.wait(0.3)
                 continue
             if agreement is not None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
-import secrets
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boosting.ports import FederationError
+from services.durable import write_atomically
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -34,41 +33,6 @@ def storage_failure(doing: str, error: Exception) -> StorageFailed:
         return StorageFailed(f"no room left while {doing}: the disk is full or a quota is reached")
     reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     return StorageFailed(f"{doing} failed: {reason}")
-
-
-def write_durably(descriptor: int, data: bytes) -> None:
-    """Write all of ``data`` to an open file and wait until it is on the disk."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.fsync(descriptor)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part.
-
-    Raises
-    ------
-    OSError
-        The old file, if any, is as it was, and no part of the new one is left.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        try:
-            write_durably(descriptor, data)
-        finally:
-            os.close(descriptor)
-        beside.rename(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class Artefacts:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import structlog
 
 from boosting.dataset import Dataset, Schema
 from boosting.job import JobParameters
@@ -40,7 +41,7 @@ RETURN_SECONDS = 30.0
 AGREED_SCHEMA = "schema.json"
 """File of a job that keeps the schema on which its silos agreed."""
 
-log = logging.getLogger("hedgerow.coordinator")
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +336,7 @@ class JobRun:
                     return
                 except QuorumLost as error:
                     failures = 1 if self._rounds_done() > done else failures + 1
-                    log.warning("job %s lost its quorum: %s", self.job_id, error)
+                    log.warning("quorum lost", job=self.job_id, why=str(error))
                     if failures >= self._max_attempts:
                         await self._finish(JobState.FAILED, str(error))
                         return
@@ -349,7 +350,7 @@ class JobRun:
                 self._end_attempt(StaleAttempt("the coordinator is shutting down"))
         except Exception as error:
             # A defect of ours must end the job in the record too, not only in the log.
-            log.exception("job %s failed", self.job_id)
+            log.exception("failed", job=self.job_id)
             await self._finish(
                 JobState.FAILED, f"internal error of the coordinator: {type(error).__name__}"
             )
@@ -520,7 +521,7 @@ class JobRun:
         n_samples = 0
         if attempt is not None and silo in attempt.accepted:
             n_samples = attempt.accepted[silo].n_samples
-        log.info("job %s: silo %s is %s %s", self.job_id, silo, state, detail)
+        log.info("silo changed", job=self.job_id, silo=silo, state=state, why=detail)
         self._around.store.set_job_silo(self.job_id, silo, state, n_samples, detail)
         self._poke()
 
@@ -615,9 +616,9 @@ class JobRun:
         try:
             await asyncio.to_thread(finish)
         except FederationError:
-            log.exception("job %s: its end could not be stored", self.job_id)
+            log.exception("end of job not stored", job=self.job_id)
         self._ended_at = self._around.now()
-        log.info("job %s: %s %s", self.job_id, state, detail)
+        log.info("job ended", job=self.job_id, state=state.value, why=detail)
         await self._notify()
 
     def _take(self) -> Moved:

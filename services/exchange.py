@@ -30,8 +30,9 @@ from boosting.ports import (
     Silo,
     Step,
 )
+from services.certificates import Role
 from services.errors import Unreachable, abort, from_rpc
-from services.identity import Role, peer_of
+from services.identity import peer_of
 from services.metering import MeteredChannel, label
 from services.wire import codec_of
 

@@ -14,8 +14,9 @@ from hedgerow.federation.v1 import (
 
 from boosting.dataset import Schema
 from boosting.ports import FederationError, Silo
+from services.certificates import Role
 from services.errors import abort, from_rpc
-from services.identity import Role, peer_of
+from services.identity import peer_of
 from services.metering import MeteredChannel, label
 from services.wire import schema as schema_wire
 

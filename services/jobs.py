@@ -10,8 +10,9 @@ import grpc
 from hedgerow.federation.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
 
 from boosting.ports import FederationError, Forecast
+from services.certificates import Role
 from services.errors import abort, from_rpc
-from services.identity import Role, peer_of
+from services.identity import peer_of
 from services.metering import MeteredChannel, label
 
 PIECE_BYTES = 1 << 20

@@ -1,0 +1,45 @@
+"""Settings of the coordinator: TOML file, then environment (``HEDGEROW_COORDINATOR_...``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from services.settings import FileSettings
+
+
+class CoordinatorSettings(FileSettings):
+    """One coordinator."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix="HEDGEROW_COORDINATOR_",
+        env_nested_delimiter="__",
+    )
+
+    listen: str = Field(default="0.0.0.0:7443", description="HOST:PORT of the gRPC server.")
+    identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
+    silos: tuple[str, ...] = Field(
+        default=(), description="Silos that may take part; empty: all with a certificate."
+    )
+    database: str = Field(
+        default="sqlite:///hedgerow.db", description="SQLAlchemy URL: SQLite or PostgreSQL."
+    )
+    artefacts: str = Field(
+        default="artefacts", description="Folder or fsspec URL of checkpoints and models."
+    )
+    evaluation: dict[str, str] = Field(
+        default={}, description="Tables on which jobs may be evaluated, by name."
+    )
+    metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
+    lease_seconds: float = Field(
+        default=8.0, ge=1.0, description="A silo that is silent for so long is lost."
+    )
+    log_json: bool = Field(default=False, description="Whether logs are JSON.")
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    ready_file: Path | None = Field(
+        default=None, description="File that gets the ports once the server listens."
+    )

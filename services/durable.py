@@ -1,0 +1,44 @@
+"""Files that are there whole or not at all, even after a power cut."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+
+def write_durably(descriptor: int, data: bytes) -> None:
+    """Write all of ``data`` to an open file and wait until it is on the disk."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part.
+
+    Missing folders are made with mode 0700.
+
+    Raises
+    ------
+    OSError
+        The old file, if any, is as it was, and no part of the new one is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        try:
+            write_durably(descriptor, data)
+        finally:
+            os.close(descriptor)
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

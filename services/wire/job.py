@@ -1,0 +1,118 @@
+"""Job specifications as messages and as the parameters that strategies see.
+
+Messages and dataclasses have the same field names, so both directions go by reflection; a field
+that a message does not set takes the dataclass' default. ``lambda`` is ``lambda_`` in Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from hedgerow.federation.v1 import job_pb2
+
+from boosting.dataset import Task
+from boosting.job import Booster, JobParameters
+from boosting.ports import InvalidJob
+from boosting.strategies import TABLE, strategy_type
+
+DEFAULT_MAX_ATTEMPTS = 3
+
+_TASKS = {
+    job_pb2.TASK_UNSPECIFIED: Task.BINARY,
+    job_pb2.TASK_BINARY: Task.BINARY,
+    job_pb2.TASK_MULTICLASS: Task.MULTICLASS,
+    job_pb2.TASK_REGRESSION: Task.REGRESSION,
+}
+
+Parameters = TypeVar("Parameters")
+
+
+def parse(spec: bytes) -> job_pb2.JobSpec:
+    """Return the message of a serialised JobSpec."""
+    try:
+        return job_pb2.JobSpec.FromString(spec)
+    except DecodeError as error:
+        raise InvalidJob("the job is not a JobSpec") from error
+
+
+def decode(spec: bytes) -> JobParameters:
+    """Return the parameters of a serialised JobSpec.
+
+    Raises
+    ------
+    InvalidJob
+        Unknown strategy (the nearest known one is named), parameters of another strategy, or a
+        value out of range.
+    """
+    message = parse(spec)
+    if message.strategy not in TABLE:
+        near = difflib.get_close_matches(message.strategy, TABLE, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(TABLE)}"
+        raise InvalidJob(f"strategy {message.strategy!r} is not known; {hint}")
+    given = message.WhichOneof("parameters")
+    if given is not None and given != message.strategy:
+        raise InvalidJob(f"the strategy is {message.strategy}, but the job has a table [{given}]")
+    if importlib.util.find_spec(TABLE[message.strategy][0]) is None:
+        raise InvalidJob(f"strategy {message.strategy} is not part of this version")
+    strategy = fill(strategy_type(message.strategy), getattr(message, message.strategy))
+    return JobParameters(
+        name=message.name or message.strategy,
+        strategy=strategy,
+        label=message.label or "label",
+        task=_TASKS[message.task],
+        seed=message.seed,
+        min_silos=max(message.min_silos, 1),
+        metrics=tuple(message.metrics),
+        booster=fill(Booster, message.booster),
+        features=tuple(message.features),
+        classes=message.classes,
+        step_timeout_seconds=_or(message, "step_timeout_seconds", 600.0),
+        start_timeout_seconds=_or(message, "start_timeout_seconds", 120.0),
+        silos=tuple(sorted(set(message.silos))),
+    )
+
+
+def max_attempts(spec: bytes) -> int:
+    """Return how many attempts in a row may fail."""
+    return max(int(_or(parse(spec), "max_attempts", DEFAULT_MAX_ATTEMPTS)), 1)
+
+
+def test_data(spec: bytes) -> str:
+    """Return the name of the coordinator's table that a job is evaluated on, or nothing."""
+    return parse(spec).test_data
+
+
+def _or(message: Message, name: str, default: float) -> float:
+    return float(getattr(message, name)) if message.HasField(name) else default
+
+
+def fill(kind: type[Parameters], message: Message) -> Parameters:
+    """Return a dataclass with the fields that ``message`` sets and defaults for the others.
+
+    Raises
+    ------
+    InvalidJob
+        A parameter without default is not set, or the dataclass refuses a value.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name = field.name.rstrip("_")
+        descriptor = message.DESCRIPTOR.fields_by_name.get(name)
+        if descriptor is None:
+            continue
+        if descriptor.is_repeated:
+            if getattr(message, name):
+                values[field.name] = tuple(getattr(message, name))
+        elif not descriptor.has_presence or message.HasField(name):
+            values[field.name] = getattr(message, name)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            table = message.DESCRIPTOR.name.lower()
+            raise InvalidJob(f"parameter {name} of {table} has no default: set it in the job")
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(str(error)) from error
