@@ -103,8 +103,9 @@ def _named_without_tls(context: Any) -> PeerIdentity:
     local = peer.startswith(("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:"))
     given = dict(context.invocation_metadata() or ()).get(INSECURE_IDENTITY, "")
     role, _, name = str(given).partition("/")
+    tls = context.auth_context().get("transport_security_type") == [b"ssl"]
     # A server with TLS has no port without: here the process runs with --insecure-loopback.
-    if not local or role not in list(Role) or not name or context.auth_context():
+    if tls or not local or role not in list(Role) or not name:
         raise Unauthorised("the caller has shown no certificate")
     return PeerIdentity(Subject("insecure", Role(role), name, 0.0, float("inf")), b"")
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from coordinator.artefacts import Artefacts, StorageFailed, storage_failure, write_durably
+from coordinator.artefacts import Artefacts, StorageFailed, storage_failure
+from services.durable import write_durably
 
 
 @pytest.fixture(params=["folder", "file-url", "memory"])
