@@ -1,0 +1,120 @@
+"""Secrets between two silos: X25519, HKDF-SHA256 and sealed boxes.
+
+Assumptions: gap Diffie-Hellman on Curve25519 (about 128 bits), SHA-256 as a random oracle within
+HKDF, ChaCha20-Poly1305 as an authenticated cipher.
+
+References
+----------
+RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+PUBLIC_KEY_BYTES = 32
+NONCE_BYTES = 12
+BOX_OVERHEAD_BYTES = NONCE_BYTES + 16
+
+Entropy = Callable[[int], bytes]
+"""Returns that many bytes from a cryptographic generator; ``os.urandom`` outside tests."""
+
+
+class KeyInvalid(ValueError):
+    """A public key that is not one: wrong length, or of low order."""
+
+
+class BoxInvalid(ValueError):
+    """A sealed box that was not made by its sender for this use, or was altered."""
+
+
+def encode_fields(*fields: bytes | str | int) -> bytes:
+    """Return an injective encoding of a sequence of fields, for contexts, digests and signatures.
+
+    Each field is a type letter, its length in four bytes (big endian) and its bytes: text in
+    UTF-8, an integer in decimal.
+    """
+    out = bytearray()
+    for value in fields:
+        if isinstance(value, bytes):
+            letter, raw = b"b", value
+        elif isinstance(value, str):
+            letter, raw = b"s", value.encode()
+        else:
+            letter, raw = b"i", str(int(value)).encode()
+        out += letter + len(raw).to_bytes(4, "big") + raw
+    return bytes(out)
+
+
+def new_private_key(entropy: Entropy = os.urandom) -> X25519PrivateKey:
+    """Return a fresh X25519 private key."""
+    return X25519PrivateKey.from_private_bytes(entropy(32))
+
+
+def public_bytes(private_key: X25519PrivateKey) -> bytes:
+    """Return the 32-byte public key."""
+    return private_key.public_key().public_bytes_raw()
+
+
+def extract(salt: bytes, secret: bytes) -> bytes:
+    """HKDF-Extract with SHA-256: a 32-byte pseudo-random root from a secret."""
+    mac = hmac.HMAC(salt or bytes(32), hashes.SHA256())
+    mac.update(secret)
+    return mac.finalize()
+
+
+def expand(root: bytes, info: bytes, n_bytes: int = 32) -> bytes:
+    """HKDF-Expand with SHA-256: ``n_bytes`` for the use that ``info`` names."""
+    return HKDFExpand(algorithm=hashes.SHA256(), length=n_bytes, info=info).derive(root)
+
+
+def pair_root(private_key: X25519PrivateKey, peer_public_key: bytes, salt: bytes) -> bytes:
+    """Return the 32-byte root that two silos share: ``HKDF-Extract(salt, X25519(...))``.
+
+    Parameters
+    ----------
+    salt : bytes
+        Digest of all that both must agree on; another roster gives another root.
+
+    Raises
+    ------
+    KeyInvalid
+        The peer's key is malformed or of low order (the shared secret would be zero).
+    """
+    try:
+        secret = private_key.exchange(X25519PublicKey.from_public_bytes(peer_public_key))
+    except ValueError as error:
+        raise KeyInvalid("not an X25519 public key, or one of low order") from error
+    return extract(salt, secret)
+
+
+def seal(key: bytes, plaintext: bytes, associated: bytes, entropy: Entropy = os.urandom) -> bytes:
+    """Return a box: a random 12-byte nonce, then ciphertext and tag of ChaCha20-Poly1305.
+
+    Nonces are random, so one 32-byte key should seal fewer than 2**32 boxes.
+    """
+    nonce = entropy(NONCE_BYTES)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plaintext, associated)
+
+
+def open_box(key: bytes, box: bytes, associated: bytes) -> bytes:
+    """Return a box's plaintext.
+
+    Raises
+    ------
+    BoxInvalid
+        Key, associated data or box are not those of :func:`seal`.
+    """
+    if len(box) < BOX_OVERHEAD_BYTES:
+        raise BoxInvalid(f"a box has at least {BOX_OVERHEAD_BYTES} bytes, got {len(box)}")
+    try:
+        return ChaCha20Poly1305(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], associated)
+    except InvalidTag as error:
+        raise BoxInvalid("the box does not open: altered, or sealed for another use") from error

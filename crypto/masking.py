@@ -1,0 +1,149 @@
+"""Masks of the secure sums: seeds, masked vectors, and what takes the masks off a sum.
+
+Silo ``i`` sends ``y_i = q_i + PRG(b_i) + sum_{i<j} PRG(s_ij) - sum_{i>j} PRG(s_ij)`` modulo
+``2**ring_bits``. In the sum over all the pair masks cancel; the self masks ``b_i`` come off by
+their shares, and the pair masks of lost silos by the pair seeds that the survivors reveal.
+
+Every seed is derived for one context: job, attempt, group, number of the sum, layout and length.
+It is one-way, so that a revealed seed says nothing about any other.
+
+References
+----------
+Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.fixed_point import reduce_residues, residue_dtype
+from crypto.key_agreement import encode_fields, expand, extract
+from crypto.keystream import apply_keystreams
+
+Residues = NDArray[np.unsignedinteger]
+"""Residue vector of shape (n,): uint32 for a 32-bit ring, else uint64 (48 bits: reduced)."""
+
+SEED_BYTES = 32
+COMMITMENT_BYTES = 32
+
+
+def sum_context(session: str, number: int, layout: bytes) -> bytes:
+    """Return the context of one sum, bound into all its seeds and signatures.
+
+    Parameters
+    ----------
+    session : str
+        The group: job, attempt and setup.
+    number : int
+        Counts the group's sums from zero.
+    layout : bytes
+        Place, step, length and ring of the sum.
+    """
+    return encode_fields("hedgerow secure sum v1", session, number, layout)
+
+
+def pair_seed(root: bytes, context: bytes) -> bytes:
+    """Return the 32-byte seed of the mask that two silos share in one sum."""
+    return expand(root, encode_fields("mask", context), SEED_BYTES)
+
+
+def self_seed(secret: bytes, context: bytes) -> bytes:
+    """Return the 32-byte seed of a silo's own mask in one sum, from the secret that it shared."""
+    return expand(
+        extract(b"hedgerow self mask", secret), encode_fields("self", context), SEED_BYTES
+    )
+
+
+def group_seed(group_key: bytes, silo: str, context: bytes) -> bytes:
+    """Return the 32-byte seed of the mask that hides a sum from the coordinator."""
+    return expand(group_key, encode_fields("group", silo, context), SEED_BYTES)
+
+
+def commitment(secret: bytes, context: bytes) -> bytes:
+    """Return a commitment to a self-mask secret (255 random bits, so it hides by itself)."""
+    return hashlib.sha256(encode_fields("hedgerow self mask commitment", secret, context)).digest()
+
+
+def masked(
+    values: Residues,
+    ring_bits: int,
+    add: Sequence[bytes],
+    subtract: Sequence[bytes],
+) -> Residues:
+    """Return ``values`` plus and minus the masks of seeds, modulo ``2**ring_bits``.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        Residues; not changed.
+    add, subtract : sequences of bytes
+        32-byte seeds.
+    """
+    out: Residues = np.array(values, dtype=residue_dtype(ring_bits), order="C").reshape(-1)
+    apply_keystreams(out, add, subtract)
+    reduce_residues(out, ring_bits)
+    return out
+
+
+def summed(vectors: Iterable[Residues], n_values: int, ring_bits: int) -> Residues:
+    """Return the sum of residue vectors modulo ``2**ring_bits``, shape (n_values,)."""
+    total: Residues = np.zeros(n_values, dtype=residue_dtype(ring_bits))
+    for vector in vectors:
+        np.add(total, vector, out=total)
+    reduce_residues(total, ring_bits)
+    return total
+
+
+def unmasked(
+    total: Residues,
+    ring_bits: int,
+    self_seeds: Sequence[bytes],
+    left_over: Iterable[tuple[int, int, bytes]] = (),
+) -> Residues:
+    """Return a sum of masked vectors without its masks.
+
+    Parameters
+    ----------
+    total : ndarray of shape (n,)
+        Sum of the masked vectors of the silos present.
+    self_seeds : sequence of bytes
+        Seeds of the self masks of the silos present.
+    left_over : iterable of (present, lost, seed)
+        Positions of a present and a lost silo in the group's order, and the seed of their pair.
+    """
+    add: list[bytes] = []
+    subtract = list(self_seeds)
+    for present, lost, seed in left_over:
+        # The lower position added the pair's mask, the higher subtracted it.
+        (subtract if present < lost else add).append(seed)
+    return masked(total, ring_bits, add, subtract)
+
+
+def set_statement(
+    digest: bytes,
+    context: bytes,
+    participants: Sequence[str],
+    present: Sequence[str],
+) -> bytes:
+    """Return what a silo signs to say that a sum is to be unmasked over ``present``.
+
+    Parameters
+    ----------
+    digest : bytes
+        SHA-256 of the signed roster and keys of the group.
+    context : bytes
+        The sum's context (:func:`sum_context`).
+    participants, present : sequences of str
+        Whose masks are in the sum, sorted; those of them whose vectors are. The rest is lost.
+    """
+    return encode_fields(
+        "hedgerow secure sum set v1",
+        digest,
+        context,
+        encode_fields(*participants),
+        encode_fields(*present),
+    )

@@ -1,0 +1,176 @@
+"""Integer noise for differential privacy, exact, and divisible among silos.
+
+The discrete Laplace distribution with ratio ``q = exp(-epsilon / sensitivity)`` is the difference
+of two geometric variables, ``P(k) = (1 - q) / (1 + q) * q**|k|``. It is infinitely divisible: the
+difference of two negative binomial (Polya) variables of shape ``1 / t`` added over ``t`` silos is
+one discrete Laplace variable. So each of ``t`` honest silos adds its part, and the sum that a
+secure sum opens carries the whole noise although nobody knows it.
+
+Exactness. Floating-point Laplace noise leaks through the gaps between floats. Here a variable is
+found by comparing a uniform number from a cryptographic generator with cumulative probabilities
+that are known to as many bits; where these bits do not decide, more are drawn and the
+probabilities are computed to as many. The outcome has the stated distribution with no rounding
+error at all, given an ideal generator. The time taken depends on the outcome (a table look-up):
+somebody who can time the sampler within a silo could learn of the noise.
+
+References
+----------
+Ghosh, Roughgarden, Sundararajan, Universally utility-maximizing privacy mechanisms, STOC 2009.
+Goryczka, Xiong, A comprehensive comparison of multiparty secure additions with differential
+privacy, IEEE TDSC 14 (2017): discrete Laplace noise from Polya variables.
+Mironov, On significance of the least significant bits for differential privacy, CCS 2012.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from fractions import Fraction
+from functools import lru_cache
+
+import gmpy2
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.key_agreement import Entropy
+
+_WORD_BITS = 64
+_GUARD_BITS = 64  # more than the rounding of a table of 2**22 entries can use up
+_MAX_TABLE = 1 << 22
+
+
+class Polya:
+    """Negative binomial variables of shape ``1 / parts`` and ratio ``exp(-exponent)``.
+
+    ``P(k) = C(k + r - 1, k) (1 - q)^r q^k`` with ``r = 1 / parts``: the sum of ``parts`` of them is
+    geometric, ``P(k) = (1 - q) q^k``.
+
+    Parameters
+    ----------
+    exponent : Fraction
+        ``-ln q``, positive. Tables have about ``45 / exponent`` entries.
+    parts : int
+        At least 1.
+    word_bits : int
+        Bits compared before more are drawn; lower only to test that path.
+
+    Raises
+    ------
+    ValueError
+        Exponent or parts out of range; the exponent must be at least about 1e-5.
+    """
+
+    def __init__(self, exponent: Fraction, parts: int = 1, *, word_bits: int = _WORD_BITS) -> None:
+        if exponent <= 0 or parts < 1:
+            raise ValueError(f"expected exponent > 0 and parts >= 1, got {exponent}, {parts}")
+        if 45 / exponent > _MAX_TABLE:
+            raise ValueError(
+                f"noise of scale {float(1 / exponent):.3g} needs too large a table; "
+                f"the largest scale is {_MAX_TABLE // 45}"
+            )
+        self._exponent = exponent
+        self._parts = parts
+        self._word_bits = word_bits
+        self._cumulative: dict[int, list[int]] = {}
+        bounds = self._table(word_bits)
+        top = (1 << word_bits) - 1
+        self._words = np.array([min(c, top) for c in bounds], dtype=np.uint64)
+
+    def sample(self, size: int, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        """Return ``size`` independent variables, int64 of shape (size,)."""
+        draws = np.frombuffer(entropy(8 * size), dtype="<u8").astype(np.uint64)
+        draws >>= np.uint64(64 - self._word_bits)
+        at = np.searchsorted(self._words, draws, side="right")
+        above = self._words[np.minimum(at, len(self._words) - 1)]
+        below = self._words[np.maximum(at - 1, 0)]
+        # Table entries are within one unit of the truth, and a draw stands for an interval.
+        undecided = (at == len(self._words)) | (above - draws < 2)
+        undecided |= (at > 0) & (draws - below < 2)
+        out = at.astype(np.int64)
+        for i in np.flatnonzero(undecided):
+            out[i] = self._decide(int(draws[i]), self._word_bits, entropy)
+        return out
+
+    def _decide(self, draw: int, n_bits: int, entropy: Entropy) -> int:
+        """Return the variable for a uniform number of which ``n_bits`` bits are known so far."""
+        while True:
+            n_bits += 64
+            draw = draw << 64 | int.from_bytes(entropy(8), "little")
+            bounds = self._table(n_bits)
+            k = bisect_right(bounds, draw)
+            if k < len(bounds) and bounds[k] - draw >= 2 and (k == 0 or draw - bounds[k - 1] >= 2):
+                return k
+
+    def _table(self, n_bits: int) -> list[int]:
+        """Cumulative probabilities times ``2**n_bits``, each within one unit, up to the tail."""
+        if n_bits not in self._cumulative:
+            self._cumulative[n_bits] = _cumulative(self._exponent, self._parts, n_bits)
+        return self._cumulative[n_bits]
+
+
+def _cumulative(exponent: Fraction, parts: int, n_bits: int) -> list[int]:
+    table = []
+    with gmpy2.context(gmpy2.get_context(), precision=n_bits + _GUARD_BITS):
+        ratio = gmpy2.exp(-gmpy2.mpfr(gmpy2.mpq(exponent.numerator, exponent.denominator)))
+        shape = gmpy2.mpq(1, parts)
+        probability = gmpy2.exp(gmpy2.log1p(-ratio) * gmpy2.mpfr(shape))
+        unit = gmpy2.exp2(gmpy2.mpfr(n_bits))
+        total = gmpy2.mpfr(0)
+        one = 1 << n_bits
+        k = 0
+        while True:
+            total += probability
+            table.append(int(gmpy2.floor(total * unit)))
+            if one - table[-1] <= 1:
+                break
+            probability = probability * ratio * (k * parts + 1) / ((k + 1) * parts)
+            k += 1
+    return table
+
+
+@lru_cache(maxsize=64)
+def _polya(exponent: Fraction, parts: int) -> Polya:
+    return Polya(exponent, parts)
+
+
+def discrete_laplace_part(
+    size: int,
+    epsilon: float,
+    *,
+    sensitivity: int = 1,
+    honest: int = 1,
+    entropy: Entropy = os.urandom,
+) -> NDArray[np.int64]:
+    """Return one silo's part of discrete Laplace noise; ``honest`` parts make up the whole.
+
+    With ``honest=1`` the part is the whole noise, as is needed without secure sums. The number of
+    honest silos is fixed in advance: were it counted after silos dropped out, noise would be
+    missing.
+
+    Parameters
+    ----------
+    size : int
+        Number of independent values.
+    epsilon : float
+        Privacy budget of each value's query, positive; taken as the exact rational it is.
+    sensitivity : int
+        Largest change of the queried integer by one row.
+    honest : int
+        ``t``: at least so many silos of those that add a part keep theirs secret.
+
+    Returns
+    -------
+    ndarray of shape (size,), int64
+    """
+    if sensitivity < 1:
+        raise ValueError(f"expected a sensitivity >= 1, got {sensitivity}")
+    polya = _polya(Fraction(epsilon) / sensitivity, honest)
+    return polya.sample(size, entropy) - polya.sample(size, entropy)
+
+
+def discrete_laplace_variance(
+    epsilon: float, *, sensitivity: int = 1, parts: int = 1, honest: int = 1
+) -> float:
+    """Return the variance of a sum of parts: ``2q / (1 - q)^2 * parts / honest``."""
+    step = epsilon / sensitivity
+    return float(2 * np.exp(-step) / np.expm1(-step) ** 2 * parts / honest)
