@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from boosting.ports import SchemaMismatch
 
 
 class Task(Enum):
@@ -21,7 +24,10 @@ class Task(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A column: its name, and its category list when it is categorical (codes are positions)."""
+    """A column: its name, and its category list when it is categorical (codes are positions).
+
+    An empty list is that of a column without any value here, which fits either type elsewhere.
+    """
 
     name: str
     categories: tuple[str, ...] | None = None
@@ -44,13 +50,17 @@ class Schema:
         Name of the label column; empty for a passive party.
     task : Task
     n_classes : int
-        2 for binary, the size of the global class list for multiclass, 0 for regression.
+        2 for binary, 0 for regression; for multiclass the size of the global class list, and 0
+        at a silo without rows.
+    classes : tuple[str, ...]
+        Names of the classes, by index, where labels are text; empty where they are numbers.
     """
 
     features: tuple[Feature, ...]
     label: str
     task: Task
     n_classes: int
+    classes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,8 +85,7 @@ class Schema:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON form; equal digests mean equal schemas."""
-        text = json.dumps(asdict(self) | {"task": self.task.value}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(to_json(self)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,11 @@ class Dataset:
         return int(self.X.shape[0])
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there are no rows; legal, such a silo is skipped."""
+        return self.n_samples == 0
+
+    @property
     def labels(self) -> NDArray[np.float64]:
         """The labels of a party that must have them."""
         assert self.y is not None, "this party holds no labels"
@@ -121,3 +135,205 @@ class Dataset:
             None if self.weight is None else self.weight[rows],
             None if self.ids is None else self.ids[rows],
         )
+
+
+def to_json(schema: Schema) -> bytes:
+    """Return the canonical JSON of a schema; :func:`from_json` is its inverse."""
+    return json.dumps(asdict(schema) | {"task": schema.task.value}, sort_keys=True).encode()
+
+
+def from_json(data: bytes) -> Schema:
+    """Return the schema of its canonical JSON.
+
+    Raises
+    ------
+    SchemaMismatch
+        The bytes are no schema.
+    """
+    try:
+        given = json.loads(data)
+        features = tuple(
+            Feature(f["name"], None if f["categories"] is None else tuple(f["categories"]))
+            for f in given["features"]
+        )
+        return Schema(
+            features,
+            given["label"],
+            Task(given["task"]),
+            given["n_classes"],
+            tuple(given["classes"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise SchemaMismatch("the schema file is not one that Hedgerow has written") from error
+
+
+def merge(schemas: Mapping[str, Schema]) -> Schema:
+    """Return the schema that all silos of a horizontal job share.
+
+    Names, order and types of the features, label and task must agree. Category lists and class
+    lists are united and sorted as text, so that the result does not depend on who is asked first.
+
+    Parameters
+    ----------
+    schemas : Mapping[str, Schema]
+        By silo; at least one.
+
+    Raises
+    ------
+    SchemaMismatch
+        Names the silo, the silo it differs from, and the first difference.
+
+    References
+    ----------
+    ALGORITHMS.md, section 0.4.
+    """
+    silos = sorted(schemas)
+    reference = silos[0]
+    for silo in silos[1:]:
+        _compare_names(silo, schemas[silo], reference, schemas[reference])
+    features = tuple(
+        Feature(name, _united(name, position, schemas))
+        for position, name in enumerate(schemas[reference].names)
+    )
+    for silo in silos[1:]:
+        _compare_labels(silo, schemas[silo], reference, schemas[reference])
+    first = schemas[reference]
+    n_classes = max(own.n_classes for own in schemas.values())
+    classes = tuple(sorted({name for own in schemas.values() for name in own.classes}))
+    if classes and first.task is Task.MULTICLASS:
+        text = next(silo for silo in silos if schemas[silo].classes)
+        for silo in silos:
+            if schemas[silo].n_classes and not schemas[silo].classes:
+                raise SchemaMismatch(
+                    f"silo {silo}: its labels are numbers, at silo {text} they are text"
+                )
+        n_classes = max(n_classes, len(classes))
+    elif len(classes) > 2:
+        raise SchemaMismatch(
+            f"a binary job has two classes, the silos have {len(classes)} together"
+        )
+    return Schema(features, first.label, first.task, n_classes, classes)
+
+
+def fits(silo: str, own: Schema, agreed: Schema) -> None:
+    """Check that a silo's schema can serve a job whose schema is agreed already.
+
+    A category that the agreement does not have is legal: its values count as missing.
+
+    Raises
+    ------
+    SchemaMismatch
+        Names the silo and the first difference.
+    """
+    _compare_names(silo, own, "the job", agreed)
+    for mine, theirs in zip(own.features, agreed.features, strict=True):
+        if mine.categories == () or theirs.categories == ():
+            continue
+        if mine.is_categorical != theirs.is_categorical:
+            raise _types_differ(silo, mine, "the job")
+    _compare_labels(silo, own, "the job", agreed)
+    if not set(own.classes) <= set(agreed.classes):
+        raise SchemaMismatch(f"silo {silo}: a class of its labels is not in the job's class list")
+    if own.n_classes > agreed.n_classes:
+        raise SchemaMismatch(
+            f"silo {silo}: labels have {own.n_classes} classes, the job has {agreed.n_classes}"
+        )
+
+
+def recode(dataset: Dataset, agreed: Schema) -> Dataset:
+    """Return a table under the agreed schema: columns by name, categories and classes recoded.
+
+    A category that the agreed list does not have becomes missing. Columns that the agreement
+    lacks are left out.
+
+    Raises
+    ------
+    SchemaMismatch
+        A column is missing or of another type, or a label is of no agreed class.
+    """
+    own = {feature.name: position for position, feature in enumerate(dataset.schema.features)}
+    X = np.empty((dataset.n_samples, agreed.n_features), dtype=np.float32)
+    for column, feature in enumerate(agreed.features):
+        if feature.name not in own:
+            raise SchemaMismatch(f"the table has no column '{feature.name}'")
+        mine = dataset.schema.features[own[feature.name]]
+        values = dataset.X[:, own[feature.name]]
+        if mine.categories == ():
+            X[:, column] = np.nan
+        elif mine.is_categorical != feature.is_categorical:
+            expected = "text" if feature.is_categorical else "numbers"
+            raise SchemaMismatch(f"column '{feature.name}' should hold {expected}")
+        elif mine.categories == feature.categories:
+            X[:, column] = values
+        else:
+            assert mine.categories is not None
+            assert feature.categories is not None
+            X[:, column] = _recoded(values, mine.categories, feature.categories)
+    y = dataset.y
+    if y is not None and dataset.schema.classes != agreed.classes:
+        if not dataset.schema.classes and y.size:
+            raise SchemaMismatch("labels are numbers where the job has text")
+        y = _recoded(y, dataset.schema.classes, agreed.classes)
+        if np.isnan(y).any():
+            raise SchemaMismatch("some labels are of no class that the job has")
+    if y is not None and y.size and agreed.task is Task.MULTICLASS and y.max() >= agreed.n_classes:
+        raise SchemaMismatch(f"some labels are beyond the job's {agreed.n_classes} classes")
+    return Dataset(agreed, X, y, dataset.weight, dataset.ids)
+
+
+def _recoded(
+    codes: NDArray[np.floating], old: tuple[str, ...], new: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return codes into ``new`` for codes into ``old``; NaN stays and stands for unknown."""
+    position = {name: code for code, name in enumerate(new)}
+    table = np.array([position.get(name, np.nan) for name in old] + [np.nan])
+    return table[np.where(np.isnan(codes), len(old), codes).astype(np.intp)]
+
+
+def _compare_names(silo: str, own: Schema, reference: str, other: Schema) -> None:
+    if own.names == other.names:
+        return
+    whose = reference if reference == "the job" else f"silo {reference}"
+    lacking = [name for name in other.names if name not in set(own.names)]
+    extra = [name for name in own.names if name not in set(other.names)]
+    if lacking:
+        what = f"it has no column '{lacking[0]}', which {whose} has"
+    elif extra:
+        what = f"its column '{extra[0]}' is not one of {whose}"
+    else:
+        at = next(k for k in range(own.n_features) if own.names[k] != other.names[k])
+        what = f"its column {at} is '{own.names[at]}', of {whose} '{other.names[at]}'"
+    raise SchemaMismatch(
+        f"silo {silo}: {what} ({own.n_features} columns against {other.n_features})"
+    )
+
+
+def _compare_labels(silo: str, own: Schema, reference: str, other: Schema) -> None:
+    whose = reference if reference == "the job" else f"silo {reference}"
+    for what, mine, theirs in (
+        ("label", own.label, other.label),
+        ("task", own.task.value, other.task.value),
+    ):
+        if mine != theirs:
+            raise SchemaMismatch(f"silo {silo}: its {what} is '{mine}', at {whose} '{theirs}'")
+
+
+def _types_differ(silo: str, feature: Feature, whose: str) -> SchemaMismatch:
+    mine, theirs = ("text", "numbers") if feature.is_categorical else ("numbers", "text")
+    return SchemaMismatch(f"silo {silo}: column '{feature.name}' holds {mine}, at {whose} {theirs}")
+
+
+def _united(name: str, position: int, schemas: Mapping[str, Schema]) -> tuple[str, ...] | None:
+    """Return the union of a column's category lists, None when it is numeric everywhere."""
+    first: str | None = None
+    union: set[str] = set()
+    for silo in sorted(schemas):
+        feature = schemas[silo].features[position]
+        if feature.categories == ():
+            continue
+        if first is None:
+            first = silo
+        elif feature.is_categorical != schemas[first].features[position].is_categorical:
+            raise _types_differ(silo, feature, f"silo {first}")
+        union.update(feature.categories or ())
+    return tuple(sorted(union)) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from google.protobuf import json_format
 from hedgerow.federation.v1 import job_pb2, schema_pb2
 
 from boosting.dataset import Feature, Schema, Task
@@ -30,6 +31,7 @@ def encode(schema: Schema) -> schema_pb2.TableSchema:
         label=schema.label,
         task=_TASK_VALUES[schema.task],
         n_classes=schema.n_classes,
+        classes=schema.classes,
     )
 
 
@@ -45,4 +47,24 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
         message.label,
         _TASKS[message.task],
         message.n_classes,
+        tuple(message.classes),
     )
+
+
+def dump(schema: Schema) -> bytes:
+    """Return a schema as the JSON of its message, for a file beside the model."""
+    return json_format.MessageToJson(encode(schema), preserving_proto_field_name=True).encode()
+
+
+def load(data: bytes) -> Schema:
+    """Return the schema of :func:`dump`.
+
+    Raises
+    ------
+    OfferRejected
+        ``data`` is not such a file.
+    """
+    try:
+        return decode(json_format.Parse(data, schema_pb2.TableSchema()))
+    except json_format.ParseError as error:
+        raise OfferRejected("not a schema file") from error

@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boosting.dataset import (
+    Dataset,
+    Feature,
+    Schema,
+    Task,
+    fits,
+    from_json,
+    merge,
+    recode,
+    to_json,
+)
+from boosting.ports import SchemaMismatch
+
+
+def schema(*features, task=Task.BINARY, label="label", n_classes=2, classes=()):
+    made = tuple(Feature(f) if isinstance(f, str) else Feature(*f) for f in features)
+    return Schema(made, label, task, n_classes, classes)
+
+
+def test_equal_schemas_merge_to_themselves():
+    one = schema("age", ("job", ("a", "b")))
+    assert merge({"a": one, "b": one}) == one
+    assert merge({"a": one}) == one
+
+
+def test_category_lists_are_united_and_sorted_whoever_is_asked_first():
+    one, two = schema(("job", ("z", "b"))), schema(("job", ("a", "z")))
+    merged = merge({"a": one, "b": two})
+    assert merged.features[0].categories == ("a", "b", "z")
+    assert merge({"a": two, "b": one}) == merged
+
+
+def test_a_column_without_any_value_fits_either_type():
+    empty, text, number = schema(("x", ())), schema(("x", ("a",))), schema("x")
+    assert merge({"a": empty, "b": text}) == text
+    assert merge({"a": empty, "b": number, "c": empty}) == number
+    assert merge({"a": empty, "b": empty}).features[0].categories is None
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (schema("age"), "silo b: it has no column 'sex', which silo a has .1 columns against 2."),
+        (schema("age", "sex", "zip"), "silo b: its column 'zip' is not one of silo a"),
+        (schema("sex", "age"), "silo b: its column 0 is 'sex', of silo a 'age'"),
+        (schema("age", ("sex", ("f",))), "silo b: column 'sex' holds text, at silo a numbers"),
+        (schema("age", "sex", label="y"), "silo b: its label is 'y', at silo a 'label'"),
+        (schema("age", "sex", task=Task.REGRESSION), "silo b: its task is 'regression', at silo a"),
+    ],
+)
+def test_the_first_difference_is_named_with_the_silo(other, message):
+    with pytest.raises(SchemaMismatch, match=message):
+        merge({"a": schema("age", "sex"), "b": other, "c": schema("age", "sex")})
+
+
+def classes_of(*names, n=None):
+    return schema(
+        "x", task=Task.MULTICLASS, n_classes=len(names) if n is None else n, classes=names
+    )
+
+
+def test_class_lists_are_united_and_numbered_classes_take_the_largest_count():
+    merged = merge({"a": classes_of("cat", "emu"), "b": classes_of("dog"), "c": classes_of()})
+    assert (merged.classes, merged.n_classes) == (("cat", "dog", "emu"), 3)
+    numbered = merge({"a": classes_of(n=3), "b": classes_of(n=5), "c": classes_of(n=0)})
+    assert (numbered.classes, numbered.n_classes) == ((), 5)
+
+
+def test_text_and_number_labels_do_not_merge():
+    with pytest.raises(SchemaMismatch, match="silo b: its labels are numbers, at silo a they"):
+        merge({"a": classes_of("cat"), "b": classes_of(n=2)})
+
+
+def test_a_binary_job_has_two_classes_at_most():
+    parts = [schema("x", classes=("no", "yes")), schema("x", classes=("maybe",))]
+    with pytest.raises(SchemaMismatch, match="two classes, the silos have 3 together"):
+        merge({"a": parts[0], "b": parts[1]})
+    assert merge({"a": parts[0], "b": schema("x", classes=("yes",))}).classes == ("no", "yes")
+
+
+names = st.lists(st.text("abcxyz", min_size=1, max_size=3), unique=True, max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(lists=st.lists(names, min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_recoding_keeps_every_rows_category(lists, seed):
+    rng = np.random.default_rng(seed)
+    own = [schema(("c", tuple(sorted(cats))), "x") for cats in lists]
+    agreed = merge({f"s{k}": one for k, one in enumerate(own)})
+    for one in own:
+        cats = one.features[0].categories
+        codes = rng.integers(-1, len(cats), 20)
+        X = np.column_stack([np.where(codes < 0, np.nan, codes), rng.random(20)])
+        data = recode(Dataset(one, X.astype(np.float32), np.zeros(20)), agreed)
+        assert data.schema == agreed
+        assert np.array_equal(data.X[:, 1], X[:, 1].astype(np.float32))
+        for code, new in zip(codes, data.X[:, 0], strict=True):
+            if code < 0:
+                assert np.isnan(new)
+            else:
+                assert agreed.features[0].categories[int(new)] == cats[code]
+
+
+def test_an_unknown_category_becomes_missing_and_columns_are_found_by_name():
+    mine = schema("x", ("c", ("new", "old")), "extra")
+    X = np.array([[1, 0, 9], [2, 1, 9]], np.float32)
+    data = recode(Dataset(mine, X), schema(("c", ("a", "old")), "x"))
+    assert np.isnan(data.X[0, 0])
+    assert data.X[1].tolist() == [1.0, 2.0]
+    assert data.X.flags.c_contiguous
+    assert data.X.dtype == np.float32
+
+
+def test_class_labels_are_recoded_by_name():
+    mine = classes_of("dog", "emu")
+    data = Dataset(mine, np.zeros((3, 1), np.float32), np.array([1.0, 0.0, 1.0]))
+    assert recode(data, classes_of("cat", "dog", "emu")).labels.tolist() == [2.0, 1.0, 2.0]
+    with pytest.raises(SchemaMismatch, match="no class that the job has"):
+        recode(data, classes_of("cat", "dog"))
+    with pytest.raises(SchemaMismatch, match="labels are numbers"):
+        recode(Dataset(classes_of(n=2), data.X, data.y), classes_of("cat", "dog"))
+    with pytest.raises(SchemaMismatch, match="beyond the job's 2 classes"):
+        recode(Dataset(classes_of(n=3), data.X, np.array([0.0, 1.0, 2.0])), classes_of(n=2))
+
+
+def test_recoding_refuses_a_missing_column_and_another_type():
+    data = Dataset(schema("x"), np.zeros((1, 1), np.float32))
+    with pytest.raises(SchemaMismatch, match="no column 'y'"):
+        recode(data, schema("x", "y"))
+    with pytest.raises(SchemaMismatch, match="column 'x' should hold text"):
+        recode(data, schema(("x", ("a",))))
+
+
+def test_a_late_silo_fits_when_only_its_categories_are_new():
+    agreed = schema("x", ("c", ("a", "b")), classes=("no", "yes"))
+    fits("late", schema("x", ("c", ("b", "new")), classes=("yes",)), agreed)
+    fits("late", schema(("x", ()), ("c", ()), classes=()), agreed)
+    for own, message in [
+        (schema("x", classes=()), "silo late: it has no column 'c', which the job has"),
+        (schema("x", "c"), "silo late: column 'c' holds numbers, at the job text"),
+        (schema("x", ("c", ("a",)), classes=("maybe",)), "not in the job's class list"),
+        (schema("x", ("c", ("a",)), n_classes=3), "3 classes, the job has 2"),
+    ]:
+        with pytest.raises(SchemaMismatch, match=message):
+            fits("late", own, agreed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    features=st.lists(st.tuples(st.text(max_size=5), st.none() | names.map(tuple)), max_size=5),
+    task=st.sampled_from(Task),
+    classes=names,
+)
+def test_json_gives_the_schema_back_and_equal_digests_mean_equal_schemas(features, task, classes):
+    one = schema(*features, task=task, n_classes=len(classes), classes=tuple(classes))
+    again = from_json(to_json(one))
+    assert again == one
+    assert again.digest == one.digest
+    other = schema(*features, "extra", task=task, n_classes=len(classes), classes=tuple(classes))
+    assert other.digest != one.digest
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"features": [{}]}', b"\xff"])
+def test_a_broken_schema_file_is_refused(data):
+    with pytest.raises(SchemaMismatch, match="schema file"):
+        from_json(data)
