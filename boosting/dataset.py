@@ -85,7 +85,8 @@ class Schema:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON form; equal digests mean equal schemas."""
-        return hashlib.sha256(to_json(self)).hexdigest()
+        text = json.dumps(asdict(self) | {"task": self.task.value}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,36 +136,6 @@ class Dataset:
             None if self.weight is None else self.weight[rows],
             None if self.ids is None else self.ids[rows],
         )
-
-
-def to_json(schema: Schema) -> bytes:
-    """Return the canonical JSON of a schema; :func:`from_json` is its inverse."""
-    return json.dumps(asdict(schema) | {"task": schema.task.value}, sort_keys=True).encode()
-
-
-def from_json(data: bytes) -> Schema:
-    """Return the schema of its canonical JSON.
-
-    Raises
-    ------
-    SchemaMismatch
-        The bytes are no schema.
-    """
-    try:
-        given = json.loads(data)
-        features = tuple(
-            Feature(f["name"], None if f["categories"] is None else tuple(f["categories"]))
-            for f in given["features"]
-        )
-        return Schema(
-            features,
-            given["label"],
-            Task(given["task"]),
-            given["n_classes"],
-            tuple(given["classes"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise SchemaMismatch("the schema file is not one that Hedgerow has written") from error
 
 
 def merge(schemas: Mapping[str, Schema]) -> Schema:
