@@ -1,0 +1,104 @@
+"""Private keys at rest: sealed with a passphrase or with a key file.
+
+A sealed key is ChaCha20-Poly1305 over the factors, with everything before the ciphertext as
+associated data. The sealing key comes from a passphrase through scrypt (RFC 7914; N = 2^17, r = 8,
+p = 1: 128 MiB and about half a second a guess), or from a key file of 32 random bytes or more
+through HKDF-SHA-256. Opening tells neither a wrong passphrase from damage nor anything of the key.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from crypto.paillier import KeyRejected, PrivateKey, PublicKey
+
+_MAGIC = b"HGPK1"
+_SALT_BYTES, _NONCE_BYTES = 16, 12
+_LEAST_SECRET_BYTES = {"passphrase": 12, "key file": 32}
+_KINDS = ("passphrase", "key file")
+_SCRYPT_LOG2_N = 17
+
+
+@dataclass(frozen=True, slots=True)
+class SealingSecret:
+    """What a sealed key opens with; never printed.
+
+    Parameters
+    ----------
+    kind
+        ``passphrase`` or ``key file``.
+    value
+        The passphrase in UTF-8 (12 bytes at least), or the file's bytes (32 at least).
+    """
+
+    kind: str
+    value: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"expected one of {_KINDS}, got {self.kind!r}")
+        if len(self.value) < _LEAST_SECRET_BYTES[self.kind]:
+            raise ValueError(
+                f"expected a {self.kind} of at least {_LEAST_SECRET_BYTES[self.kind]} bytes"
+            )
+
+    def _key(self, salt: bytes) -> bytes:
+        if self.kind == "key file":
+            return HKDF(SHA256(), 32, salt, b"hedgerow paillier key file").derive(self.value)
+        return Scrypt(salt=salt, length=32, n=1 << _SCRYPT_LOG2_N, r=8, p=1).derive(self.value)
+
+
+def seal_private_key(private_key: PrivateKey, secret: SealingSecret) -> bytes:
+    """Return the key, readable only with ``secret``; every call gives other bytes."""
+    public = private_key.public_key.to_bytes()
+    salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
+    head = (
+        _MAGIC
+        + bytes([_KINDS.index(secret.kind)])
+        + salt
+        + nonce
+        + len(public).to_bytes(4, "little")
+        + public
+    )
+    width = private_key.public_key.plaintext_bytes
+    factors = b"".join(int(x).to_bytes(width, "little") for x in (private_key.p, private_key.q))
+    return head + ChaCha20Poly1305(secret._key(salt)).encrypt(nonce, factors, head)
+
+
+def open_private_key(
+    sealed: bytes, secret: SealingSecret, *, insecure_test_key: bool = False
+) -> PrivateKey:
+    """Return the key of :func:`seal_private_key`.
+
+    Raises
+    ------
+    KeyRejected
+        Another format, another kind of secret, a wrong secret, or damage.
+    """
+    at = len(_MAGIC) + 1 + _SALT_BYTES + _NONCE_BYTES
+    if len(sealed) < at + 4 or not sealed.startswith(_MAGIC) or sealed[len(_MAGIC)] >= len(_KINDS):
+        raise KeyRejected("not a sealed private key of this format")
+    kind = _KINDS[sealed[len(_MAGIC)]]
+    if kind != secret.kind:
+        raise KeyRejected(f"this key was sealed with a {kind}, got a {secret.kind}")
+    salt = sealed[len(_MAGIC) + 1 : len(_MAGIC) + 1 + _SALT_BYTES]
+    nonce = sealed[at - _NONCE_BYTES : at]
+    end = at + 4 + int.from_bytes(sealed[at : at + 4], "little")
+    if end > len(sealed):
+        raise KeyRejected("a sealed private key is truncated")
+    public_key = PublicKey.from_bytes(sealed[at + 4 : end], insecure_test_key=insecure_test_key)
+    try:
+        cipher = ChaCha20Poly1305(secret._key(salt))
+        factors = cipher.decrypt(nonce, sealed[end:], sealed[:end])
+    except InvalidTag:
+        raise KeyRejected(f"wrong {kind}, or a damaged sealed key") from None
+    width = public_key.plaintext_bytes
+    p, q = (int.from_bytes(factors[i : i + width], "little") for i in (0, width))
+    return PrivateKey(public_key, p, q)

@@ -1,0 +1,474 @@
+"""Paillier encryption of whole vectors, with generator n + 1.
+
+A ciphertext of m is (1 + m·n)·o mod n², where the *obfuscator* o is an n-th residue that nobody
+else knows; :mod:`crypto.obfuscators` makes them. Multiplying ciphertexts adds plaintexts. Vectors
+of ciphertexts are contiguous little-endian bytes of one width, so that they stream as they are.
+Keys and ciphertexts are those of ``phe``: the same n, the same integers below n².
+
+Assumption: decisional composite residuosity for moduli of 2048 bits (about 112-bit security by
+NIST SP 800-57), 3072 (about 128) or 4096. The scheme is malleable by design and protects against
+eavesdroppers and honest-but-curious receivers of ciphertexts, not against someone for whom the key
+holder decrypts what they choose. Running time depends on secrets, see :mod:`crypto.modular`.
+
+References
+----------
+P. Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes", 1999, §4, §7.
+I. Damgård, M. Jurik, J. B. Nielsen, "A generalization of Paillier's public-key system with
+applications to electronic voting", 2010, §4.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from crypto.modular import Engine, Residues, bytes_to_ints, ints_to_bytes
+from crypto.obfuscators import Obfuscators, random_unit
+
+KEY_BITS = (2048, 3072, 4096)
+KEY_ID_BYTES = 16
+_PUBLIC_MAGIC = b"HGP1"
+
+
+class KeyRejected(ValueError):
+    """A key is malformed, or smaller than is safe."""
+
+
+class CiphertextRejected(ValueError):
+    """Bytes that were to be ciphertexts of a key are not."""
+
+
+class PlaintextOutOfRange(ValueError):
+    """A plaintext does not fit the modulus, before encryption or after a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """What others need to encrypt and to sum.
+
+    Parameters
+    ----------
+    n
+        Modulus, a product of two primes, of 2048 bits at least.
+    h_s
+        h^n mod n² with h = −x² for a random x, base of quick public encryption; None for keys of
+        other libraries.
+    insecure_test_key
+        Accept a modulus of any size. For tests of this package only.
+    """
+
+    n: int
+    h_s: int | None = None
+    insecure_test_key: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        least = 8 if self.insecure_test_key else KEY_BITS[0]
+        if not least <= self.bits <= KEY_BITS[-1] or self.n % 2 == 0:
+            raise KeyRejected(
+                f"expected an odd modulus of {least} to {KEY_BITS[-1]} bits, got {self.bits} bits"
+            )
+        if self.h_s is not None and not (
+            1 < self.h_s < self.n**2 and gmpy2.gcd(self.h_s, self.n) == 1
+        ):
+            raise KeyRejected("h_s is not an invertible residue modulo n²")
+
+    @property
+    def bits(self) -> int:
+        """Length of the modulus."""
+        return int(self.n).bit_length()
+
+    @property
+    def plaintext_bytes(self) -> int:
+        """Bytes of a number below n."""
+        return (self.bits + 7) // 8
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of a ciphertext: two moduli wide."""
+        return 2 * self.plaintext_bytes
+
+    @property
+    def largest_plaintext(self) -> int:
+        """Largest magnitude of a plaintext, n // 3 − 1 as in ``phe``, so that overflow shows."""
+        return int(self.n) // 3 - 1
+
+    @property
+    def key_id(self) -> bytes:
+        """First 16 bytes of the SHA-256 of the serialised key."""
+        return hashlib.sha256(b"hedgerow paillier key id" + self.to_bytes()).digest()[:KEY_ID_BYTES]
+
+    def to_bytes(self) -> bytes:
+        """Serialise: magic, bits (u16), flag of h_s (u8), n, h_s; all little-endian."""
+        parts = [
+            _PUBLIC_MAGIC,
+            self.bits.to_bytes(2, "little"),
+            bytes([self.h_s is not None]),
+            int(self.n).to_bytes(self.plaintext_bytes, "little"),
+        ]
+        if self.h_s is not None:
+            parts.append(int(self.h_s).to_bytes(self.ciphertext_bytes, "little"))
+        return b"".join(parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, insecure_test_key: bool = False) -> PublicKey:
+        """Read :meth:`to_bytes`.
+
+        Raises
+        ------
+        KeyRejected
+            Truncated, of another format, or too small.
+        """
+        head = len(_PUBLIC_MAGIC) + 3
+        if len(data) < head or not data.startswith(_PUBLIC_MAGIC) or data[head - 1] > 1:
+            raise KeyRejected("not a Paillier public key of this format")
+        bits = int.from_bytes(data[head - 3 : head - 1], "little")
+        width = (bits + 7) // 8
+        expected = head + width * (3 if data[head - 1] else 1)
+        if len(data) != expected:
+            raise KeyRejected(f"expected {expected} bytes of public key, got {len(data)}")
+        n = int.from_bytes(data[head : head + width], "little")
+        if n.bit_length() != bits:
+            raise KeyRejected(f"expected a modulus of {bits} bits, got {n.bit_length()}")
+        h_s = int.from_bytes(data[head + width :], "little") if data[head - 1] else None
+        return cls(n, h_s, insecure_test_key)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKey:
+    """The factors of a public key's modulus; never printed.
+
+    Parameters
+    ----------
+    public_key
+        The key that others get.
+    p, q
+        Its prime factors.
+    """
+
+    public_key: PublicKey
+    p: int = field(repr=False)
+    q: int = field(repr=False)
+
+    def __post_init__(self) -> None:
+        p, q, n = mpz(self.p), mpz(self.q), mpz(self.public_key.n)
+        if p * q != n or p == q or p < 3 or q < 3:
+            raise KeyRejected("the factors do not belong to the modulus")
+        if not (gmpy2.is_prime(p) and gmpy2.is_prime(q)):
+            raise KeyRejected("the factors are not primes")
+        if gmpy2.gcd(n, (p - 1) * (q - 1)) != 1:
+            raise KeyRejected("the modulus divides no safe group: gcd(n, φ(n)) is not 1")
+
+
+def generate_private_key(bits: int = 2048, *, insecure_test_key: bool = False) -> PrivateKey:
+    """Return a fresh key with p ≡ q ≡ 3 mod 4 and gcd(p − 1, q − 1) = 2.
+
+    Parameters
+    ----------
+    bits
+        2048, 3072 or 4096.
+    insecure_test_key
+        Allow any even number of bits from 32 on. For tests of this package only.
+
+    Raises
+    ------
+    KeyRejected
+        Another size was asked for.
+    """
+    if not (insecure_test_key and bits >= 32 and bits % 2 == 0) and bits not in KEY_BITS:
+        raise KeyRejected(f"expected a key of {KEY_BITS} bits, got {bits}")
+    half = bits // 2
+    while True:
+        p, q = _random_prime(half), _random_prime(half)
+        if p != q and gmpy2.gcd(p - 1, q - 1) == 2 and gmpy2.gcd(p * q, (p - 1) * (q - 1)) == 1:
+            break
+    n = p * q
+    x = random_unit(n)
+    h_s = gmpy2.powmod(-x * x, n, n * n)
+    return PrivateKey(PublicKey(int(n), int(h_s), insecure_test_key), int(p), int(q))
+
+
+def _random_prime(bits: int) -> mpz:
+    """Return a random prime ≡ 3 mod 4 with its two top bits set, so that products are full."""
+    while True:
+        candidate = mpz(secrets.randbits(bits)) | 3 | mpz(3) << (bits - 2)
+        if gmpy2.is_prime(candidate, 40):
+            return candidate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CiphertextVector:
+    """Ciphertexts of one key.
+
+    Parameters
+    ----------
+    key_id
+        Of the public key.
+    data
+        Of shape (n, ciphertext_bytes), uint8, C order: one little-endian integer a row.
+    """
+
+    key_id: bytes
+    data: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, rows: slice) -> CiphertextVector:
+        return CiphertextVector(self.key_id, self.data[rows])
+
+    def to_bytes(self) -> bytes:
+        """Return all rows, end to end."""
+        return self.data.tobytes()
+
+    def blocks(self, block_bytes: int = 1 << 20) -> Iterator[bytes]:
+        """Yield whole rows in pieces of at most ``block_bytes`` (one row at least)."""
+        rows = max(1, block_bytes // self.data.shape[1])
+        for at in range(0, len(self.data), rows):
+            yield self.data[at : at + rows].tobytes()
+
+    @classmethod
+    def from_bytes(cls, public_key: PublicKey, payload: bytes, n: int) -> CiphertextVector:
+        """Read exactly ``n`` ciphertexts of ``public_key``.
+
+        The integers themselves are checked when a vector is first used, by
+        :meth:`PublicOperations.load`.
+
+        Raises
+        ------
+        CiphertextRejected
+            The payload holds less or more.
+        """
+        width = public_key.ciphertext_bytes
+        if n < 0 or len(payload) != n * width:
+            raise CiphertextRejected(
+                f"expected {n} ciphertexts of {width} bytes, got {len(payload)} bytes"
+            )
+        return cls(public_key.key_id, np.frombuffer(payload, np.uint8).reshape(n, width))
+
+    @classmethod
+    def from_ints(cls, public_key: PublicKey, values: Sequence[int]) -> CiphertextVector:
+        """Return ciphertexts given as integers below n², as ``phe`` has them."""
+        square = int(public_key.n) ** 2
+        if not all(0 <= int(value) < square for value in values):
+            raise CiphertextRejected("expected integers below n²")
+        return cls(public_key.key_id, ints_to_bytes(values, public_key.ciphertext_bytes))
+
+    def to_ints(self) -> list[int]:
+        """Return ciphertexts as integers, for ``phe``."""
+        return [int(value) for value in bytes_to_ints(self.data)]
+
+
+def concatenate(vectors: Sequence[CiphertextVector]) -> CiphertextVector:
+    """Return the rows of vectors of one key, end to end."""
+    if not vectors or any(v.key_id != vectors[0].key_id for v in vectors):
+        raise CiphertextRejected("expected one or more vectors of one key")
+    return CiphertextVector(vectors[0].key_id, np.concatenate([v.data for v in vectors]))
+
+
+class PublicOperations:
+    """What anyone can do with a public key.
+
+    Parameters
+    ----------
+    public_key
+        The key.
+    engine
+        Kernel and cores; the machine's best on all of its cores when left out.
+    """
+
+    def __init__(self, public_key: PublicKey, engine: Engine | None = None) -> None:
+        self.public_key = public_key
+        self.engine = engine or Engine()
+        self.key_id = public_key.key_id
+        self.modulus = self.engine.modulus(mpz(public_key.n) ** 2)
+        self._n = self.modulus.from_ints([public_key.n])
+        self._square = np.frombuffer(
+            int(self.modulus.value).to_bytes(public_key.ciphertext_bytes, "little"), np.uint8
+        )
+
+    def load(self, vector: CiphertextVector) -> Residues:
+        """Check ciphertexts and return them as residues modulo n².
+
+        Raises
+        ------
+        CiphertextRejected
+            Of another key, of another width, not below n², or not invertible.
+        """
+        if vector.key_id != self.key_id:
+            raise CiphertextRejected(
+                f"expected ciphertexts of key {self.key_id.hex()}, got {vector.key_id.hex()}"
+            )
+        width = self.public_key.ciphertext_bytes
+        if vector.data.ndim != 2 or vector.data.shape[1] != width:
+            raise CiphertextRejected(
+                f"expected {width} bytes a ciphertext, got shape {vector.data.shape}"
+            )
+        if not _below(vector.data, self._square):
+            raise CiphertextRejected("expected ciphertexts below n²")
+        residues = self.modulus.load(vector.data)
+        # A product is invertible where every factor is; 0 is not.
+        product = self.modulus.to_ints(self.modulus.product(residues))[0]
+        if gmpy2.gcd(product, self.public_key.n) != 1:
+            raise CiphertextRejected("expected ciphertexts that are invertible modulo n²")
+        return residues
+
+    def store(self, residues: Residues) -> CiphertextVector:
+        """Return residues as they are; what leaves the party goes through :meth:`rerandomise`."""
+        width = self.public_key.ciphertext_bytes
+        data = self.modulus.store(residues)
+        if data.shape[1] < width:
+            data = np.pad(data, ((0, 0), (0, width - data.shape[1])))
+        return CiphertextVector(self.key_id, data)
+
+    def encode(self, plaintexts: Sequence[int]) -> Residues:
+        """Return 1 + m·n mod n², a ciphertext with no protection, of every plaintext.
+
+        Raises
+        ------
+        PlaintextOutOfRange
+            A magnitude is above ``largest_plaintext``.
+        """
+        n, limit = int(self.public_key.n), self.public_key.largest_plaintext
+        if len(plaintexts) and not (min(plaintexts) >= -limit and max(plaintexts) <= limit):
+            raise PlaintextOutOfRange(f"expected plaintexts of at most {limit.bit_length()} bits")
+        data = ints_to_bytes(
+            [m if m >= 0 else n + m for m in plaintexts], self.public_key.plaintext_bytes
+        )
+        products = self.modulus.multiply(self.modulus.load(data), self._n)
+        return self.modulus.add(products, self.modulus.ones(len(plaintexts)))
+
+    def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> CiphertextVector:
+        """Encrypt signed integers, each under an obfuscator of its own.
+
+        Parameters
+        ----------
+        plaintexts
+            Signed integers of magnitude at most ``largest_plaintext``.
+        obfuscators
+            The key holder's, or those of public encryption.
+        """
+        return self.rerandomise(self.encode(plaintexts), obfuscators)
+
+    def rerandomise(
+        self, ciphertexts: Residues | CiphertextVector, obfuscators: Obfuscators
+    ) -> CiphertextVector:
+        """Return the same plaintexts under fresh obfuscators.
+
+        A party that answers the key holder needs
+        :class:`~crypto.obfuscators.UniformObfuscators`: the key holder knows every obfuscator that
+        went into a sum, and only a uniform n-th residue hides which rows were in it.
+        """
+        if obfuscators.key_id != self.key_id:
+            raise CiphertextRejected("expected obfuscators of the ciphertexts' key")
+        if isinstance(ciphertexts, CiphertextVector):
+            ciphertexts = self.load(ciphertexts)
+        fresh = obfuscators.take(len(ciphertexts), self.modulus)
+        return self.store(self.modulus.multiply(ciphertexts, fresh))
+
+    def add(self, a: Residues, b: Residues) -> Residues:
+        """Return ciphertexts of elementwise sums."""
+        return self.modulus.multiply(a, b)
+
+    def scale(self, a: Residues, factor: int) -> Residues:
+        """Return ciphertexts of plaintexts times one signed integer."""
+        if factor < 0:
+            return self.modulus.power(self.negate(a), -factor)
+        return self.modulus.power(a, factor)
+
+    def negate(self, a: Residues) -> Residues:
+        """Return ciphertexts of negated plaintexts: inverses mod n², with one division in all.
+
+        References
+        ----------
+        P. Montgomery, "Speeding the Pollard and elliptic curve methods of factorization", 1987,
+        §10.3.1 (simultaneous inversion).
+        """
+        if len(a) == 0:
+            return a
+        prefix = [a[:1]]
+        for i in range(1, len(a)):
+            prefix.append(self.modulus.multiply(prefix[-1], a[i : i + 1]))
+        total = self.modulus.to_ints(prefix[-1])[0]
+        inverse = self.modulus.from_ints([gmpy2.invert(total, self.modulus.value)])
+        inverses = []
+        for i in range(len(a) - 1, 0, -1):
+            inverses.append(self.modulus.multiply(inverse, prefix[i - 1]))
+            inverse = self.modulus.multiply(inverse, a[i : i + 1])
+        inverses.append(inverse)
+        return np.concatenate(inverses[::-1])
+
+
+class KeyHolder:
+    """What the owner of the private key can do: decrypt, and encrypt through the factors.
+
+    Parameters
+    ----------
+    private_key
+        The key; it stays in this process and its workers.
+    engine
+        Kernel and cores; the machine's best on all of its cores when left out.
+    """
+
+    def __init__(self, private_key: PrivateKey, engine: Engine | None = None) -> None:
+        self.private_key = private_key
+        self.public = PublicOperations(private_key.public_key, engine)
+        p, q = mpz(private_key.p), mpz(private_key.q)
+        self._p, self._q = p, q
+        self._halves = [self.public.engine.modulus(prime**2) for prime in (p, q)]
+        # (n + 1)^(p − 1) = 1 + (p − 1)·n mod p², whose quotient by p is −q mod p.
+        self._scale_p = gmpy2.invert(-q, p)
+        self._scale_q = gmpy2.invert(-p, q)
+        self._q_inverse = gmpy2.invert(q, p)
+
+    def decrypt(self, vector: CiphertextVector) -> list[int]:
+        """Return the signed plaintexts.
+
+        Raises
+        ------
+        CiphertextRejected
+            As :meth:`PublicOperations.load`.
+        PlaintextOutOfRange
+            A sum left the range of plaintexts.
+        """
+        self.public.load(vector)
+        n, limit = mpz(self.private_key.public_key.n), self.private_key.public_key.largest_plaintext
+        powers = []
+        for prime, modulus in zip((self._p, self._q), self._halves, strict=True):
+            raised = modulus.power(modulus.load(vector.data), prime - 1)
+            powers.append(modulus.to_ints(raised))
+        plaintexts = []
+        p, q = self._p, self._q
+        for at_p, at_q in zip(*powers, strict=True):
+            m_p = (at_p - 1) // p * self._scale_p % p
+            m_q = (at_q - 1) // q * self._scale_q % q
+            m = m_q + q * ((m_p - m_q) * self._q_inverse % p)
+            if m > limit:
+                m -= n
+                if m < -limit:
+                    raise PlaintextOutOfRange("a decrypted sum is outside the range of plaintexts")
+            plaintexts.append(int(m))
+        return plaintexts
+
+    def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> CiphertextVector:
+        """See :meth:`PublicOperations.encrypt`."""
+        return self.public.encrypt(plaintexts, obfuscators)
+
+
+def _below(data: NDArray[np.uint8], limit: NDArray[np.uint8]) -> bool:
+    """Return whether every little-endian row is below ``limit``."""
+    undecided = np.arange(len(data))
+    for column in range(data.shape[1] - 1, -1, -1):
+        if len(undecided) == 0:
+            return True
+        here = data[undecided, column]
+        if (here > limit[column]).any():
+            return False
+        undecided = undecided[here == limit[column]]
+    return len(undecided) == 0

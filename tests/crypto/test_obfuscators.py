@@ -1,0 +1,139 @@
+"""Obfuscators: used once, and distributed as they say."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections import Counter
+
+import gmpy2
+import numpy as np
+import pytest
+
+from crypto import modular
+from crypto.modular import Engine
+from crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
+from crypto.paillier import KeyHolder, PrivateKey, PublicKey, generate_private_key
+
+KERNELS = modular.available_kernels()
+FAST = Engine(KERNELS[0], workers=1)
+
+
+@functools.cache
+def private_key(bits):
+    return generate_private_key(bits, insecure_test_key=True)
+
+
+def sources(key, engine=FAST):
+    return [
+        KeyHolderObfuscators(key, engine),
+        PublicObfuscators(key.public_key, engine),
+        UniformObfuscators(key.public_key, engine),
+    ]
+
+
+def integers(source, n):
+    return source._square.to_ints(source.take(n))
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_no_obfuscator_is_given_twice(which):
+    source = sources(private_key(256))[which]
+    source.prepare(70)
+    source.prepare(5)
+    seen = []
+    for n in (3, 40, 50, 1, 0, 7):
+        seen += integers(source, n)
+    assert source.prepared == 0
+    assert len(set(seen)) == len(seen) == 101
+
+
+def test_threads_never_share_an_obfuscator():
+    source = UniformObfuscators(private_key(256).public_key, FAST)
+    source.prepare(300)
+    taken = []
+    threads = [
+        threading.Thread(target=lambda: taken.extend(integers(source, 7))) for _ in range(50)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(taken)) == 350
+
+
+def test_a_forked_child_forgets_what_was_prepared():
+    source = UniformObfuscators(private_key(256).public_key, Engine("gmpy2", workers=1))
+    source.prepare(3)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        values = {int(v) for v in integers(source, 3)}
+        os.write(writer, repr(values).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = eval(os.read(reader, 1 << 16))
+    os.close(reader)
+    os.close(writer)
+    assert len(theirs) == 3
+    assert theirs.isdisjoint(int(v) for v in integers(source, 3))
+
+
+def test_obfuscators_decrypt_to_zero_on_every_kernel():
+    key = private_key(512)
+    for kernel in KERNELS:
+        engine = Engine(kernel, workers=1)
+        who = KeyHolder(key, engine)
+        for source in sources(key, engine):
+            assert who.decrypt(who.public.store(source.take(70))) == [0] * 70
+
+
+def test_a_taker_on_another_kernel_is_refused():
+    source = UniformObfuscators(private_key(256).public_key, Engine("gmpy2", workers=1))
+    compiled = [k for k in KERNELS if k != "gmpy2"]
+    for kernel in compiled:
+        modulus = Engine(kernel, workers=1).modulus(private_key(256).public_key.n ** 2)
+        with pytest.raises(ValueError, match="one kernel"):
+            source.take(1, modulus)
+
+
+def test_short_exponents_below_224_bits_are_refused():
+    key = private_key(1024).public_key
+    with pytest.raises(ValueError, match="at least 224"):
+        PublicObfuscators(key, FAST, short_exponent_bits=160)
+    rows = [
+        len(PublicObfuscators(key, FAST, short_exponent_bits=b)._table.bases) for b in (None, 256)
+    ]
+    assert rows == [64, 32]
+
+
+# 31 − 1 = 2·3·5 and 43 − 1 = 2·3·7: small odd factors, where powers of one base fail.
+TINY = PrivateKey(PublicKey(31 * 43, insecure_test_key=True), 31, 43)
+
+
+@pytest.mark.parametrize("source_class", [KeyHolderObfuscators, UniformObfuscators])
+def test_obfuscators_are_uniform_over_all_nth_residues(source_class):
+    n = TINY.public_key.n
+    residues = {pow(r, n, n * n) for r in range(1, n) if gmpy2.gcd(r, n) == 1}
+    assert len(residues) == 30 * 42
+    key = TINY if source_class is KeyHolderObfuscators else TINY.public_key
+    source = source_class(key, FAST)
+    n_samples = 200 * len(residues)
+    counts = Counter(int(v) for v in integers(source, n_samples))
+    assert set(counts) == residues
+    observed = np.array(list(counts.values()))
+    chi_square = float(((observed - 200.0) ** 2 / 200.0).sum())
+    degrees = len(residues) - 1
+    assert abs(chi_square - degrees) < 8 * np.sqrt(2 * degrees)
+
+
+def test_answers_show_no_jacobi_symbol_of_the_rows_that_were_summed():
+    key = private_key(256)
+    n = key.public_key.n
+    uniform = UniformObfuscators(key.public_key, FAST)
+    symbols = Counter(gmpy2.jacobi(v % n, n) for v in integers(uniform, 400))
+    assert 120 < symbols[1] < 280
+    assert symbols[1] + symbols[-1] == 400
+    public = PublicObfuscators(key.public_key, FAST)
+    assert {gmpy2.jacobi(v % n, n) for v in integers(public, 40)} == {1}
