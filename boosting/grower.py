@@ -53,8 +53,10 @@ class GrownTree:
     gain : ndarray of shape (n_nodes,), float32
     cover : ndarray of shape (n_nodes,), float32
         Sum of hessians over outputs.
+    value : ndarray of shape (n_nodes, n_outputs), float32
+        Leaf values, shrinkage included; 0 at splits.
     weight : ndarray of shape (n_nodes, n_outputs), float32
-        XGBoost's ``base_weights``: unshrunken at splits, shrunken at leaves.
+        XGBoost's ``base_weights``: unshrunken at splits and at the root, shrunken at other leaves.
     """
 
     left: NDArray[np.int32]
@@ -64,6 +66,7 @@ class GrownTree:
     categories: tuple[tuple[int, NDArray[np.int32]], ...]
     gain: NDArray[np.float32]
     cover: NDArray[np.float32]
+    value: NDArray[np.float32]
     weight: NDArray[np.float32]
 
     @property
@@ -90,7 +93,7 @@ class GrownTree:
                 left=self.left,
                 right=right,
                 feature=self.feature,
-                threshold=np.where(is_leaf, self.weight[:, c], thresholds).astype(np.float32),
+                threshold=np.where(is_leaf, self.value[:, c], thresholds).astype(np.float32),
                 default_left=self.default_left,
                 gain=self.gain,
                 cover=self.cover,
@@ -340,40 +343,42 @@ class Grower:
         leaf_scale : Scale or None
             Of ``leaf_sums``.
         """
-        n_nodes = len(self._nodes)
+        left = np.array([n.left for n in self._nodes], dtype=np.int32)
+        leaves = np.flatnonzero(left < 0)
+        covers = [int(n.sums[1::2].sum()) * self._scale.hess for n in self._nodes]
+        cover = np.array(covers, dtype=np.float32)
+        weight = np.stack(self._weights)
+        if leaf_sums is not None:
+            scale = self._scale if leaf_scale is None else leaf_scale
+            bounds = self._bounds(leaves.tolist())
+            weight[leaves] = node_weights(leaf_sums, self._parameters, scale, bounds)
+            cover[leaves] = leaf_sums[:, 1::2].sum(axis=1) * scale.hess
+        value = np.zeros_like(weight)
+        value[leaves] = weight[leaves] * np.float32(self._parameters.eta)
+        weight[leaves[leaves > 0]] = value[leaves[leaves > 0]]
+        splits = sorted(self._taken)
+        if splits:  # weighed again, under their own bounds
+            weight[splits] = self._weigh(splits)
         out = GrownTree(
-            left=np.array([n.left for n in self._nodes], dtype=np.int32),
-            feature=np.zeros(n_nodes, dtype=np.int32),
-            bin=np.zeros(n_nodes, dtype=np.int32),
-            default_left=np.zeros(n_nodes, dtype=np.bool_),
+            left=left,
+            feature=np.zeros(left.shape[0], dtype=np.int32),
+            bin=np.zeros(left.shape[0], dtype=np.int32),
+            default_left=np.zeros(left.shape[0], dtype=np.bool_),
             categories=tuple(
                 (node, codes)
                 for node, (f, p) in sorted(self._taken.items())
                 if (codes := f.categories[p]) is not None
             ),
-            gain=np.zeros(n_nodes, dtype=np.float32),
-            cover=np.array(
-                [int(n.sums[1::2].sum()) * self._scale.hess for n in self._nodes],
-                dtype=np.float32,
-            ),
-            weight=np.stack(self._weights) * np.float32(self._parameters.eta),
+            gain=np.zeros(left.shape[0], dtype=np.float32),
+            cover=cover,
+            value=value,
+            weight=weight,
         )
         for node, (found, position) in self._taken.items():
             out.feature[node] = found.feature[position]
             out.bin[node] = found.bin[position]
             out.default_left[node] = found.default_left[position]
             out.gain[node] = found.gain[position]
-        split = sorted(self._taken)
-        if split:
-            out.weight[split] = self._weigh(split)
-        if leaf_sums is not None:
-            scale = self._scale if leaf_scale is None else leaf_scale
-            leaves = out.leaves
-            bounds = self._bounds(leaves.tolist())
-            out.weight[leaves] = node_weights(
-                leaf_sums, self._parameters, scale, bounds
-            ) * np.float32(self._parameters.eta)
-            out.cover[leaves] = leaf_sums[:, 1::2].sum(axis=1) * scale.hess
         self.request = ()
         return out
 

@@ -52,12 +52,12 @@ class Table:
         columns = np.array(groups, dtype=np.int64)
         if partition.order.shape[0] == self.margins.shape[0]:
             starts, stops = partition.spans([int(node) for node in leaves])
-            _add_by_span(partition.order, starts, stops, tree.weight[leaves], columns, self.margins)
+            _add_by_span(partition.order, starts, stops, tree.value[leaves], columns, self.margins)
             return
         _add_by_route(
             self.binned.by_row,
             *_routing_table(tree, self.binned.n_bins),
-            tree.weight,
+            tree.value,
             columns,
             self.margins,
         )
