@@ -1,18 +1,36 @@
-"""Curve25519 arithmetic in batches: the pure-Python kernel, the native one, and the choice."""
+"""What batches of curve arithmetic look like, and the choice of the kernel that does them.
+
+Three kernels give identical bytes. ``ifma`` is C on AVX-512 IFMA, eight elements at a time;
+``portable`` is C on 64-bit words; ``python`` needs no compiler. A kernel names a number of workers
+too: threads for the C kernels, which let other threads run, worker processes for Python's.
+
+Values cross a kernel's boundary as bytes; what it keeps between two calls (rows, sums) is opaque.
+A ciphertext row is three ristretto255 encodings, 96 bytes.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-from typing import Protocol
+import functools
+from typing import Literal, Protocol
 
-from crypto import curve25519
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.modular import usable_cores
+
+ROW_BYTES = 96
+SCALAR_BYTES = 32
+MOST_VALUE_BITS = 40
+"""Plaintexts and their sums lie within ±2^40."""
+
+KernelName = Literal["ifma", "portable", "python"]
 
 
 class PsiKernel(Protocol):
-    """What private set intersection needs of a kernel; all kernels give identical bytes."""
+    """What private set intersection needs of a kernel."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> KernelName:
         """Name of the kernel, for reports."""
         ...
 
@@ -25,31 +43,116 @@ class PsiKernel(Protocol):
         ...
 
 
-class PythonCurve:
-    """Curve arithmetic with gmpy2 and the `cryptography` package.
+class Sums(Protocol):
+    """Sums of ciphertext rows, not yet encoded."""
 
-    Parameters
-    ----------
-    executor : Executor, optional
-        A *process* pool over whose workers batches are cut: this kernel holds the GIL.
-    n_workers : int
-        Parts that a batch is cut into.
+    def __len__(self) -> int:
+        """Count the sums."""
+        ...
+
+    def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> Sums:
+        """Give sum s over ``index[starts[s]:starts[s + 1]]``; ~i stands for minus sum i."""
+        ...
+
+    def append(self, others: Sums) -> Sums:
+        """Give these sums followed by others of the same kernel."""
+        ...
+
+    def encode(self) -> bytes:
+        """Encode the sums as they are: 96 bytes each, canonical, *not* re-randomised."""
+        ...
+
+
+class Rows(Protocol):
+    """Decoded, validated ciphertext rows."""
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        ...
+
+    def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> Sums:
+        """Give sum s of the rows ``index[starts[s]:starts[s + 1]]``; of none, zero's encryption."""
+        ...
+
+
+class Masker(Protocol):
+    """Encryption under one public key, with its tables."""
+
+    def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
+        """Encrypt rows; 32 secret uniform bytes a row, of which 252 bits count."""
+        ...
+
+    def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
+        """Add fresh encryptions of zero and encode; 32 secret uniform bytes a sum."""
+        ...
+
+
+class Opener(Protocol):
+    """Decryption under one private key, with the table of logarithms."""
+
+    def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
+        """Give (n, 2) values; ``NOT_FOUND`` where one lies outside of the range.
+
+        Raises `InvalidPoint` with the first bad row.
+        """
+        ...
+
+
+class CurveKernel(PsiKernel, Protocol):
+    """Everything: intersection and EC-ElGamal."""
+
+    def load(self, ciphertexts: bytes) -> Rows:
+        """Decode and validate ciphertext rows; `InvalidPoint` with the first bad one."""
+        ...
+
+    def masker(self, p1: bytes, p2: bytes) -> Masker:
+        """Build the tables of a public key."""
+        ...
+
+    def opener(self, x1: int, x2: int, limit: int) -> Opener:
+        """Build what decrypting values within ±limit takes."""
+        ...
+
+
+NOT_FOUND = int(np.iinfo(np.int64).min)
+
+
+@functools.cache
+def available_kernels() -> tuple[KernelName, ...]:
+    """Give the kernels that run on this machine, fastest first."""
+    try:
+        from crypto.native import _curve
+    except ImportError:
+        return ("python",)
+    return ("ifma", "portable", "python") if _curve.cpu_has_ifma() else ("portable", "python")
+
+
+def curve_kernel(name: KernelName | None = None, workers: int | None = None) -> CurveKernel:
+    """Give a kernel, by default the fastest of this machine on all its cores.
+
+    Raises
+    ------
+    ValueError
+        If the kernel does not run here.
     """
+    names = available_kernels()
+    if name is None:
+        name = names[0]
+    if name not in names:
+        raise ValueError(f"kernel {name!r} does not run here, expected one of {names}")
+    if workers is None:
+        workers = usable_cores()
+    if workers < 1:
+        raise ValueError(f"expected at least one worker, got {workers}")
+    if name == "python":
+        from crypto.curve_python import PythonCurve
 
-    name = "python"
+        return PythonCurve(workers)
+    from crypto.curve_native import NativeCurve
 
-    def __init__(self, executor: Executor | None = None, n_workers: int = 1) -> None:
-        self._executor, self._n_workers = executor, n_workers
-
-    def map_to_curve(self, uniform: bytes) -> bytes:
-        """See :func:`crypto.curve25519.map_to_curve`."""
-        return curve25519.map_to_curve(uniform)
-
-    def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        """See :func:`crypto.curve25519.multiply_u`."""
-        return curve25519.multiply_u(points, scalar)
+    return NativeCurve(name == "ifma", workers)
 
 
-def default_kernel() -> PsiKernel:
-    """Give the fastest kernel that this machine has."""
-    return PythonCurve()
+def discrete_log_bits(limit: int, most: int) -> int:
+    """Choose the bits of a table of baby steps for logarithms within ±limit, at most `most`."""
+    return max(8, min(most, (2 * limit).bit_length() // 2 + 2))

@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto.curve25519 import InvalidPoint, hash_uniform
-from crypto.curve_kernels import PsiKernel, default_kernel
+from crypto.curve_kernels import PsiKernel, curve_kernel
 
 DST = b"HEDGEROW-V01-PSI-with-curve25519_XMD:SHA-512_ELL2_NU_"
 POINT_BYTES = 32
@@ -296,7 +296,7 @@ class PsiParty:
             raise ValueError(f"a session of at most 65535 bytes expected, got {len(session)}")
         self._name, self._roster, self._leader = name, tuple(roster), roster[0]
         self._policy = policy if policy is not None else PsiPolicy()
-        self._kernel = kernel if kernel is not None else default_kernel()
+        self._kernel = kernel if kernel is not None else curve_kernel()
         self._session = session
         self._own = distinct_ids(ids)
         self._sizes: dict[str, int] = {}

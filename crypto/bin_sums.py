@@ -1,0 +1,198 @@
+"""Which rows to add up for the histograms of many features, with as few additions as possible.
+
+A histogram of ciphertexts wants, for every feature and bin, the sum of the rows in that bin: one
+addition a row and feature. Two facts save most of them, whatever the ciphertext scheme:
+
+* **joint cells**: features whose bins have few combinations are summed once by combination, and
+  each feature's bins are sums of cells. A group of m features costs n row additions, not m·n;
+* **the fullest cell** of a group is the node's total minus the group's other cells, so its rows
+  need not be added at all.
+
+The plan holds indices only, so it works for anything that can be added and subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bins = NDArray[np.uint8] | NDArray[np.uint16]
+
+_WORTH_JOINING = 2
+"""How many row additions an addition of cells may cost, when joining is decided."""
+_WORTH_DERIVING = 4
+"""The same for the subtraction that derives the fullest cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Sums over runs of an index: sum s is over ``index[starts[s]:starts[s + 1]]``.
+
+    In the index of points, ``~i`` stands for minus point i.
+    """
+
+    index: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Count the sums."""
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BinSumPlan:
+    """The additions of one node's histograms.
+
+    Parameters
+    ----------
+    rows : Segments
+        First: sums of rows; these are points 0, 1, ...
+    derived : Segments
+        Then: the total, and with it each group's fullest cell; further points, in this order. The
+        total comes alone in `total`, since the derived cells stand on it.
+    total : Segments
+        One sum of points, the node's total; it is the point after those of `rows`.
+    bins : Segments
+        Last: one sum of points for each feature and bin, feature by feature.
+    shape : tuple of int
+        (n_features, n_bins).
+    """
+
+    rows: Segments
+    total: Segments
+    derived: Segments
+    bins: Segments
+    shape: tuple[int, int]
+
+    @property
+    def n_row_additions(self) -> int:
+        """Count the additions of rows; without the savings it is rows · features."""
+        return len(self.rows.index)
+
+
+def _segments(parts: Sequence[NDArray[np.int64]]) -> Segments:
+    lengths = np.fromiter((len(part) for part in parts), np.int64, len(parts))
+    index = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return Segments(index.astype(np.int64), np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def _group(n_rows: int, n_used: NDArray[np.int64], joint: bool) -> list[list[int]]:
+    """Put features into groups whose joint cells are few against the rows.
+
+    Features with few used bins go together; with `joint` off every feature is alone.
+    """
+    if not joint:
+        return [[feature] for feature in range(len(n_used))]
+    groups: list[list[int]] = []
+    cells = 1
+    for feature in np.argsort(n_used, kind="stable").tolist():
+        used = int(n_used[feature])
+        if groups:
+            larger = len(groups[-1]) + 1
+            if larger * cells * used * _WORTH_JOINING <= n_rows:
+                groups[-1].append(feature)
+                cells *= used
+                continue
+        groups.append([feature])
+        cells = used
+    return groups
+
+
+def plan_bin_sums(
+    bins: Bins,
+    n_bins: int,
+    members: NDArray[np.int64] | None = None,
+    *,
+    joint: bool = True,
+    derive: bool = True,
+) -> BinSumPlan:
+    """Plan the histograms of one node.
+
+    Parameters
+    ----------
+    bins : ndarray of shape (n_rows, n_features), uint8 or uint16
+        Bin of every row and feature, below `n_bins`.
+    n_bins : int
+        Bins a feature.
+    members : ndarray of shape (n_members,), int64, optional
+        Rows of the node; all by default.
+    joint, derive : bool
+        Whether to use joint cells, and to derive fullest cells.
+
+    Raises
+    ------
+    ValueError
+        If the bins have another shape or type, or one is not below `n_bins`.
+    """
+    if bins.ndim != 2 or bins.dtype not in (np.uint8, np.uint16):
+        raise ValueError(
+            f"bins of shape (n_rows, n_features), uint8 or uint16, expected; "
+            f"got {bins.shape}, {bins.dtype}"
+        )
+    rows = np.arange(len(bins)) if members is None else np.asarray(members, np.int64)
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(bins)):
+        raise ValueError(f"members: rows 0 to {len(bins) - 1} expected")
+    n, n_features = len(rows), bins.shape[1]
+    columns = np.ascontiguousarray(bins[rows].T if members is not None else bins.T)
+    if n and n_features and int(columns.max()) >= n_bins:
+        raise ValueError(f"bins: {n_bins} bins a feature expected, one is numbered above")
+    counts = [np.bincount(column, minlength=n_bins) for column in columns]
+    used = [np.flatnonzero(count) for count in counts]
+    n_used = np.fromiter((len(u) for u in used), np.int64, n_features)
+
+    row_parts: list[NDArray[np.int64]] = []
+    total = np.empty(0, np.int64)
+    derived_cells: list[NDArray[np.int64]] = []
+    bin_parts: list[list[NDArray[np.int64]]] = [
+        [np.empty(0, np.int64)] * n_bins for _ in range(n_features)
+    ]
+    pending: list[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]] = []
+    for at, group in enumerate(_group(n, n_used, joint) if n else []):
+        cell = np.zeros(n, np.uint32)
+        for feature in group:
+            compact = np.zeros(n_bins, np.uint32)
+            compact[used[feature]] = np.arange(len(used[feature]))
+            cell *= np.uint32(len(used[feature]))
+            cell += compact[columns[feature]]
+        n_cells = int(np.prod(n_used[group]))
+        # numpy sorts 16-bit keys by radix
+        order = np.argsort(cell.astype(np.uint16) if n_cells <= 1 << 16 else cell, kind="stable")
+        sizes = np.bincount(cell, minlength=n_cells)
+        ends = np.cumsum(sizes)
+        filled = np.flatnonzero(sizes)
+        points = np.full(n_cells, -1, np.int64)
+        fullest = int(np.argmax(sizes))
+        skip = derive and at > 0 and sizes[fullest] > _WORTH_DERIVING * len(filled)
+        for number in filled.tolist():
+            if skip and number == fullest:
+                continue
+            points[number] = len(row_parts)
+            row_parts.append(rows[order[ends[number] - sizes[number] : ends[number]]])
+        if at == 0:
+            total = points[filled]
+        if skip:
+            derived_cells.append(points[filled[filled != fullest]])
+            points[fullest] = -2 - (len(derived_cells) - 1)
+        pending.append((group, filled, points))
+    n_sums = len(row_parts)
+    for group, filled, points in pending:
+        # derived cells come after the row sums and the total
+        resolved = np.where(points < -1, n_sums - 1 - points, points)
+        stride = int(np.prod(n_used[group]))
+        for feature in group:
+            stride //= int(n_used[feature])
+            digit = filled // stride % int(n_used[feature])
+            for i, number in enumerate(used[feature].tolist()):
+                bin_parts[feature][number] = resolved[filled[digit == i]]
+    return BinSumPlan(
+        rows=_segments(row_parts),
+        total=_segments([total]),
+        derived=_segments(
+            [np.concatenate([np.array([n_sums]), ~cells]) for cells in derived_cells]
+        ),
+        bins=_segments([part for feature in bin_parts for part in feature]),
+        shape=(n_features, n_bins),
+    )
