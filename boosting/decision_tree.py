@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,7 +241,8 @@ def _codes_right(cut: Cut, schema: Schema) -> NDArray[np.int32]:
     categories = schema.features[cut.feature].categories or ()
     assert cut.left_codes is not None, "a numeric split has no codes"
     right = [code for code in range(len(categories)) if code not in cut.left_codes]
-    return np.array(right, dtype=np.int32)
+    # XGBoost refuses an empty set: name a code that no row has.
+    return np.array(right or [len(categories)], dtype=np.int32)
 
 
 def _question(cut: Cut, schema: Schema) -> str:
@@ -440,10 +440,7 @@ def cross_validate(
     return scores
 
 
-Direction = Literal["greater", "less"]
-
-
-def best_depth(scores: NDArray[np.float64], depths: range, better: Direction) -> int:
+def best_depth(scores: NDArray[np.float64], depths: range, *, higher_is_better: bool) -> int:
     """Return the depth with the best mean score, the smallest of equal ones."""
     mean = scores.mean(axis=1)
-    return depths[int(np.argmax(mean) if better == "greater" else np.argmin(mean))]
+    return depths[int(np.argmax(mean) if higher_is_better else np.argmin(mean))]

@@ -60,6 +60,11 @@ RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
 _MODULES: dict[str, str] = {
     # payload type -> module of services.wire that holds its codec in CODECS
+    "boosting.strategies.fedga.Comparison": "services.wire.structures",
+    "boosting.strategies.fedga.DepthVote": "services.wire.structures",
+    "boosting.strategies.fedga.Proposal": "services.wire.structures",
+    "boosting.strategies.fedga.Scores": "services.wire.structures",
+    "boosting.strategies.fedga.Standing": "services.wire.structures",
 }
 """Where each payload's codec is; keys are ``module.TypeName``."""
 

@@ -219,28 +219,180 @@ class FedGa(_message.Message):
 
     GENERATIONS_FIELD_NUMBER: _builtins.int
     POPULATION_FIELD_NUMBER: _builtins.int
+    MIN_DEPTH_FIELD_NUMBER: _builtins.int
+    MAX_DEPTH_FIELD_NUMBER: _builtins.int
+    FOLDS_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_FIELD_NUMBER: _builtins.int
+    CROSSOVER_RATE_FIELD_NUMBER: _builtins.int
+    MUTATION_RATE_FIELD_NUMBER: _builtins.int
+    FLIP_SHARE_FIELD_NUMBER: _builtins.int
+    SWAP_SHARE_FIELD_NUMBER: _builtins.int
+    LEAF_SHARE_FIELD_NUMBER: _builtins.int
+    EPSILON_ROWS_FIELD_NUMBER: _builtins.int
+    VALIDATION_SHARE_FIELD_NUMBER: _builtins.int
+    NOISE_LIMIT_FIELD_NUMBER: _builtins.int
+    COMPLEXITY_LIMIT_FIELD_NUMBER: _builtins.int
+    DISTINCT_LIMIT_FIELD_NUMBER: _builtins.int
+    PARTICIPATION_FIELD_NUMBER: _builtins.int
+    PATIENCE_FIELD_NUMBER: _builtins.int
+    MIN_LEAF_FIELD_NUMBER: _builtins.int
+    RESCORE_PARENTS_FIELD_NUMBER: _builtins.int
+    CATEGORICAL_ORDER_FIELD_NUMBER: _builtins.int
     generations: _builtins.int
     """Generations."""
     population: _builtins.int
     """Structures in the population."""
+    min_depth: _builtins.int
+    """Least depth tried in cross-validation."""
+    max_depth: _builtins.int
+    """Largest depth tried in cross-validation."""
+    folds: _builtins.int
+    """Folds of the cross-validation."""
+    tournament: _builtins.int
+    """Structures drawn for a tournament."""
+    crossover_rate: _builtins.float
+    """Chance of a pair to be crossed."""
+    mutation_rate: _builtins.float
+    """Chance of a child to be mutated."""
+    flip_share: _builtins.float
+    """Genes that a node flip changes, as a share."""
+    swap_share: _builtins.float
+    """Exchanges of a node swap, as a share of the genes."""
+    leaf_share: _builtins.float
+    """Share of leaves in random structures."""
+    epsilon_rows: _builtins.float
+    """Privacy budget of the row count."""
+    validation_share: _builtins.float
+    """Share of rows that score instead of fit, where regressions vote for that."""
+    noise_limit: _builtins.float
+    """Variation between folds below which a silo votes for all rows."""
+    complexity_limit: _builtins.float
+    """Variation between depths above which a silo votes for all rows."""
+    distinct_limit: _builtins.float
+    """Share of distinct labels above which a silo votes for elitism."""
+    participation: _builtins.float
+    """Share of silos drawn for each generation."""
+    patience: _builtins.int
+    """Generations without a better structure that end the search; 0 is never."""
+    min_leaf: _builtins.int
+    """Least rows on either side of a split."""
+    rescore_parents: _builtins.bool
+    """Whether parents are scored again with each brood."""
+    categorical_order: _builtins.str
+    """target or ordinal."""
     def __init__(
         self,
         *,
         generations: _builtins.int | None = ...,
         population: _builtins.int | None = ...,
+        min_depth: _builtins.int | None = ...,
+        max_depth: _builtins.int | None = ...,
+        folds: _builtins.int | None = ...,
+        tournament: _builtins.int | None = ...,
+        crossover_rate: _builtins.float | None = ...,
+        mutation_rate: _builtins.float | None = ...,
+        flip_share: _builtins.float | None = ...,
+        swap_share: _builtins.float | None = ...,
+        leaf_share: _builtins.float | None = ...,
+        epsilon_rows: _builtins.float | None = ...,
+        validation_share: _builtins.float | None = ...,
+        noise_limit: _builtins.float | None = ...,
+        complexity_limit: _builtins.float | None = ...,
+        distinct_limit: _builtins.float | None = ...,
+        participation: _builtins.float | None = ...,
+        patience: _builtins.int | None = ...,
+        min_leaf: _builtins.int | None = ...,
+        rescore_parents: _builtins.bool | None = ...,
+        categorical_order: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_generations", b"_generations", "_population", b"_population", "generations", b"generations", "population", b"population"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generations", b"_generations", "_population", b"_population", "generations", b"generations", "population", b"population"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__categorical_order: _TypeAlias = _typing.Literal["categorical_order"]  # noqa: Y015
+    _WhichOneofArgType__categorical_order: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order"]  # noqa: Y015
+    _WhichOneofReturnType__complexity_limit: _TypeAlias = _typing.Literal["complexity_limit"]  # noqa: Y015
+    _WhichOneofArgType__complexity_limit: _TypeAlias = _typing.Literal["_complexity_limit", b"_complexity_limit"]  # noqa: Y015
+    _WhichOneofReturnType__crossover_rate: _TypeAlias = _typing.Literal["crossover_rate"]  # noqa: Y015
+    _WhichOneofArgType__crossover_rate: _TypeAlias = _typing.Literal["_crossover_rate", b"_crossover_rate"]  # noqa: Y015
+    _WhichOneofReturnType__distinct_limit: _TypeAlias = _typing.Literal["distinct_limit"]  # noqa: Y015
+    _WhichOneofArgType__distinct_limit: _TypeAlias = _typing.Literal["_distinct_limit", b"_distinct_limit"]  # noqa: Y015
+    _WhichOneofReturnType__epsilon_rows: _TypeAlias = _typing.Literal["epsilon_rows"]  # noqa: Y015
+    _WhichOneofArgType__epsilon_rows: _TypeAlias = _typing.Literal["_epsilon_rows", b"_epsilon_rows"]  # noqa: Y015
+    _WhichOneofReturnType__flip_share: _TypeAlias = _typing.Literal["flip_share"]  # noqa: Y015
+    _WhichOneofArgType__flip_share: _TypeAlias = _typing.Literal["_flip_share", b"_flip_share"]  # noqa: Y015
+    _WhichOneofReturnType__folds: _TypeAlias = _typing.Literal["folds"]  # noqa: Y015
+    _WhichOneofArgType__folds: _TypeAlias = _typing.Literal["_folds", b"_folds"]  # noqa: Y015
     _WhichOneofReturnType__generations: _TypeAlias = _typing.Literal["generations"]  # noqa: Y015
     _WhichOneofArgType__generations: _TypeAlias = _typing.Literal["_generations", b"_generations"]  # noqa: Y015
+    _WhichOneofReturnType__leaf_share: _TypeAlias = _typing.Literal["leaf_share"]  # noqa: Y015
+    _WhichOneofArgType__leaf_share: _TypeAlias = _typing.Literal["_leaf_share", b"_leaf_share"]  # noqa: Y015
+    _WhichOneofReturnType__max_depth: _TypeAlias = _typing.Literal["max_depth"]  # noqa: Y015
+    _WhichOneofArgType__max_depth: _TypeAlias = _typing.Literal["_max_depth", b"_max_depth"]  # noqa: Y015
+    _WhichOneofReturnType__min_depth: _TypeAlias = _typing.Literal["min_depth"]  # noqa: Y015
+    _WhichOneofArgType__min_depth: _TypeAlias = _typing.Literal["_min_depth", b"_min_depth"]  # noqa: Y015
+    _WhichOneofReturnType__min_leaf: _TypeAlias = _typing.Literal["min_leaf"]  # noqa: Y015
+    _WhichOneofArgType__min_leaf: _TypeAlias = _typing.Literal["_min_leaf", b"_min_leaf"]  # noqa: Y015
+    _WhichOneofReturnType__mutation_rate: _TypeAlias = _typing.Literal["mutation_rate"]  # noqa: Y015
+    _WhichOneofArgType__mutation_rate: _TypeAlias = _typing.Literal["_mutation_rate", b"_mutation_rate"]  # noqa: Y015
+    _WhichOneofReturnType__noise_limit: _TypeAlias = _typing.Literal["noise_limit"]  # noqa: Y015
+    _WhichOneofArgType__noise_limit: _TypeAlias = _typing.Literal["_noise_limit", b"_noise_limit"]  # noqa: Y015
+    _WhichOneofReturnType__participation: _TypeAlias = _typing.Literal["participation"]  # noqa: Y015
+    _WhichOneofArgType__participation: _TypeAlias = _typing.Literal["_participation", b"_participation"]  # noqa: Y015
+    _WhichOneofReturnType__patience: _TypeAlias = _typing.Literal["patience"]  # noqa: Y015
+    _WhichOneofArgType__patience: _TypeAlias = _typing.Literal["_patience", b"_patience"]  # noqa: Y015
     _WhichOneofReturnType__population: _TypeAlias = _typing.Literal["population"]  # noqa: Y015
     _WhichOneofArgType__population: _TypeAlias = _typing.Literal["_population", b"_population"]  # noqa: Y015
+    _WhichOneofReturnType__rescore_parents: _TypeAlias = _typing.Literal["rescore_parents"]  # noqa: Y015
+    _WhichOneofArgType__rescore_parents: _TypeAlias = _typing.Literal["_rescore_parents", b"_rescore_parents"]  # noqa: Y015
+    _WhichOneofReturnType__swap_share: _TypeAlias = _typing.Literal["swap_share"]  # noqa: Y015
+    _WhichOneofArgType__swap_share: _TypeAlias = _typing.Literal["_swap_share", b"_swap_share"]  # noqa: Y015
+    _WhichOneofReturnType__tournament: _TypeAlias = _typing.Literal["tournament"]  # noqa: Y015
+    _WhichOneofArgType__tournament: _TypeAlias = _typing.Literal["_tournament", b"_tournament"]  # noqa: Y015
+    _WhichOneofReturnType__validation_share: _TypeAlias = _typing.Literal["validation_share"]  # noqa: Y015
+    _WhichOneofArgType__validation_share: _TypeAlias = _typing.Literal["_validation_share", b"_validation_share"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__categorical_order) -> _WhichOneofReturnType__categorical_order | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__complexity_limit) -> _WhichOneofReturnType__complexity_limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__crossover_rate) -> _WhichOneofReturnType__crossover_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__distinct_limit) -> _WhichOneofReturnType__distinct_limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon_rows) -> _WhichOneofReturnType__epsilon_rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__flip_share) -> _WhichOneofReturnType__flip_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__folds) -> _WhichOneofReturnType__folds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generations) -> _WhichOneofReturnType__generations | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leaf_share) -> _WhichOneofReturnType__leaf_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_depth) -> _WhichOneofReturnType__max_depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_depth) -> _WhichOneofReturnType__min_depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_leaf) -> _WhichOneofReturnType__min_leaf | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_rate) -> _WhichOneofReturnType__mutation_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__noise_limit) -> _WhichOneofReturnType__noise_limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__participation) -> _WhichOneofReturnType__participation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__patience) -> _WhichOneofReturnType__patience | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__population) -> _WhichOneofReturnType__population | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rescore_parents) -> _WhichOneofReturnType__rescore_parents | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__swap_share) -> _WhichOneofReturnType__swap_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament) -> _WhichOneofReturnType__tournament | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__validation_share) -> _WhichOneofReturnType__validation_share | None: ...
 
 Global___FedGa: _TypeAlias = FedGa  # noqa: Y015
 
@@ -252,28 +404,76 @@ class DpTree(_message.Message):
 
     EPSILON_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
+    BINS_FIELD_NUMBER: _builtins.int
+    HONEST_FIELD_NUMBER: _builtins.int
+    SECURE_FIELD_NUMBER: _builtins.int
+    BINNING_FIELD_NUMBER: _builtins.int
+    BINNING_SHARE_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
     epsilon: _builtins.float
     """Privacy budget; has no default."""
     depth: _builtins.int
     """Depth of the tree."""
+    bins: _builtins.int
+    """Bins of a numeric feature."""
+    honest: _builtins.int
+    """Silos that keep their part of the noise secret; 0 is all of the roster."""
+    secure: _builtins.bool
+    """Whether sums are masked; without it each silo adds the whole noise."""
+    binning: _builtins.str
+    """private or quantile."""
+    binning_share: _builtins.float
+    """Share of the budget that private bin edges spend."""
+    query: _builtins.str
+    """histogram or candidates."""
     def __init__(
         self,
         *,
         epsilon: _builtins.float | None = ...,
         depth: _builtins.int | None = ...,
+        bins: _builtins.int | None = ...,
+        honest: _builtins.int | None = ...,
+        secure: _builtins.bool | None = ...,
+        binning: _builtins.str | None = ...,
+        binning_share: _builtins.float | None = ...,
+        query: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_epsilon", b"_epsilon", "depth", b"depth", "epsilon", b"epsilon"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_share", b"_binning_share", "_bins", b"_bins", "_depth", b"_depth", "_epsilon", b"_epsilon", "_honest", b"_honest", "_query", b"_query", "_secure", b"_secure", "binning", b"binning", "binning_share", b"binning_share", "bins", b"bins", "depth", b"depth", "epsilon", b"epsilon", "honest", b"honest", "query", b"query", "secure", b"secure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_epsilon", b"_epsilon", "depth", b"depth", "epsilon", b"epsilon"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_share", b"_binning_share", "_bins", b"_bins", "_depth", b"_depth", "_epsilon", b"_epsilon", "_honest", b"_honest", "_query", b"_query", "_secure", b"_secure", "binning", b"binning", "binning_share", b"binning_share", "bins", b"bins", "depth", b"depth", "epsilon", b"epsilon", "honest", b"honest", "query", b"query", "secure", b"secure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
+    _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
+    _WhichOneofReturnType__binning_share: _TypeAlias = _typing.Literal["binning_share"]  # noqa: Y015
+    _WhichOneofArgType__binning_share: _TypeAlias = _typing.Literal["_binning_share", b"_binning_share"]  # noqa: Y015
+    _WhichOneofReturnType__bins: _TypeAlias = _typing.Literal["bins"]  # noqa: Y015
+    _WhichOneofArgType__bins: _TypeAlias = _typing.Literal["_bins", b"_bins"]  # noqa: Y015
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
     _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
     _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__honest: _TypeAlias = _typing.Literal["honest"]  # noqa: Y015
+    _WhichOneofArgType__honest: _TypeAlias = _typing.Literal["_honest", b"_honest"]  # noqa: Y015
+    _WhichOneofReturnType__query: _TypeAlias = _typing.Literal["query"]  # noqa: Y015
+    _WhichOneofArgType__query: _TypeAlias = _typing.Literal["_query", b"_query"]  # noqa: Y015
+    _WhichOneofReturnType__secure: _TypeAlias = _typing.Literal["secure"]  # noqa: Y015
+    _WhichOneofArgType__secure: _TypeAlias = _typing.Literal["_secure", b"_secure"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__binning) -> _WhichOneofReturnType__binning | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__binning_share) -> _WhichOneofReturnType__binning_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bins) -> _WhichOneofReturnType__bins | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__depth) -> _WhichOneofReturnType__depth | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__honest) -> _WhichOneofReturnType__honest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__query) -> _WhichOneofReturnType__query | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__secure) -> _WhichOneofReturnType__secure | None: ...
 
 Global___DpTree: _TypeAlias = DpTree  # noqa: Y015
 

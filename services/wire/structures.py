@@ -1,0 +1,126 @@
+"""Structures, their scores and the votes about them, as named arrays.
+
+A gene travels as one byte, feature index plus one and 0 for a leaf, where all indices are below
+255; else as two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from hedgerow.federation.v1 import tensor_pb2
+from numpy.typing import NDArray
+
+from boosting.genetics import Genes
+from boosting.ports import OfferRejected
+from boosting.strategies.fedga import Comparison, DepthVote, Phase, Proposal, Scores, Standing
+from services.wire import Codec
+from services.wire.arrays import decode_arrays, encode_arrays, require
+
+Blocks = Iterator[tensor_pb2.TensorBlock]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def _pack_genes(genes: Genes) -> NDArray[Any]:
+    shifted = genes.astype(np.int32) + 1
+    return shifted.astype(np.uint8 if shifted.max(initial=0) < 256 else np.uint16)
+
+
+def _unpack_genes(arrays: Arrays, name: str, ndim: int) -> Genes:
+    packed = arrays.get(name)
+    if packed is None or packed.dtype.str not in ("|u1", "<u2") or packed.ndim != ndim:
+        raise OfferRejected(f"array {name!r}: expected {ndim}-dimensional genes")
+    if packed.max(initial=0) > np.iinfo(np.int16).max:
+        raise OfferRejected(f"array {name!r}: a gene is out of range")
+    return (packed.astype(np.int32) - 1).astype(np.int16)
+
+
+def _integers(arrays: Arrays, name: str, count: int) -> list[int]:
+    values = require(arrays, name, "<i8", 1)
+    if values.shape[0] != count:
+        raise OfferRejected(f"array {name!r}: expected {count} numbers, {values.shape[0]} came")
+    numbers: list[int] = values.tolist()
+    return numbers
+
+
+def _numbers(*values: int) -> NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)
+
+
+def _encode_standing(payload: Standing) -> Blocks:
+    state = (payload.phase, payload.round, payload.depth, payload.active, payload.full)
+    return encode_arrays(
+        {"state": _numbers(*map(int, state)), "genes": _pack_genes(payload.structures)}
+    )
+
+
+def _decode_standing(blocks: Iterable[tensor_pb2.TensorBlock]) -> Standing:
+    arrays = decode_arrays(blocks)
+    phase, of_round, depth, active, full = _integers(arrays, "state", 5)
+    if phase not in list(Phase) or of_round < 0 or depth < 0:
+        raise OfferRejected("standing: phase, round or depth out of range")
+    structures = _unpack_genes(arrays, "genes", 2)
+    return Standing(Phase(phase), of_round, depth, bool(active), bool(full), structures)
+
+
+def _encode_vote(payload: DepthVote) -> Blocks:
+    return encode_arrays({"vote": _numbers(payload.depth, payload.rows)})
+
+
+def _decode_vote(blocks: Iterable[tensor_pb2.TensorBlock]) -> DepthVote:
+    depth, rows = _integers(decode_arrays(blocks), "vote", 2)
+    return DepthVote(depth, rows)
+
+
+def _encode_proposal(payload: Proposal) -> Blocks:
+    return encode_arrays(
+        {
+            "genes": _pack_genes(payload.structure),
+            "votes": _numbers(int(payload.full), int(payload.elite)),
+        }
+    )
+
+
+def _decode_proposal(blocks: Iterable[tensor_pb2.TensorBlock]) -> Proposal:
+    arrays = decode_arrays(blocks)
+    full, elite = _integers(arrays, "votes", 2)
+    return Proposal(_unpack_genes(arrays, "genes", 1), bool(full), bool(elite))
+
+
+def _encode_scores(payload: Scores) -> Blocks:
+    arrays: dict[str, NDArray[Any]] = {"thousandths": payload.thousandths}
+    if payload.rows:
+        arrays |= {"rows": _numbers(payload.rows), "genes": _pack_genes(payload.structure)}
+    return encode_arrays(arrays)
+
+
+def _decode_scores(blocks: Iterable[tensor_pb2.TensorBlock]) -> Scores:
+    arrays = decode_arrays(blocks)
+    thousandths = require(arrays, "thousandths", "<u2", 1)
+    if "rows" not in arrays:
+        return Scores(thousandths, 0, np.empty(0, dtype=np.int16))
+    (rows,) = _integers(arrays, "rows", 1)
+    return Scores(thousandths, rows, _unpack_genes(arrays, "genes", 1))
+
+
+def _encode_comparison(payload: Comparison) -> Blocks:
+    return encode_arrays({"federated": payload.federated, "own": payload.own})
+
+
+def _decode_comparison(blocks: Iterable[tensor_pb2.TensorBlock]) -> Comparison:
+    arrays = decode_arrays(blocks)
+    federated, own = (require(arrays, name, "<f8", 1) for name in ("federated", "own"))
+    if federated.shape != own.shape:
+        raise OfferRejected("comparison: two sets of scores of unequal length")
+    return Comparison(federated, own)
+
+
+CODECS: tuple[Codec[Any], ...] = (
+    Codec(Standing, "tensor", _encode_standing, _decode_standing),
+    Codec(DepthVote, "tensor", _encode_vote, _decode_vote),
+    Codec(Proposal, "tensor", _encode_proposal, _decode_proposal),
+    Codec(Scores, "tensor", _encode_scores, _decode_scores),
+    Codec(Comparison, "tensor", _encode_comparison, _decode_comparison),
+)

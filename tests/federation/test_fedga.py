@@ -1,0 +1,307 @@
+"""FedGA, both halves: equal to a search in one place, and steady when silos come and go."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xgboost
+
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.evolution import absorb, empty_generation, first_brood, next_brood, unpack
+from boosting.evolution import from_bytes as arrays_from
+from boosting.genetics import Operators, keys
+from boosting.job import JobParameters
+from boosting.personal_trees import LocalTrees, TreeSettings
+from boosting.ports import InvalidJob, OfferRejected
+from boosting.strategies.fedga import FedGA, Proposal, Scores
+from boosting.structures import fitness_of, rank_table
+from tests.federation.memory import Fault, run_in_memory
+
+QUICK = FedGA(generations=5, population=12, max_depth=3, epsilon_rows=1e4)
+
+
+def dataset_of(task: Task, seed: int, n_samples: int) -> Dataset:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, 5)).astype(np.float32)
+    X[:, 4] = rng.integers(0, 4, n_samples)
+    signal = X[:, 0] * X[:, 1] + (X[:, 4] == 1) + 0.3 * rng.normal(size=n_samples)
+    n_classes = {Task.BINARY: 2, Task.MULTICLASS: 3, Task.REGRESSION: 0}[task]
+    y = signal.astype(np.float64)
+    if n_classes:
+        edges = [0.3] if n_classes == 2 else [-0.2, 0.6]
+        y = np.digitize(y, edges).astype(np.float64)
+    features = (*(Feature(f"x{i}") for i in range(4)), Feature("kind", ("a", "b", "c", "d")))
+    return Dataset(Schema(features, "label", task, n_classes), X, y)
+
+
+def silos_of(task: Task, n_silos: int = 4, n_samples: int = 80) -> dict[str, Dataset]:
+    return {f"silo-{i}": dataset_of(task, i, n_samples) for i in range(n_silos)}
+
+
+def job_of(task: Task = Task.BINARY, strategy: FedGA = QUICK, **other: object) -> JobParameters:
+    return JobParameters("test", strategy, task=task, seed=3, **other)  # type: ignore[arg-type]
+
+
+def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.ndarray, np.ndarray]:
+    """The same search with all silos' rows in one place and no protocol."""
+    strategy = job.strategy
+    assert isinstance(strategy, FedGA)
+    settings = TreeSettings(
+        strategy.min_depth, strategy.max_depth, strategy.folds, strategy.min_leaf,
+        strategy.categorical_order, 0.3, 0.15, 0.05, 0.5,
+    )  # fmt: skip
+
+    def stream(place: int, of_round: int, purpose: int) -> np.random.Generator:
+        words = [job.seed, place, of_round, purpose]
+        return np.random.default_rng(np.random.SeedSequence(words))
+
+    trees = [
+        LocalTrees(data, settings, lambda _, place=place: stream(place + 1, 0, 401))
+        for place, data in enumerate(silos.values())
+    ]
+    votes = sorted(tree.depth_vote() for tree in trees)
+    depth = votes[(len(votes) - 1) // 2]
+    own = np.array([tree.cart(depth).structure(depth) for tree in trees])
+    rows = np.array([data.n_samples for data in silos.values()], dtype=float)
+    generation = empty_generation(own.shape[1])
+    brood = first_brood(stream(0, 0, 404), own, strategy.population, 5, depth, 0.2)
+    for of_round in range(strategy.generations):
+        scores = np.array([tree.thousandths(brood.to_score) / 1000 for tree in trees])
+        generation = absorb(generation, brood, rows @ scores / rows.sum(), strategy.population)
+        brood = next_brood(
+            stream(0, of_round + 1, 404), generation, Operators(), strategy.population, 5,
+            np.empty((0, own.shape[1]), dtype=np.int16), False,
+        )  # fmt: skip
+    return generation.population, generation.fitness
+
+
+@pytest.mark.parametrize("task", [Task.BINARY, Task.MULTICLASS])
+def test_federated_search_finds_what_a_search_in_one_place_finds(task: Task) -> None:
+    silos = silos_of(task)
+    job = job_of(task)
+    outcome = run_in_memory(job, silos)
+    assert outcome.error is None
+    assert not outcome.errors
+    assert [result.round for result in outcome.rounds] == list(range(5))
+    assert [result.final for result in outcome.rounds] == [False] * 4 + [True]
+    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    population, fitness = pooled_search(job, silos)
+    assert np.array_equal(generation.population, population)
+    np.testing.assert_allclose(generation.fitness, fitness, rtol=1e-12)
+
+
+@pytest.mark.parametrize("task", [Task.BINARY, Task.MULTICLASS, Task.REGRESSION])
+def test_each_silo_keeps_the_final_structure_that_suits_it_best(task: Task) -> None:
+    silos = silos_of(task)
+    outcome = run_in_memory(job_of(task), silos, through_wire=True)
+    assert not outcome.errors
+    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    for silo, data in silos.items():
+        kept = outcome.kept[silo]
+        assert kept is not None
+        assert set(kept.files) == {"model.ubj", "tree.txt", "tree.dot", "tree.json"}
+        table = rank_table(data)
+        booster = xgboost.Booster(model_file=bytearray(kept.files["model.ubj"]))
+        rows = xgboost.DMatrix(
+            data.X,
+            feature_names=list(data.schema.names),
+            feature_types=data.schema.feature_types,
+            enable_categorical=True,
+        )
+        predicted = booster.predict(rows)
+        if task is Task.REGRESSION:
+            found = fitness_of(table, generation.population, table.all_rows, None, 1)
+            # The structure may have been chosen on held-out rows; it is fitted to all.
+            assert np.isclose(((predicted - data.labels) ** 2).mean(), found, rtol=1e-4).any()
+        else:
+            classes = predicted >= 0.5 if task is Task.BINARY else np.argmax(predicted, axis=1)
+            document = json.loads(kept.files["tree.json"])
+            assert (classes == data.labels).mean() > 0.6
+            assert document["nodes"][0]["rows"] == data.n_samples
+
+
+def test_same_seed_gives_the_same_result_and_the_wire_changes_nothing() -> None:
+    silos = silos_of(Task.BINARY)
+    first, second, other = (
+        run_in_memory(replace(job_of(), seed=seed), silos, through_wire=wire)
+        for seed, wire in ((3, False), (3, True), (4, False))
+    )
+    assert first.artefact == second.artefact
+    assert first.kept == second.kept
+    assert first.artefact != other.artefact
+
+
+def test_reports_compare_the_federated_tree_with_the_silos_own() -> None:
+    silos = silos_of(Task.BINARY)
+    test = dataset_of(Task.BINARY, 99, 500)
+    job = job_of(metrics=("accuracy", "auc"))
+    outcome = run_in_memory(job, silos, tests=dict.fromkeys(silos, test), through_wire=True)
+    scores = outcome.rounds[-1].metrics["test"]
+    assert set(scores) == {
+        "f1", "own_f1", "accuracy", "own_accuracy", "auc", "own_auc", "share_gaining",
+    }  # fmt: skip
+    assert scores["share_gaining"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert all("test" not in result.metrics for result in outcome.rounds[:-1])
+    assert outcome.artefact is not None
+    document = json.loads(outcome.artefact.files["structures.json"])
+    assert document["test"] == scores
+
+
+def test_without_test_rows_there_is_no_comparison() -> None:
+    outcome = run_in_memory(job_of(), silos_of(Task.BINARY))
+    assert "test" not in outcome.rounds[-1].metrics
+
+
+def test_only_drawn_silos_score_under_partial_participation() -> None:
+    strategy = replace(QUICK, participation=0.5, generations=8)
+    outcome = run_in_memory(job_of(strategy=strategy), silos_of(Task.BINARY, 6))
+    assert outcome.error is None
+    assert not outcome.errors
+    assert all(len(result.silos) == 3 for result in outcome.rounds)
+    assert len({result.silos for result in outcome.rounds}) > 1
+    assert all(kept is not None for kept in outcome.kept.values())
+
+
+@pytest.mark.parametrize("step", ["depths", "proposals", "scores", "reports"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_job_goes_on_without_a_silo_that_dies(step: str, when: str) -> None:
+    last = {"depths": (0, 0), "proposals": (0, 1), "scores": (2, 2), "reports": (4, 3)}[step]
+    fault = Fault("silo-1", step, round=last[0], level=last[1], when=when)
+    outcome = run_in_memory(
+        job_of(min_silos=3), silos_of(Task.BINARY), faults=(fault,), timeout_seconds=20
+    )
+    assert outcome.error is None
+    assert outcome.rounds[-1].final
+    assert set(outcome.errors) == {"silo-1"}
+    assert all(outcome.kept[silo] is not None for silo in ("silo-0", "silo-2", "silo-3"))
+
+
+def test_job_ends_when_too_few_silos_are_left() -> None:
+    fault = Fault("silo-1", "scores", round=1, level=2)
+    outcome = run_in_memory(job_of(min_silos=4), silos_of(Task.BINARY), faults=(fault,))
+    assert outcome.error is not None
+    assert "needs 4 silos" in str(outcome.error)
+
+
+def test_search_goes_on_from_a_checkpoint_to_the_same_end() -> None:
+    silos = silos_of(Task.BINARY)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    whole = run_in_memory(job_of(), silos, memories=memories)
+    cut = run_in_memory(job_of(), silos, stop_after_rounds=2, memories=memories)
+    resumed = run_in_memory(
+        job_of(), silos, checkpoint=cut.rounds[-1].checkpoint, first_round=2, attempt=2,
+        memories=memories,
+    )  # fmt: skip
+    assert [result.round for result in resumed.rounds] == [2, 3, 4]
+    assert resumed.artefact == whole.artefact
+    assert resumed.kept == whole.kept
+
+
+def test_noisy_row_count_is_drawn_once_in_the_life_of_a_job() -> None:
+    silos = silos_of(Task.BINARY)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    strategy = replace(QUICK, epsilon_rows=0.05)
+    run_in_memory(job_of(strategy=strategy), silos, memories=memories)
+    told = {silo: memory["fedga-rows"] for silo, memory in memories.items()}
+    assert any(int(rows) != 80 for rows in told.values())
+    run_in_memory(job_of(strategy=strategy), silos, memories=memories)
+    assert told == {silo: memory["fedga-rows"] for silo, memory in memories.items()}
+
+
+def test_silo_that_comes_late_takes_part_and_keeps_a_tree() -> None:
+    silos = silos_of(Task.BINARY)
+    strategy = replace(QUICK, generations=150, patience=0)
+    outcome = run_in_memory(
+        job_of(strategy=strategy), silos, late={"silo-3": 0.15}, through_wire=True
+    )
+    assert outcome.error is None
+    assert not outcome.errors
+    assert outcome.kept["silo-3"] is not None
+    assert "silo-3" not in outcome.rounds[0].silos
+    assert "silo-3" in outcome.rounds[-1].silos
+
+
+def test_silos_without_rows_or_with_one_class_do_no_harm() -> None:
+    silos = silos_of(Task.BINARY, 5)
+    none = silos["silo-1"].take(np.empty(0, dtype=np.intp))
+    single = silos["silo-2"].take(np.flatnonzero(silos["silo-2"].labels == 0))
+    tiny = silos["silo-3"].take(np.arange(4))
+    silos |= {"silo-1": none, "silo-2": single, "silo-3": tiny}
+    outcome = run_in_memory(job_of(), silos)
+    assert not outcome.errors
+    assert outcome.kept["silo-1"] is None
+    assert outcome.kept["silo-2"] is not None
+    assert outcome.kept["silo-3"] is not None
+
+
+def test_search_ends_early_when_nothing_gets_better() -> None:
+    strategy = replace(QUICK, generations=300, patience=3, population=30)
+    outcome = run_in_memory(job_of(strategy=strategy), silos_of(Task.BINARY))
+    assert outcome.rounds[-1].final
+    assert len(outcome.rounds) < 200
+    best = [result.metrics["train"]["f1"] for result in outcome.rounds]
+    assert best == sorted(best)
+    assert best[-4] == best[-1]
+
+
+def test_regression_with_elitism_never_loses_the_silos_structures() -> None:
+    silos = silos_of(Task.REGRESSION)
+    outcome = run_in_memory(job_of(Task.REGRESSION), silos)
+    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    # All labels are distinct, so every silo votes for elitism.
+    assert generation.elite
+    assert set(generation.elite) <= set(keys(generation.population))
+    assert "relative_mse" in outcome.rounds[-1].metrics["train"]
+
+
+def test_structure_of_features_that_are_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from boosting.strategies import fedga
+
+    honest = fedga._SiloSide.propose
+
+    def hostile(self: fedga._SiloSide, standing: fedga.Standing) -> fedga.Standing:
+        if self._start.silo != "silo-2":
+            return honest(self, standing)
+        genes = np.full(2**standing.depth - 1, 77, dtype=np.int16)
+        proposal = Proposal(genes, False, False)
+        return self._link.exchange(fedga.PROPOSALS, fedga.Place(0, 1), proposal)
+
+    monkeypatch.setattr(fedga._SiloSide, "propose", hostile)
+    outcome = run_in_memory(job_of(min_silos=3), silos_of(Task.BINARY))
+    assert outcome.error is None
+    assert isinstance(outcome.errors["silo-2"], OfferRejected)
+    assert "feature 77 of 5" in str(outcome.errors["silo-2"])
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"generations": 0}, "generations"),
+        ({"min_depth": 5, "max_depth": 4}, "max_depth"),
+        ({"participation": 0.0}, "participation"),
+        ({"participation": 1.5}, "participation"),
+        ({"epsilon_rows": 0.0}, "epsilon_rows"),
+        ({"epsilon_rows": float("nan")}, "epsilon_rows"),
+        ({"categorical_order": "random"}, "categorical_order"),
+    ],
+)
+def test_parameter_out_of_range_is_named(change: dict[str, object], key: str) -> None:
+    strategy = replace(QUICK, **change)  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match=rf"fedga\.{key}"):
+        strategy.validate(job_of(strategy=strategy))
+
+
+def test_defaults_are_valid_and_forecast_bounds_a_run() -> None:
+    FedGA().validate(job_of(strategy=FedGA()))
+    silos = silos_of(Task.BINARY)
+    schema = silos["silo-0"].schema
+    forecast = FedGA(generations=50).forecast(job_of(), schema, {})
+    (messages, up, down) = forecast.steps["ExchangeScores"]
+    assert forecast.rounds == 50
+    assert messages > 100
+    assert 20 * (up + down) <= 5e6
+    empty = Scores(np.empty(0, dtype=np.uint16), 0, np.empty(0, dtype=np.int16))
+    assert empty.rows == 0
