@@ -1,0 +1,463 @@
+"""Tables: Parquet, CSV or LIBSVM read into Arrow tables, and those into data sets.
+
+Which columns mean what, everywhere:
+
+- the job names the **label** column; ``label`` and ``label_*`` are never features;
+- a name that starts with ``_`` is **metadata**, never a feature; ``_id`` identifies rows of a
+  vertical party;
+- every other column is a **feature**: numbers and truth values as they are, text (plain or
+  dictionary) as a category, a null as missing.
+
+LIBSVM files are read dense: what a row leaves out is the number 0, features are named ``f1``,
+``f2``, ... after their index, and the label is ``label``. Arrow is imported when first needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.ports import DataError
+
+if TYPE_CHECKING:
+    from boosting.job import JobParameters
+
+_FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".svmlight": "libsvm",
+}
+_COMPRESSIONS = (".xz", ".gz", ".bz2", ".zst")
+
+
+def short_name(path: str) -> str:
+    """Return the last part of a path or URL: what messages call a table."""
+    return PurePosixPath(path.rpartition("://")[2]).name or path.rpartition("://")[2]
+
+
+def read_table(path: str) -> Any:
+    """Return a file as a ``pyarrow.Table``.
+
+    Parameters
+    ----------
+    path : str
+        Local path or fsspec URL. The format is told by the ending: ``.parquet``, ``.csv`` or
+        ``.libsvm``, the last two also with ``.xz``, ``.gz``, ``.bz2`` or ``.zst`` behind.
+
+    Raises
+    ------
+    DataError
+        Missing, unreadable or of another format than its name says; never quotes a value.
+    """
+    name = short_name(path)
+    suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    kind = _FORMATS.get(suffixes[-1] if suffixes else "")
+    if kind is None:
+        raise DataError(
+            f"{name}: the ending should be .parquet, .csv or .libsvm (the latter also with "
+            + ", ".join(_COMPRESSIONS)
+            + ")"
+        )
+    data = _decompress(_read(path, name), compression, name)
+    if kind == "parquet":
+        return _parquet(data, name)
+    return _csv(data, name) if kind == "csv" else _libsvm(data, name)
+
+
+def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:
+    """Return a table as the data set of a job.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    where : str
+        What messages call the table.
+    party : str, optional
+        The party whose table it is, in a vertical job: row ids are needed, labels at the active
+        party only, and of the job's features those that are here.
+
+    Raises
+    ------
+    DataError
+    """
+    if party is None:
+        return to_dataset(
+            table,
+            where,
+            task=job.task,
+            label=job.label,
+            features=job.features,
+            classes=job.classes,
+            objective=job.objective,
+        )
+    active = getattr(job.strategy, "active", "") == party
+    here = set(table.column_names)
+    features = tuple(name for name in job.features if name in here)
+    if job.features and not features:
+        raise DataError(f"{where}: none of the job's features is a column")
+    return to_dataset(
+        table,
+        where,
+        task=job.task,
+        label=job.label if active else "",
+        features=features,
+        classes=job.classes,
+        objective=job.objective,
+        with_ids=True,
+    )
+
+
+def to_dataset(
+    table: Any,
+    where: str,
+    *,
+    task: Task,
+    label: str,
+    features: Sequence[str] = (),
+    classes: int = 0,
+    objective: str = "",
+    with_ids: bool = False,
+) -> Dataset:
+    """Return an Arrow table as a data set.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    where : str
+        What messages call the table.
+    task : Task
+    label : str
+        Column of the labels; empty when there are none to read.
+    features : sequence of str
+        Columns to use, in this order; empty means all features, in the table's order.
+    classes : int
+        Size of the class list of a multi-class task; 0 takes the largest label.
+    objective : str
+        Bounds the labels where it has to (Tweedie, Poisson, gamma).
+    with_ids : bool
+        Whether rows need an ``_id``.
+
+    Raises
+    ------
+    DataError
+        A column is missing (the nearest name is given), twice there or of no usable type; labels
+        are missing, infinite or out of range. No rows at all are legal.
+    """
+    names: list[str] = table.column_names
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{where}: two columns are named '{twice[0]}'")
+    if label:
+        _require(label, names, where, "label column")
+    for name in features:
+        _require(name, names, where, "feature")
+        if name == label:
+            raise DataError(f"{where}: column '{name}' cannot be both a feature and the label")
+    chosen = list(features) or [name for name in names if is_feature(name, label)]
+    if not chosen:
+        raise DataError(f"{where}: there is no feature column")
+    X = np.empty((table.num_rows, len(chosen)), dtype=np.float32)
+    made = []
+    for column, name in enumerate(chosen):
+        values, categories = _column(table.column(name), name, where)
+        if np.isinf(values).any():
+            raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
+        X[:, column] = values
+        made.append(Feature(name, categories))
+    y: NDArray[np.float64] | None = None
+    n_classes = 2 if task is Task.BINARY else 0
+    class_names: tuple[str, ...] = ()
+    if label:
+        place = f"{where}: label column '{label}'"
+        y, n_classes, class_names = _labels(table.column(label), place, task, classes)
+        _check_range(y, objective, place)
+    ids = _ids(table, where) if with_ids else None
+    schema = Schema(tuple(made), label, task, n_classes, class_names)
+    return Dataset(schema, X, y, None, ids)
+
+
+def is_feature(name: str, label: str) -> bool:
+    """Tell whether a column is a feature, by its name alone."""
+    return not (name.startswith(("_", "label_")) or name in ("label", label))
+
+
+def _require(name: str, names: Sequence[str], where: str, what: str) -> None:
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise DataError(f"{where}: there is no {what} '{name}'{hint}")
+
+
+def _column(
+    chunked: Any, name: str, where: str
+) -> tuple[NDArray[np.float32], tuple[str, ...] | None]:
+    """Return a column's values, and its categories when it is text."""
+    import pyarrow as pa
+
+    kind = chunked.type
+    if pa.types.is_dictionary(kind):
+        if not _is_text(kind.value_type):
+            return _column(chunked.cast(kind.value_type), name, where)
+        return _categories(chunked)
+    if _is_text(kind):
+        return _categories(chunked)
+    if pa.types.is_null(kind):
+        return np.full(len(chunked), np.nan, dtype=np.float32), ()
+    if not _is_number(kind):
+        raise DataError(
+            f"{where}: column '{name}' has type {kind}; numbers, truth values and text can be "
+            "features (a name that starts with '_' keeps a column out)"
+        )
+    with np.errstate(over="ignore"):
+        return _numbers(chunked).astype(np.float32), None
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    is_view = getattr(pa.types, "is_string_view", None)
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or (is_view is not None and is_view(kind))
+    )
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+    )
+
+
+def _numbers(chunked: Any) -> NDArray[np.float64]:
+    import pyarrow as pa
+
+    if pa.types.is_boolean(chunked.type):
+        chunked = chunked.cast(pa.int8())
+    values = chunked.cast(pa.float64(), safe=False).to_numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def _categories(chunked: Any) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Return codes into the sorted list of the categories that occur."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(chunked.type):
+        chunked = chunked.dictionary_encode()
+    chunked = chunked.unify_dictionaries()
+    if chunked.num_chunks == 0:
+        return np.zeros(0, dtype=np.float32), ()
+    words = chunked.chunk(0).dictionary.to_pylist()
+    parts = [pc.fill_null(part.indices.cast(pa.int64()), -1).to_numpy() for part in chunked.chunks]
+    codes = np.concatenate(parts)
+    # A dictionary can hold a null or a word twice, and words that no row has.
+    found = np.zeros(len(words) + 1, dtype=bool)
+    found[codes] = True
+    used = {word for word, here in zip(words, found, strict=False) if here and word is not None}
+    position = {word: code for code, word in enumerate(sorted(used))}
+    table = np.array([position.get(word, np.nan) for word in words] + [np.nan], dtype=np.float32)
+    return table[codes], tuple(position)
+
+
+def _labels(
+    chunked: Any, place: str, task: Task, classes: int
+) -> tuple[NDArray[np.float64], int, tuple[str, ...]]:
+    import pyarrow as pa
+
+    kind = chunked.type
+    if pa.types.is_dictionary(kind):
+        chunked, kind = chunked.cast(kind.value_type), kind.value_type
+    n_rows = len(chunked)
+    if n_rows == 0:
+        return np.zeros(0), 2 if task is Task.BINARY else 0, ()
+    if not (_is_text(kind) or _is_number(kind) or pa.types.is_null(kind)):
+        raise DataError(f"{place} has type {kind}; numbers or text are expected")
+    if _is_text(kind):
+        if task is Task.REGRESSION:
+            raise DataError(f"{place} holds text; regression needs numbers")
+        codes, words = _categories(chunked)
+        y = codes.astype(np.float64)
+    else:
+        y, words = _numbers(chunked), ()
+    bad = int(np.count_nonzero(~np.isfinite(y)))
+    if bad:
+        raise DataError(f"{place}: {bad} of {n_rows} labels are missing or not finite")
+    if task is Task.REGRESSION:
+        return y, 0, ()
+    if words:
+        if task is Task.BINARY and len(words) > 2:
+            raise DataError(f"{place} holds {len(words)} different texts; binary means two")
+        if classes and len(words) > classes:
+            raise DataError(f"{place} holds {len(words)} classes, the job has {classes}")
+        return y, 2 if task is Task.BINARY else max(classes, len(words)), words
+    if task is Task.BINARY:
+        if np.isin(y, (-1.0, 1.0)).all():
+            y = (y > 0.0).astype(np.float64)
+        bad = int(np.count_nonzero(~np.isin(y, (0.0, 1.0))))
+        if bad:
+            raise DataError(f"{place}: {bad} of {n_rows} labels are neither 0 nor 1 (nor all ±1)")
+        return y, 2, ()
+    bad = int(np.count_nonzero((y < 0.0) | (y != np.floor(y)) | (y >= (classes or 2**20))))
+    if bad:
+        top = f"below {classes}" if classes else "from 0"
+        raise DataError(f"{place}: {bad} of {n_rows} labels are no class numbers {top}")
+    return y, classes or int(y.max()) + 1, ()
+
+
+def _check_range(y: NDArray[np.float64], objective: str, place: str) -> None:
+    """Refuse labels for which the objective's loss is not defined."""
+    if objective in ("reg:tweedie", "tweedie", "count:poisson"):
+        bad, what = y < 0.0, "negative"
+    elif objective == "reg:gamma":
+        bad, what = y <= 0.0, "not positive"
+    elif objective == "reg:logistic":
+        bad, what = (y < 0.0) | (y > 1.0), "outside 0 to 1"
+    elif objective == "reg:squaredlogerror":
+        bad, what = y <= -1.0, "not above -1"
+    else:
+        return
+    if bad.any():
+        raise DataError(
+            f"{place}: {int(bad.sum())} of {len(y)} labels are {what}, which {objective} excludes"
+        )
+
+
+def _ids(table: Any, where: str) -> NDArray[np.object_]:
+    import pyarrow as pa
+
+    if "_id" not in table.column_names:
+        raise DataError(f"{where}: a vertical job needs a column '_id' that names the rows")
+    try:
+        column = table.column("_id").cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"{where}: column '_id' cannot be read as text") from error
+    if column.null_count:
+        raise DataError(f"{where}: column '_id' is missing in {column.null_count} rows")
+    repeated = len(column) - len(column.unique())
+    if repeated:
+        raise DataError(f"{where}: column '_id' repeats itself in {repeated} rows")
+    return np.array(column.to_pylist(), dtype=object)
+
+
+def _read(path: str, name: str) -> bytes:
+    try:
+        if "://" not in path:
+            with open(path, "rb") as file:
+                return file.read()
+        import fsspec
+
+        with fsspec.open(path, "rb") as file:
+            return bytes(file.read())
+    except FileNotFoundError:
+        raise DataError(f"{name}: there is no such file") from None
+    except (OSError, ImportError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise DataError(f"{name} cannot be read: {reason}") from error
+
+
+def _decompress(data: bytes, compression: str, name: str) -> bytes:
+    if not compression:
+        return data
+    import bz2
+    import gzip
+    import lzma
+
+    import zstandard
+
+    def zst(packed: bytes) -> bytes:
+        with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
+            return bytes(reader.read())
+
+    unpack = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress, ".zst": zst}
+    try:
+        return unpack[compression](data)
+    except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+        raise DataError(f"{name} is not whole, or not compressed as {compression}") from error
+
+
+def _parquet(data: bytes, name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(pa.BufferReader(data)).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{name} is not a Parquet file, or is damaged") from error
+
+
+def _csv(data: bytes, name: str) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    if not data.strip():
+        raise DataError(f"{name} is empty: there is not even a header")
+
+    def parse(block_size: int) -> Any:
+        return csv.read_csv(
+            pa.BufferReader(data),
+            read_options=csv.ReadOptions(block_size=block_size),
+            convert_options=csv.ConvertOptions(strings_can_be_null=True),
+        )
+
+    try:
+        try:
+            return parse(1 << 20)
+        except pa.ArrowInvalid:
+            # A column's type is guessed from the first block: guess from the whole file.
+            return parse(min(len(data) + 1, (1 << 31) - 1))
+    except pa.ArrowException as error:
+        # The text of the error quotes the row.
+        counts = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
+        why = f": a row has {counts[2]} columns, the header {counts[1]}" if counts else ""
+        raise DataError(f"{name} is not a CSV file{why}") from error
+
+
+def _libsvm(data: bytes, name: str) -> Any:
+    import pyarrow as pa
+
+    labels: list[float] = []
+    counts: list[int] = []
+    parts: list[NDArray[np.float64]] = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        text = line.partition(b"#")[0]
+        if not text.strip():
+            continue
+        try:
+            head, *tokens = re.sub(rb"\bqid:\d+", b"", text).replace(b":", b" ").split()
+            labels.append(float(head))
+            parts.append(np.array(tokens, dtype="S").astype(np.float64).reshape(-1, 2))
+        except ValueError as error:
+            raise DataError(f"{name}: line {number} is not LIBSVM text") from error
+        counts.append(len(parts[-1]))
+    pairs = np.concatenate(parts) if parts else np.zeros((0, 2))
+    index = pairs[:, 0].astype(np.int64)
+    if (index != pairs[:, 0]).any() or (index < 0).any():
+        raise DataError(f"{name}: feature indices are whole numbers from 0 or 1")
+    first = 0 if (index == 0).any() else 1
+    width = int(index.max()) + 1 - first if len(index) else 0
+    if len(labels) * width > 1 << 32:
+        raise DataError(f"{name} is too large for a dense table: {len(labels)} by {width}")
+    X = np.zeros((len(labels), width), dtype=np.float32, order="F")
+    X[np.repeat(np.arange(len(labels)), counts), index - first] = pairs[:, 1]
+    columns = [pa.array(X[:, k]) for k in range(width)]
+    names = [f"f{k + first}" for k in range(width)]
+    return pa.Table.from_arrays([pa.array(np.array(labels)), *columns], ["label", *names])
