@@ -33,6 +33,9 @@ class AgentSettings(FileSettings):
 
     coordinator: str = Field(description="HOST:PORT of the coordinator.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
+    server_name: str | None = Field(
+        default=None, description="Name in the coordinator's certificate where it is not the host."
+    )
     data: Source
     test: Source | None = Field(default=None, description="Evaluation rows of a vertical party.")
     state: Path = Field(description="Folder of the agent's state: ledger, records, results.")

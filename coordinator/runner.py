@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,13 @@ from boosting.ports import (
 from coordinator.artefacts import Artefacts
 from coordinator.rendezvous import Rendezvous
 from coordinator.store import JobRecord, JobState, RoundRecord, StepTotal, Store
-from services.federation import Acceptance, Agreement, Assignment, AttemptKey
+from services.federation import (
+    Acceptance,
+    Agreement,
+    Assignment,
+    AttemptKey,
+    accept_message,
+)
 from services.metering import CallCount, Metrics
 
 SETTLE_SECONDS = 1.5
@@ -53,7 +59,11 @@ class Surroundings:
     alive : callable
         Silos that hold a lease, with the strategies they allow.
     evaluation : callable
-        Loads the coordinator's own evaluation rows: (job, schema) to a dataset or None.
+        Loads evaluation rows of the coordinator: (job, schema, table name) to a dataset or None.
+    test_data : callable
+        Serialised JobSpec to the name of its evaluation table, or nothing.
+    fits : callable
+        (silo, its schema, agreed schema); raises SchemaMismatch.
     merge : callable
         Schemas by silo to the one all agree on; raises SchemaMismatch.
     now : callable
@@ -66,18 +76,14 @@ class Surroundings:
     artefacts: Artefacts
     metrics: Metrics
     alive: Callable[[], dict[Silo, tuple[str, ...]]]
-    evaluation: Callable[[JobParameters, Schema], Dataset | None]
-    merge: Callable[[dict[Silo, Schema]], Schema]
-    fits: Callable[[Silo, Schema, Schema], None]
+    evaluation: Callable[[JobParameters, Schema, str], Dataset | None]
+    test_data: Callable[[bytes], str]
+    merge: Callable[[Mapping[str, Schema]], Schema]
+    fits: Callable[[str, Schema, Schema], None]
     dump_schema: Callable[[Schema], bytes]
     load_schema: Callable[[bytes], Schema]
     now: Callable[[], float]
     verify: Callable[[Silo, bytes, bytes, bytes], None]
-
-
-def accept_message(job_id: str, spec_digest: bytes) -> bytes:
-    """Return what a silo signs when it accepts a job: it binds the job's exact text."""
-    return b"hedgerow/accept/v1\0" + job_id.encode() + b"\0" + spec_digest
 
 
 @dataclass(slots=True)
@@ -457,7 +463,7 @@ class JobRun:
             for silo, own in schemas.items():
                 self._around.fits(silo, own, schema)
         else:
-            schema = self._around.merge(schemas)
+            schema = self._around.merge({str(silo): own for silo, own in schemas.items()})
             self._around.artefacts.write(
                 self.job_id, AGREED_SCHEMA, self._around.dump_schema(schema)
             )
@@ -494,7 +500,12 @@ class JobRun:
             schema=schema,
             n_samples={s: a.n_samples for s, a in attempt.accepted.items()},
             checkpoint=checkpoint,
-            test=await asyncio.to_thread(self._around.evaluation, self.job, schema),
+            test=await asyncio.to_thread(
+                self._around.evaluation,
+                self.job,
+                schema,
+                self._around.test_data(self._record.spec),
+            ),
         )
         clock = asyncio.get_running_loop().time
         began = clock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -66,7 +66,7 @@ def from_rpc(error: grpc.RpcError, peer: str) -> ports.FederationError:
 
     ``peer`` is the address that was dialled; it appears in the message of :class:`Unreachable`.
     """
-    metadata = dict(error.trailing_metadata() or ())
+    metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     kind = _BY_NAME.get(str(metadata.get(REASON, "")))
     details = error.details() or ""
     if kind is not None:

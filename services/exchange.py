@@ -94,7 +94,7 @@ class ExchangeServicer:
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
-        handlers = {
+        handlers: dict[str, Any] = {
             call.value: grpc.stream_stream_rpc_method_handler(self._behaviour(call))
             for call in Call
         }
@@ -329,7 +329,8 @@ class GrpcLink:
             raise OfferRejected(f"step {step.name!r}: the coordinator sent no frame") from error
         finally:
             self._call = None
-        return codec.decode(iter(parts))
+        reply: Reply = codec.decode(iter(parts))
+        return reply
 
     def check(self) -> None:
         """Raise :class:`JobStopped` once :meth:`stop` was called."""

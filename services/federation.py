@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 from hedgerow.federation.v1 import (
@@ -83,6 +83,11 @@ class Agreement:
     schema: Schema
     silos: tuple[Silo, ...]
     first_round: int
+
+
+def accept_message(job_id: str, spec_digest: bytes) -> bytes:
+    """Return what a silo signs when it accepts a job: it binds the job's exact text."""
+    return b"hedgerow/accept/v1\0" + job_id.encode() + b"\0" + spec_digest
 
 
 class Federation(Protocol):
@@ -255,7 +260,7 @@ class FederationClient:
     """
 
     def __init__(self, channel: MeteredChannel, address: str) -> None:
-        self._stub = federation_service_pb2_grpc.FederationServiceStub(channel)  # type: ignore[arg-type]
+        self._stub = federation_service_pb2_grpc.FederationServiceStub(cast(grpc.Channel, channel))
         self._address = address
         self._poll: Any = None
 

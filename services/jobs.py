@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 from hedgerow.federation.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
@@ -359,7 +359,7 @@ class JobClient:
     """
 
     def __init__(self, channel: MeteredChannel, address: str) -> None:
-        self._stub = job_service_pb2_grpc.JobServiceStub(channel)  # type: ignore[arg-type]
+        self._stub = job_service_pb2_grpc.JobServiceStub(cast(grpc.Channel, channel))
         self._address = address
 
     def _call(self, method: Any, request: Any, timeout_seconds: float = 30.0) -> Any:

@@ -145,10 +145,10 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self,
         continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
         ],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the method's handler with counting serialisers."""
         path = handler_call_details.method
         known = self._handlers.get(path)
@@ -157,7 +157,8 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or path.startswith(("/grpc.health", "/grpc.reflection")):
             return handler
-        self._handlers[path] = wrapped = self._wrap(path, handler)
+        wrapped: grpc.RpcMethodHandler[Any, Any] = self._wrap(path, handler)
+        self._handlers[path] = wrapped
         return wrapped
 
     def _wrap(self, path: str, handler: Any) -> Any:

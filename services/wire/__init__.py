@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -69,13 +68,21 @@ _MODULES: dict[str, str] = {
 """Where each payload's codec is; keys are ``module.TypeName``."""
 
 
-@cache
+_KNOWN: dict[type[Any], Codec[Any]] = {Receipt: RECEIPT}
+
+
 def codec_of(payload: type[Payload]) -> Codec[Payload]:
     """Return the codec of a payload type; an unknown type is a programming error."""
-    if payload is Receipt:
-        return RECEIPT  # type: ignore[return-value]
+    found: Codec[Payload] | None = _KNOWN.get(payload)
+    if found is None:
+        found = _KNOWN[payload] = _load(payload)
+    return found
+
+
+def _load(payload: type[Any]) -> Codec[Any]:
     module = importlib.import_module(_MODULES[f"{payload.__module__}.{payload.__qualname__}"])
     for codec in module.CODECS:
         if codec.payload is payload:
-            return codec  # type: ignore[no-any-return]
+            known: Codec[Any] = codec
+            return known
     raise KeyError(f"no codec of {payload.__qualname__} in {module.__name__}")

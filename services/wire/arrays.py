@@ -32,7 +32,7 @@ def encode_arrays(
         if flat.dtype.byteorder == ">":
             flat = flat.astype(flat.dtype.newbyteorder("<"))
         assert flat.dtype.str in DTYPES, f"{flat.dtype.str} does not travel"
-        data = memoryview(flat.reshape(-1).view(np.uint8)).cast("B") if flat.size else b""
+        data = flat.reshape(-1).view(np.uint8).data if flat.size else b""
         for start in range(0, max(len(data), 1), BLOCK_BYTES):
             piece = bytes(data[start : start + BLOCK_BYTES])
             block = tensor_pb2.TensorBlock(name=name)

@@ -24,23 +24,73 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/crypto/v1/crypto_service.proto\x12\x12hedgerow.crypto.v1\"`\n\x11\x43reateKeysRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.hedgerow.crypto.v1.KeyKind\x12\x10\n\x08key_bits\x18\x03 \x01(\r\"(\n\x12\x43reateKeysResponse\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\"#\n\x11\x44\x65leteKeysRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteKeysResponse*e\n\x07KeyKind\x12\x18\n\x14KEY_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKEY_KIND_X25519\x10\x01\x12\x15\n\x11KEY_KIND_PAILLIER\x10\x02\x12\x14\n\x10KEY_KIND_ELGAMAL\x10\x03\x32\xc9\x01\n\rCryptoService\x12[\n\nCreateKeys\x12%.hedgerow.crypto.v1.CreateKeysRequest\x1a&.hedgerow.crypto.v1.CreateKeysResponse\x12[\n\nDeleteKeys\x12%.hedgerow.crypto.v1.DeleteKeysRequest\x1a&.hedgerow.crypto.v1.DeleteKeysResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/crypto/v1/crypto_service.proto\x12\x12hedgerow.crypto.v1\"O\n\x11\x43reateKeysRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.hedgerow.crypto.v1.KeyKind\"(\n\x12\x43reateKeysResponse\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\"z\n\x10JoinGroupRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04silo\x18\x02 \x01(\t\x12\x0f\n\x07members\x18\x03 \x03(\t\x12\x13\n\x0bpublic_keys\x18\x04 \x03(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x11\n\tthreshold\x18\x06 \x01(\r\"\x13\n\x11JoinGroupResponse\"k\n\x11SealSharesRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x14\n\x0cparticipants\x18\x04 \x03(\t\x12\x11\n\tgroup_key\x18\x05 \x01(\x08\"\x84\x01\n\x12SealSharesResponse\x12@\n\x05\x62oxes\x18\x01 \x03(\x0b\x32\x31.hedgerow.crypto.v1.SealSharesResponse.BoxesEntry\x1a,\n\nBoxesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xb1\x01\n\x11OpenSharesRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12?\n\x05\x62oxes\x18\x04 \x03(\x0b\x32\x30.hedgerow.crypto.v1.OpenSharesRequest.BoxesEntry\x1a,\n\nBoxesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\x14\n\x12OpenSharesResponse\"\x8c\x01\n\tSumTicket\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0e\n\x06layout\x18\x03 \x01(\x0c\x12\x14\n\x0cparticipants\x18\x04 \x03(\t\x12\x11\n\tring_bits\x18\x05 \x01(\r\x12\x11\n\tself_mask\x18\x06 \x01(\x08\x12\x12\n\ngroup_mask\x18\x07 \x01(\x08\"_\n\x11MaskVectorRequest\x12/\n\x06ticket\x18\x01 \x01(\x0b\x32\x1d.hedgerow.crypto.v1.SumTicketH\x00\x12\x10\n\x06values\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05\x66rame\"E\n\x12MaskVectorResponse\x12\x14\n\ncommitment\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06values\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05\x66rame\"E\n\x11\x45ndorseSetRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07present\x18\x03 \x03(\t\"\'\n\x12\x45ndorseSetResponse\x12\x11\n\tstatement\x18\x01 \x01(\x0c\"J\n\x16RevealPairSeedsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07present\x18\x03 \x03(\t\"\x8e\x01\n\x17RevealPairSeedsResponse\x12\x45\n\x05seeds\x18\x01 \x03(\x0b\x32\x36.hedgerow.crypto.v1.RevealPairSeedsResponse.SeedsEntry\x1a,\n\nSeedsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"G\n\x13RevealSharesRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07present\x18\x03 \x03(\t\"\x8b\x01\n\x14RevealSharesResponse\x12\x44\n\x06shares\x18\x01 \x03(\x0b\x32\x34.hedgerow.crypto.v1.RevealSharesResponse.SharesEntry\x1a-\n\x0bSharesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"i\n\x16RemoveGroupMaskRequest\x12\x34\n\x03sum\x18\x01 \x01(\x0b\x32%.hedgerow.crypto.v1.EndorseSetRequestH\x00\x12\x10\n\x06values\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05\x66rame\")\n\x17RemoveGroupMaskResponse\x12\x0e\n\x06values\x18\x01 \x01(\x0c\"$\n\x11\x44\x65leteKeysRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteKeysResponse*8\n\x07KeyKind\x12\x18\n\x14KEY_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKEY_KIND_X25519\x10\x01\x32\xda\x07\n\rCryptoService\x12[\n\nCreateKeys\x12%.hedgerow.crypto.v1.CreateKeysRequest\x1a&.hedgerow.crypto.v1.CreateKeysResponse\x12X\n\tJoinGroup\x12$.hedgerow.crypto.v1.JoinGroupRequest\x1a%.hedgerow.crypto.v1.JoinGroupResponse\x12[\n\nSealShares\x12%.hedgerow.crypto.v1.SealSharesRequest\x1a&.hedgerow.crypto.v1.SealSharesResponse\x12[\n\nOpenShares\x12%.hedgerow.crypto.v1.OpenSharesRequest\x1a&.hedgerow.crypto.v1.OpenSharesResponse\x12_\n\nMaskVector\x12%.hedgerow.crypto.v1.MaskVectorRequest\x1a&.hedgerow.crypto.v1.MaskVectorResponse(\x01\x30\x01\x12[\n\nEndorseSet\x12%.hedgerow.crypto.v1.EndorseSetRequest\x1a&.hedgerow.crypto.v1.EndorseSetResponse\x12j\n\x0fRevealPairSeeds\x12*.hedgerow.crypto.v1.RevealPairSeedsRequest\x1a+.hedgerow.crypto.v1.RevealPairSeedsResponse\x12\x61\n\x0cRevealShares\x12\'.hedgerow.crypto.v1.RevealSharesRequest\x1a(.hedgerow.crypto.v1.RevealSharesResponse\x12n\n\x0fRemoveGroupMask\x12*.hedgerow.crypto.v1.RemoveGroupMaskRequest\x1a+.hedgerow.crypto.v1.RemoveGroupMaskResponse(\x01\x30\x01\x12[\n\nDeleteKeys\x12%.hedgerow.crypto.v1.DeleteKeysRequest\x1a&.hedgerow.crypto.v1.DeleteKeysResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.crypto.v1.crypto_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KEYKIND']._serialized_start=262
-  _globals['_KEYKIND']._serialized_end=363
+  _globals['_SEALSHARESRESPONSE_BOXESENTRY']._loaded_options = None
+  _globals['_SEALSHARESRESPONSE_BOXESENTRY']._serialized_options = b'8\001'
+  _globals['_OPENSHARESREQUEST_BOXESENTRY']._loaded_options = None
+  _globals['_OPENSHARESREQUEST_BOXESENTRY']._serialized_options = b'8\001'
+  _globals['_REVEALPAIRSEEDSRESPONSE_SEEDSENTRY']._loaded_options = None
+  _globals['_REVEALPAIRSEEDSRESPONSE_SEEDSENTRY']._serialized_options = b'8\001'
+  _globals['_REVEALSHARESRESPONSE_SHARESENTRY']._loaded_options = None
+  _globals['_REVEALSHARESRESPONSE_SHARESENTRY']._serialized_options = b'8\001'
+  _globals['_KEYKIND']._serialized_start=1846
+  _globals['_KEYKIND']._serialized_end=1902
   _globals['_CREATEKEYSREQUEST']._serialized_start=63
-  _globals['_CREATEKEYSREQUEST']._serialized_end=159
-  _globals['_CREATEKEYSRESPONSE']._serialized_start=161
-  _globals['_CREATEKEYSRESPONSE']._serialized_end=201
-  _globals['_DELETEKEYSREQUEST']._serialized_start=203
-  _globals['_DELETEKEYSREQUEST']._serialized_end=238
-  _globals['_DELETEKEYSRESPONSE']._serialized_start=240
-  _globals['_DELETEKEYSRESPONSE']._serialized_end=260
-  _globals['_CRYPTOSERVICE']._serialized_start=366
-  _globals['_CRYPTOSERVICE']._serialized_end=567
+  _globals['_CREATEKEYSREQUEST']._serialized_end=142
+  _globals['_CREATEKEYSRESPONSE']._serialized_start=144
+  _globals['_CREATEKEYSRESPONSE']._serialized_end=184
+  _globals['_JOINGROUPREQUEST']._serialized_start=186
+  _globals['_JOINGROUPREQUEST']._serialized_end=308
+  _globals['_JOINGROUPRESPONSE']._serialized_start=310
+  _globals['_JOINGROUPRESPONSE']._serialized_end=329
+  _globals['_SEALSHARESREQUEST']._serialized_start=331
+  _globals['_SEALSHARESREQUEST']._serialized_end=438
+  _globals['_SEALSHARESRESPONSE']._serialized_start=441
+  _globals['_SEALSHARESRESPONSE']._serialized_end=573
+  _globals['_SEALSHARESRESPONSE_BOXESENTRY']._serialized_start=529
+  _globals['_SEALSHARESRESPONSE_BOXESENTRY']._serialized_end=573
+  _globals['_OPENSHARESREQUEST']._serialized_start=576
+  _globals['_OPENSHARESREQUEST']._serialized_end=753
+  _globals['_OPENSHARESREQUEST_BOXESENTRY']._serialized_start=529
+  _globals['_OPENSHARESREQUEST_BOXESENTRY']._serialized_end=573
+  _globals['_OPENSHARESRESPONSE']._serialized_start=755
+  _globals['_OPENSHARESRESPONSE']._serialized_end=775
+  _globals['_SUMTICKET']._serialized_start=778
+  _globals['_SUMTICKET']._serialized_end=918
+  _globals['_MASKVECTORREQUEST']._serialized_start=920
+  _globals['_MASKVECTORREQUEST']._serialized_end=1015
+  _globals['_MASKVECTORRESPONSE']._serialized_start=1017
+  _globals['_MASKVECTORRESPONSE']._serialized_end=1086
+  _globals['_ENDORSESETREQUEST']._serialized_start=1088
+  _globals['_ENDORSESETREQUEST']._serialized_end=1157
+  _globals['_ENDORSESETRESPONSE']._serialized_start=1159
+  _globals['_ENDORSESETRESPONSE']._serialized_end=1198
+  _globals['_REVEALPAIRSEEDSREQUEST']._serialized_start=1200
+  _globals['_REVEALPAIRSEEDSREQUEST']._serialized_end=1274
+  _globals['_REVEALPAIRSEEDSRESPONSE']._serialized_start=1277
+  _globals['_REVEALPAIRSEEDSRESPONSE']._serialized_end=1419
+  _globals['_REVEALPAIRSEEDSRESPONSE_SEEDSENTRY']._serialized_start=1375
+  _globals['_REVEALPAIRSEEDSRESPONSE_SEEDSENTRY']._serialized_end=1419
+  _globals['_REVEALSHARESREQUEST']._serialized_start=1421
+  _globals['_REVEALSHARESREQUEST']._serialized_end=1492
+  _globals['_REVEALSHARESRESPONSE']._serialized_start=1495
+  _globals['_REVEALSHARESRESPONSE']._serialized_end=1634
+  _globals['_REVEALSHARESRESPONSE_SHARESENTRY']._serialized_start=1589
+  _globals['_REVEALSHARESRESPONSE_SHARESENTRY']._serialized_end=1634
+  _globals['_REMOVEGROUPMASKREQUEST']._serialized_start=1636
+  _globals['_REMOVEGROUPMASKREQUEST']._serialized_end=1741
+  _globals['_REMOVEGROUPMASKRESPONSE']._serialized_start=1743
+  _globals['_REMOVEGROUPMASKRESPONSE']._serialized_end=1784
+  _globals['_DELETEKEYSREQUEST']._serialized_start=1786
+  _globals['_DELETEKEYSREQUEST']._serialized_end=1822
+  _globals['_DELETEKEYSRESPONSE']._serialized_start=1824
+  _globals['_DELETEKEYSRESPONSE']._serialized_end=1844
+  _globals['_CRYPTOSERVICE']._serialized_start=1905
+  _globals['_CRYPTOSERVICE']._serialized_end=2891
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -27,10 +29,6 @@ class _KeyKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyKind.Value
     """Never sent."""
     KEY_KIND_X25519: _KeyKind.ValueType  # 1
     """X25519, for pairwise masks and sealed shares."""
-    KEY_KIND_PAILLIER: _KeyKind.ValueType  # 2
-    """Paillier."""
-    KEY_KIND_ELGAMAL: _KeyKind.ValueType  # 3
-    """EC-ElGamal over ristretto255."""
 
 class KeyKind(_KeyKind, metaclass=_KeyKindEnumTypeWrapper):
     """Kind of a key pair."""
@@ -39,10 +37,6 @@ KEY_KIND_UNSPECIFIED: KeyKind.ValueType  # 0
 """Never sent."""
 KEY_KIND_X25519: KeyKind.ValueType  # 1
 """X25519, for pairwise masks and sealed shares."""
-KEY_KIND_PAILLIER: KeyKind.ValueType  # 2
-"""Paillier."""
-KEY_KIND_ELGAMAL: KeyKind.ValueType  # 3
-"""EC-ElGamal over ristretto255."""
 Global___KeyKind: _TypeAlias = KeyKind  # noqa: Y015
 
 @_typing.final
@@ -51,25 +45,21 @@ class CreateKeysRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    KEY_BITS_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """Job that the keys are for; a repeated request returns the same keys."""
+    session: _builtins.str
+    """Session that the keys are for; a repeated request makes new keys."""
     kind: Global___KeyKind.ValueType
     """Kind."""
-    key_bits: _builtins.int
-    """Length of the modulus, bits; for Paillier only."""
     def __init__(
         self,
         *,
-        job_id: _builtins.str = ...,
+        session: _builtins.str = ...,
         kind: Global___KeyKind.ValueType = ...,
-        key_bits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "key_bits", b"key_bits", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -83,7 +73,7 @@ class CreateKeysResponse(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """Public key: 32 bytes for X25519 and ElGamal, the modulus (big-endian) for Paillier."""
+    """Public key: 32 bytes for X25519."""
     def __init__(
         self,
         *,
@@ -98,22 +88,606 @@ class CreateKeysResponse(_message.Message):
 Global___CreateKeysResponse: _TypeAlias = CreateKeysResponse  # noqa: Y015
 
 @_typing.final
+class JoinGroupRequest(_message.Message):
+    """Request of JoinGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SILO_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEYS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    silo: _builtins.str
+    """This silo."""
+    digest: _builtins.bytes
+    """Digest of the signed roster, mixed into every secret."""
+    threshold: _builtins.int
+    """Shares that restore a self mask."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Members, sorted."""
+
+    @_builtins.property
+    def public_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Their X25519 public keys, 32 bytes each, in the same order."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        silo: _builtins.str = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        public_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        digest: _builtins.bytes = ...,
+        threshold: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "members", b"members", "public_keys", b"public_keys", "session", b"session", "silo", b"silo", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinGroupRequest: _TypeAlias = JoinGroupRequest  # noqa: Y015
+
+@_typing.final
+class JoinGroupResponse(_message.Message):
+    """Response of JoinGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinGroupResponse: _TypeAlias = JoinGroupResponse  # noqa: Y015
+
+@_typing.final
+class SealSharesRequest(_message.Message):
+    """Request of SealShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    GROUP_KEY_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    first: _builtins.int
+    """First sum of the batch."""
+    count: _builtins.int
+    """Sums of the batch."""
+    group_key: _builtins.bool
+    """Whether the first participant makes the key of the group masks, too."""
+    @_builtins.property
+    def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Silos that share."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        first: _builtins.int = ...,
+        count: _builtins.int = ...,
+        participants: _abc.Iterable[_builtins.str] | None = ...,
+        group_key: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first", "group_key", b"group_key", "participants", b"participants", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SealSharesRequest: _TypeAlias = SealSharesRequest  # noqa: Y015
+
+@_typing.final
+class SealSharesResponse(_message.Message):
+    """Response of SealShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BoxesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BOXES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def boxes(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """Sealed box by receiver."""
+
+    def __init__(
+        self,
+        *,
+        boxes: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boxes", b"boxes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SealSharesResponse: _TypeAlias = SealSharesResponse  # noqa: Y015
+
+@_typing.final
+class OpenSharesRequest(_message.Message):
+    """Request of OpenShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BoxesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    BOXES_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    first: _builtins.int
+    """First sum of the batch."""
+    count: _builtins.int
+    """Sums of the batch."""
+    @_builtins.property
+    def boxes(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """Sealed box by sender."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        first: _builtins.int = ...,
+        count: _builtins.int = ...,
+        boxes: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boxes", b"boxes", "count", b"count", "first", b"first", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSharesRequest: _TypeAlias = OpenSharesRequest  # noqa: Y015
+
+@_typing.final
+class OpenSharesResponse(_message.Message):
+    """Response of OpenShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSharesResponse: _TypeAlias = OpenSharesResponse  # noqa: Y015
+
+@_typing.final
+class SumTicket(_message.Message):
+    """One sum of a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    RING_BITS_FIELD_NUMBER: _builtins.int
+    SELF_MASK_FIELD_NUMBER: _builtins.int
+    GROUP_MASK_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    number: _builtins.int
+    """Number of the sum; never used twice."""
+    layout: _builtins.bytes
+    """Place, step, length and ring, bound into every seed."""
+    ring_bits: _builtins.int
+    """32, 48 or 64."""
+    self_mask: _builtins.bool
+    """Whether a self mask is added."""
+    group_mask: _builtins.bool
+    """Whether a mask is added that the coordinator cannot remove."""
+    @_builtins.property
+    def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Silos whose pair masks enter the sum, sorted."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        number: _builtins.int = ...,
+        layout: _builtins.bytes = ...,
+        participants: _abc.Iterable[_builtins.str] | None = ...,
+        ring_bits: _builtins.int = ...,
+        self_mask: _builtins.bool = ...,
+        group_mask: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_mask", b"group_mask", "layout", b"layout", "number", b"number", "participants", b"participants", "ring_bits", b"ring_bits", "self_mask", b"self_mask", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumTicket: _TypeAlias = SumTicket  # noqa: Y015
+
+@_typing.final
+class MaskVectorRequest(_message.Message):
+    """A frame of MaskVector's request: the ticket first, then the values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    values: _builtins.bytes
+    """Next residues, uint64 little-endian."""
+    @_builtins.property
+    def ticket(self) -> Global___SumTicket:
+        """The sum; first frame."""
+
+    def __init__(
+        self,
+        *,
+        ticket: Global___SumTicket | None = ...,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "ticket", b"ticket", "values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "ticket", b"ticket", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["ticket", "values"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___MaskVectorRequest: _TypeAlias = MaskVectorRequest  # noqa: Y015
+
+@_typing.final
+class MaskVectorResponse(_message.Message):
+    """A frame of MaskVector's response: the commitment first, then the values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMITMENT_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    commitment: _builtins.bytes
+    """Commitment to the self mask; first frame, empty without a self mask."""
+    values: _builtins.bytes
+    """Next masked residues, uint64 little-endian."""
+    def __init__(
+        self,
+        *,
+        commitment: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commitment", b"commitment", "frame", b"frame", "values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commitment", b"commitment", "frame", b"frame", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["commitment", "values"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___MaskVectorResponse: _TypeAlias = MaskVectorResponse  # noqa: Y015
+
+@_typing.final
+class EndorseSetRequest(_message.Message):
+    """Request of EndorseSet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    number: _builtins.int
+    """Number of the sum."""
+    @_builtins.property
+    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Silos over which it is to be unmasked, sorted."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        number: _builtins.int = ...,
+        present: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "present", b"present", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndorseSetRequest: _TypeAlias = EndorseSetRequest  # noqa: Y015
+
+@_typing.final
+class EndorseSetResponse(_message.Message):
+    """Response of EndorseSet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    statement: _builtins.bytes
+    """What the silo's identity key is to sign."""
+    def __init__(
+        self,
+        *,
+        statement: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndorseSetResponse: _TypeAlias = EndorseSetResponse  # noqa: Y015
+
+@_typing.final
+class RevealPairSeedsRequest(_message.Message):
+    """Request of RevealPairSeeds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    number: _builtins.int
+    """Number of the sum."""
+    @_builtins.property
+    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The set that was endorsed last, sorted."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        number: _builtins.int = ...,
+        present: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "present", b"present", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevealPairSeedsRequest: _TypeAlias = RevealPairSeedsRequest  # noqa: Y015
+
+@_typing.final
+class RevealPairSeedsResponse(_message.Message):
+    """Response of RevealPairSeeds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SeedsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SEEDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def seeds(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """This sum's seed by lost silo."""
+
+    def __init__(
+        self,
+        *,
+        seeds: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seeds", b"seeds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevealPairSeedsResponse: _TypeAlias = RevealPairSeedsResponse  # noqa: Y015
+
+@_typing.final
+class RevealSharesRequest(_message.Message):
+    """Request of RevealShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    number: _builtins.int
+    """Number of the sum."""
+    @_builtins.property
+    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The set that was endorsed last, sorted."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        number: _builtins.int = ...,
+        present: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "present", b"present", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevealSharesRequest: _TypeAlias = RevealSharesRequest  # noqa: Y015
+
+@_typing.final
+class RevealSharesResponse(_message.Message):
+    """Response of RevealShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SharesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SHARES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """Share by owner of the self mask."""
+
+    def __init__(
+        self,
+        *,
+        shares: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevealSharesResponse: _TypeAlias = RevealSharesResponse  # noqa: Y015
+
+@_typing.final
+class RemoveGroupMaskRequest(_message.Message):
+    """A frame of RemoveGroupMask's request: the header first, then the values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUM_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    values: _builtins.bytes
+    """Next residues, uint64 little-endian."""
+    @_builtins.property
+    def sum(self) -> Global___EndorseSetRequest:
+        """Which sum; first frame."""
+
+    def __init__(
+        self,
+        *,
+        sum: Global___EndorseSetRequest | None = ...,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "sum", b"sum", "values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "sum", b"sum", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["sum", "values"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___RemoveGroupMaskRequest: _TypeAlias = RemoveGroupMaskRequest  # noqa: Y015
+
+@_typing.final
+class RemoveGroupMaskResponse(_message.Message):
+    """A frame of RemoveGroupMask's response."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    values: _builtins.bytes
+    """Next residues, uint64 little-endian."""
+    def __init__(
+        self,
+        *,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveGroupMaskResponse: _TypeAlias = RemoveGroupMaskResponse  # noqa: Y015
+
+@_typing.final
 class DeleteKeysRequest(_message.Message):
     """Request of DeleteKeys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """Job whose keys are no longer needed."""
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session whose secrets are no longer needed."""
     def __init__(
         self,
         *,
-        job_id: _builtins.str = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,46 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.CreateKeysRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.CreateKeysResponse.FromString,
                 _registered_method=True)
+        self.JoinGroup = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/JoinGroup',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.JoinGroupRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.JoinGroupResponse.FromString,
+                _registered_method=True)
+        self.SealShares = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/SealShares',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SealSharesRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SealSharesResponse.FromString,
+                _registered_method=True)
+        self.OpenShares = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/OpenShares',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesResponse.FromString,
+                _registered_method=True)
+        self.MaskVector = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/MaskVector',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorResponse.FromString,
+                _registered_method=True)
+        self.EndorseSet = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/EndorseSet',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EndorseSetRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EndorseSetResponse.FromString,
+                _registered_method=True)
+        self.RevealPairSeeds = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/RevealPairSeeds',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealPairSeedsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealPairSeedsResponse.FromString,
+                _registered_method=True)
+        self.RevealShares = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/RevealShares',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesResponse.FromString,
+                _registered_method=True)
+        self.RemoveGroupMask = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/RemoveGroupMask',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.FromString,
+                _registered_method=True)
         self.DeleteKeys = channel.unary_unary(
                 '/hedgerow.crypto.v1.CryptoService/DeleteKeys',
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.SerializeToString,
@@ -54,14 +94,70 @@ class CryptoServiceServicer:
     """
 
     def CreateKeys(self, request, context):
-        """Makes the private keys of a job and returns their public parts.
+        """Makes the private keys of a session and returns their public parts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinGroup(self, request, context):
+        """Derives the secrets shared with each member of a group of silos.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SealShares(self, request, context):
+        """Draws self masks for sums ahead and seals their shares to the peers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenShares(self, request, context):
+        """Keeps the shares that peers sealed for this silo.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MaskVector(self, request_iterator, context):
+        """Masks a vector for one sum.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndorseSet(self, request, context):
+        """Agrees to unmask a sum over a set of silos; returns the statement to be signed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevealPairSeeds(self, request, context):
+        """Reveals one sum's pair seeds with the silos that the endorsed set leaves out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevealShares(self, request, context):
+        """Reveals the shares of the self masks of the endorsed set; ends the sum.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveGroupMask(self, request_iterator, context):
+        """Takes the group masks off a sum.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteKeys(self, request, context):
-        """Forgets the private keys of a job.
+        """Erases all secrets of a session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,6 +170,46 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     servicer.CreateKeys,
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.CreateKeysRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.CreateKeysResponse.SerializeToString,
+            ),
+            'JoinGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.JoinGroupRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.JoinGroupResponse.SerializeToString,
+            ),
+            'SealShares': grpc.unary_unary_rpc_method_handler(
+                    servicer.SealShares,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SealSharesRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SealSharesResponse.SerializeToString,
+            ),
+            'OpenShares': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenShares,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesResponse.SerializeToString,
+            ),
+            'MaskVector': grpc.stream_stream_rpc_method_handler(
+                    servicer.MaskVector,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorResponse.SerializeToString,
+            ),
+            'EndorseSet': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndorseSet,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EndorseSetRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EndorseSetResponse.SerializeToString,
+            ),
+            'RevealPairSeeds': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevealPairSeeds,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealPairSeedsRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealPairSeedsResponse.SerializeToString,
+            ),
+            'RevealShares': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevealShares,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesResponse.SerializeToString,
+            ),
+            'RemoveGroupMask': grpc.stream_stream_rpc_method_handler(
+                    servicer.RemoveGroupMask,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.SerializeToString,
             ),
             'DeleteKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteKeys,
@@ -110,6 +246,222 @@ class CryptoService:
             '/hedgerow.crypto.v1.CryptoService/CreateKeys',
             hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.CreateKeysRequest.SerializeToString,
             hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.CreateKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/JoinGroup',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.JoinGroupRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.JoinGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SealShares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/SealShares',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SealSharesRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SealSharesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenShares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/OpenShares',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MaskVector(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/MaskVector',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndorseSet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/EndorseSet',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EndorseSetRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EndorseSetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevealPairSeeds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/RevealPairSeeds',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealPairSeedsRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealPairSeedsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevealShares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/RevealShares',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveGroupMask(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/RemoveGroupMask',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,9 +36,25 @@ class CryptoServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CryptoServiceAsyncStub: ...
     CreateKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.CreateKeysRequest, _crypto_service_pb2.CreateKeysResponse]
-    """Makes the private keys of a job and returns their public parts."""
+    """Makes the private keys of a session and returns their public parts."""
+    JoinGroup: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.JoinGroupRequest, _crypto_service_pb2.JoinGroupResponse]
+    """Derives the secrets shared with each member of a group of silos."""
+    SealShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.SealSharesRequest, _crypto_service_pb2.SealSharesResponse]
+    """Draws self masks for sums ahead and seals their shares to the peers."""
+    OpenShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.OpenSharesRequest, _crypto_service_pb2.OpenSharesResponse]
+    """Keeps the shares that peers sealed for this silo."""
+    MaskVector: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.MaskVectorRequest, _crypto_service_pb2.MaskVectorResponse]
+    """Masks a vector for one sum."""
+    EndorseSet: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.EndorseSetRequest, _crypto_service_pb2.EndorseSetResponse]
+    """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
+    RevealPairSeeds: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealPairSeedsRequest, _crypto_service_pb2.RevealPairSeedsResponse]
+    """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
+    RevealShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealSharesRequest, _crypto_service_pb2.RevealSharesResponse]
+    """Reveals the shares of the self masks of the endorsed set; ends the sum."""
+    RemoveGroupMask: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.RemoveGroupMaskRequest, _crypto_service_pb2.RemoveGroupMaskResponse]
+    """Takes the group masks off a sum."""
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]
-    """Forgets the private keys of a job."""
+    """Erases all secrets of a session."""
 
 @_typing.type_check_only
 class CryptoServiceAsyncStub(CryptoServiceStub):
@@ -48,9 +64,25 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.CreateKeysRequest, _crypto_service_pb2.CreateKeysResponse]  # type: ignore[assignment]
-    """Makes the private keys of a job and returns their public parts."""
+    """Makes the private keys of a session and returns their public parts."""
+    JoinGroup: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.JoinGroupRequest, _crypto_service_pb2.JoinGroupResponse]  # type: ignore[assignment]
+    """Derives the secrets shared with each member of a group of silos."""
+    SealShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.SealSharesRequest, _crypto_service_pb2.SealSharesResponse]  # type: ignore[assignment]
+    """Draws self masks for sums ahead and seals their shares to the peers."""
+    OpenShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.OpenSharesRequest, _crypto_service_pb2.OpenSharesResponse]  # type: ignore[assignment]
+    """Keeps the shares that peers sealed for this silo."""
+    MaskVector: _aio.StreamStreamMultiCallable[_crypto_service_pb2.MaskVectorRequest, _crypto_service_pb2.MaskVectorResponse]  # type: ignore[assignment]
+    """Masks a vector for one sum."""
+    EndorseSet: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.EndorseSetRequest, _crypto_service_pb2.EndorseSetResponse]  # type: ignore[assignment]
+    """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
+    RevealPairSeeds: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealPairSeedsRequest, _crypto_service_pb2.RevealPairSeedsResponse]  # type: ignore[assignment]
+    """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
+    RevealShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealSharesRequest, _crypto_service_pb2.RevealSharesResponse]  # type: ignore[assignment]
+    """Reveals the shares of the self masks of the endorsed set; ends the sum."""
+    RemoveGroupMask: _aio.StreamStreamMultiCallable[_crypto_service_pb2.RemoveGroupMaskRequest, _crypto_service_pb2.RemoveGroupMaskResponse]  # type: ignore[assignment]
+    """Takes the group masks off a sum."""
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]  # type: ignore[assignment]
-    """Forgets the private keys of a job."""
+    """Erases all secrets of a session."""
 
 class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
@@ -63,7 +95,71 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.CreateKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.CreateKeysResponse, _abc.Awaitable[_crypto_service_pb2.CreateKeysResponse]]:
-        """Makes the private keys of a job and returns their public parts."""
+        """Makes the private keys of a session and returns their public parts."""
+
+    @_abc_1.abstractmethod
+    def JoinGroup(
+        self,
+        request: _crypto_service_pb2.JoinGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.JoinGroupResponse, _abc.Awaitable[_crypto_service_pb2.JoinGroupResponse]]:
+        """Derives the secrets shared with each member of a group of silos."""
+
+    @_abc_1.abstractmethod
+    def SealShares(
+        self,
+        request: _crypto_service_pb2.SealSharesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.SealSharesResponse, _abc.Awaitable[_crypto_service_pb2.SealSharesResponse]]:
+        """Draws self masks for sums ahead and seals their shares to the peers."""
+
+    @_abc_1.abstractmethod
+    def OpenShares(
+        self,
+        request: _crypto_service_pb2.OpenSharesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.OpenSharesResponse, _abc.Awaitable[_crypto_service_pb2.OpenSharesResponse]]:
+        """Keeps the shares that peers sealed for this silo."""
+
+    @_abc_1.abstractmethod
+    def MaskVector(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.MaskVectorRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.MaskVectorResponse], _abc.AsyncIterator[_crypto_service_pb2.MaskVectorResponse]]:
+        """Masks a vector for one sum."""
+
+    @_abc_1.abstractmethod
+    def EndorseSet(
+        self,
+        request: _crypto_service_pb2.EndorseSetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.EndorseSetResponse, _abc.Awaitable[_crypto_service_pb2.EndorseSetResponse]]:
+        """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
+
+    @_abc_1.abstractmethod
+    def RevealPairSeeds(
+        self,
+        request: _crypto_service_pb2.RevealPairSeedsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.RevealPairSeedsResponse, _abc.Awaitable[_crypto_service_pb2.RevealPairSeedsResponse]]:
+        """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
+
+    @_abc_1.abstractmethod
+    def RevealShares(
+        self,
+        request: _crypto_service_pb2.RevealSharesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.RevealSharesResponse, _abc.Awaitable[_crypto_service_pb2.RevealSharesResponse]]:
+        """Reveals the shares of the self masks of the endorsed set; ends the sum."""
+
+    @_abc_1.abstractmethod
+    def RemoveGroupMask(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.RemoveGroupMaskRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.RemoveGroupMaskResponse], _abc.AsyncIterator[_crypto_service_pb2.RemoveGroupMaskResponse]]:
+        """Takes the group masks off a sum."""
 
     @_abc_1.abstractmethod
     def DeleteKeys(
@@ -71,6 +167,6 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.DeleteKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeleteKeysResponse, _abc.Awaitable[_crypto_service_pb2.DeleteKeysResponse]]:
-        """Forgets the private keys of a job."""
+        """Erases all secrets of a session."""
 
 def add_CryptoServiceServicer_to_server(servicer: CryptoServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

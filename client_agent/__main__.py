@@ -1,0 +1,168 @@
+"""The agent process: wires settings, data, keys and the loop together."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from boosting.dataset import Dataset, recode
+from boosting.job import JobParameters
+from boosting.ports import FederationError, Silo
+from boosting.strategies import TABLE
+from client_agent import sources
+from client_agent.config import AgentSettings
+from client_agent.ledger import SiloLedger
+from client_agent.loop import Agent, Surroundings
+from client_agent.state import StateFolder
+from crypto.vault import LocalVault, Vault
+from services import logs, settings
+from services.certificates import IdentityPaths, Role
+from services.channel import dial
+from services.crypto import RemoteVault
+from services.federation import Registration, accept_message
+from services.identity import FileIdentity, channel_credentials
+from services.metering import MeteredChannel, Metrics
+from services.wire import job as job_wire
+
+
+class Channels:
+    """The channel to a peer, made anew when the certificates have changed."""
+
+    def __init__(
+        self, address: str, paths: IdentityPaths, metrics: Metrics, server_name: str | None
+    ) -> None:
+        self._address, self._paths, self._metrics = address, paths, metrics
+        self._server_name = server_name
+        self._lock = threading.Lock()
+        self._stamp: object = None
+        self._channel: MeteredChannel | None = None
+
+    def __call__(self) -> MeteredChannel:
+        """Return the current channel."""
+        with self._lock:
+            stamp = self._paths.stamp()
+            if self._channel is None or stamp != self._stamp:
+                credentials = channel_credentials(self._paths)
+                # The old channel is left to its running calls; the last of them closes it.
+                self._channel = dial(
+                    self._address, credentials, self._metrics, server_name=self._server_name
+                )
+                self._stamp = stamp
+            return self._channel
+
+
+def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
+    """Return the agent, a function that frees what it holds, and the port of its metrics.
+
+    Raises
+    ------
+    FederationError
+        The identity, the state folder, the ledger or the table cannot be used.
+    """
+    paths = IdentityPaths.of(config.identity)
+    identity = FileIdentity(paths)
+    silo = Silo(identity.subject.name)
+    if identity.subject.role is not Role.SILO:
+        raise FederationError(
+            f"an agent needs the certificate of a silo; this one is of role {identity.subject.role}"
+        )
+    metrics = Metrics()
+    state = StateFolder(config.state)
+    ledger = SiloLedger(state.ledger, silo, "coordinator", time.time)
+    channels = Channels(config.coordinator, paths, metrics, config.server_name)
+    vaults = _vaults(config, paths, metrics)
+    rows = sources.count(config.data)
+    around = Surroundings(
+        silo=silo,
+        address=config.coordinator,
+        channel=channels,
+        identity=identity,
+        state=state,
+        ledger=ledger,
+        policy=config.policy,
+        load=_loader(config, silo),
+        recode=recode,
+        decode=job_wire.decode,
+        vault=vaults,
+        accept_message=accept_message,
+        registration=Registration(
+            state.instance_id,
+            version("hedgerow"),
+            config.policy.strategies or tuple(TABLE),
+            1 << max(rows - 1, 0).bit_length() if rows else 0,
+        ),
+        n_threads=config.threads,
+        has_test=config.test is not None,
+    )
+    stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
+    port = 0
+    if config.metrics:
+        host, _, wanted = config.metrics.rpartition(":")
+        stop_metrics, port = metrics.serve(host, int(wanted))
+
+    def close() -> None:
+        stop_metrics()
+        ledger.close()
+        state.close()
+
+    return Agent(around, once=config.once), close, port
+
+
+def _loader(config: AgentSettings, silo: Silo) -> Callable[[JobParameters, bool], Dataset]:
+    def load(job: JobParameters, test: bool) -> Dataset:
+        source = config.test if test and config.test is not None else config.data
+        return sources.load(source, job, silo)
+
+    return load
+
+
+def _vaults(
+    config: AgentSettings, paths: IdentityPaths, metrics: Metrics
+) -> Callable[[str], Vault | None]:
+    """Return the vault of the silo's crypto process, or one in this process for each job."""
+    if config.crypto:
+        channels = Channels(config.crypto, paths, metrics, None)
+        remote = RemoteVault(channels, config.crypto)
+        return lambda job_id: remote
+    made: dict[str, Vault] = {}
+    return lambda job_id: made.setdefault(job_id, LocalVault())
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
+)
+def main(config: Path) -> None:
+    """Run the agent of a silo."""
+    try:
+        loaded = settings.load(AgentSettings, config)
+        logs.configure(json=loaded.log_json, level=loaded.log_level)
+        agent, close, port = build(loaded)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            agent.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        if loaded.ready_file is not None:
+            loaded.ready_file.write_text(json.dumps({"metrics_port": port}))
+        try:
+            agent.run()
+        finally:
+            close()
+    except (FederationError, OSError) as error:
+        click.echo(f"agent: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The coordinator process: wires settings, store, jobs and servers together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import structlog
+
+from boosting.dataset import Dataset, Schema, fits, merge, recode
+from boosting.job import JobParameters
+from boosting.ports import DataError, FederationError, Forecast, Silo
+from boosting.tables import for_job, read_table, short_name
+from coordinator.artefacts import Artefacts
+from coordinator.config import CoordinatorSettings
+from coordinator.jobs import Jobs
+from coordinator.roster import Roster
+from coordinator.runner import Surroundings
+from coordinator.store import Store
+from services import logs, settings
+from services.certificates import IdentityPaths
+from services.durable import write_atomically
+from services.exchange import ExchangeServicer
+from services.federation import FederationServicer
+from services.identity import FileIdentity, server_credentials
+from services.jobs import JobServicer
+from services.metering import Metrics
+from services.server import serve
+from services.wire import job as job_wire
+from services.wire import schema as schema_wire
+
+log = structlog.get_logger()
+
+
+async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
+    """Serve until ``stop`` is set.
+
+    Raises
+    ------
+    FederationError
+        A certificate, the database or the artefact store cannot be used.
+    OSError
+        The address cannot be bound.
+    """
+    paths = IdentityPaths.of(config.identity)
+    metrics = Metrics(by_silo=True)
+    store = Store(config.database)
+    roster = Roster(
+        frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")
+    )
+    around = Surroundings(
+        store=store,
+        artefacts=Artefacts(config.artefacts),
+        metrics=metrics,
+        alive=lambda: {s: r.strategies for s, r in roster.alive.items()},
+        evaluation=_evaluation(config),
+        test_data=job_wire.test_data,
+        merge=merge,
+        fits=fits,
+        dump_schema=schema_wire.dump,
+        load_schema=schema_wire.load,
+        now=time.time,
+        verify=lambda silo, certificate, message, signature: FileIdentity(paths).verify(
+            silo, certificate, message, signature
+        ),
+    )
+    jobs = Jobs(around, roster, job_wire.decode, job_wire.max_attempts, _forecast)
+    serving = await serve(
+        config.listen,
+        [
+            ExchangeServicer(jobs.find).register,
+            FederationServicer(jobs).register,
+            JobServicer(jobs).register,
+        ],
+        metrics,
+        server_credentials(paths),
+        jobs.account,
+    )
+    stop_metrics, metrics_port = _serve_metrics(config, metrics)
+    jobs.start()
+    log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
+    if config.ready_file is not None:
+        ports = {"port": serving.port, "metrics_port": metrics_port}
+        write_atomically(config.ready_file, json.dumps(ports).encode())
+    try:
+        await stop.wait()
+    finally:
+        log.info("stopping")
+        await jobs.shut_down()
+        await serving.stop()
+        stop_metrics()
+        store.close()
+
+
+def _serve_metrics(config: CoordinatorSettings, metrics: Metrics) -> tuple[Callable[[], None], int]:
+    if not config.metrics:
+        return (lambda: None), 0
+    host, _, port = config.metrics.rpartition(":")
+    return metrics.serve(host, int(port))
+
+
+def _evaluation(
+    config: CoordinatorSettings,
+) -> Callable[[JobParameters, Schema, str], Dataset | None]:
+    def load(job: JobParameters, schema: Schema, name: str) -> Dataset | None:
+        if not name:
+            return None
+        if name not in config.evaluation:
+            known = ", ".join(sorted(config.evaluation)) or "none"
+            raise DataError(f"test_data {name!r} is not a table of the coordinator; known: {known}")
+        path = config.evaluation[name]
+        return recode(for_job(read_table(path), job, short_name(path)), schema)
+
+    return load
+
+
+def _forecast(job: JobParameters, n_samples: dict[Silo, int]) -> Forecast:
+    schema = Schema((), job.label, job.task, job.classes)
+    return job.strategy.forecast(job, schema, n_samples)
+
+
+async def _main(config: CoordinatorSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(config, stop)
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
+)
+def main(config: Path) -> None:
+    """Run the coordinator."""
+    try:
+        loaded = settings.load(CoordinatorSettings, config)
+        logs.configure(json=loaded.log_json, level=loaded.log_level)
+        asyncio.run(_main(loaded))
+    except (FederationError, OSError) as error:
+        click.echo(f"coordinator: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""Operator commands against a coordinator: submit, plan, jobs, watch, cancel, download."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from boosting.ports import FederationError
+from coordinator import run_folder
+from coordinator.progress import JobProgress, size, summary
+from services import job_file
+from services.certificates import IdentityPaths
+from services.channel import dial
+from services.identity import channel_credentials
+from services.jobs import JobClient, JobView, PlanView
+from services.metering import Metrics
+from services.wire import job as job_wire
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
+    """Return a client of the coordinator at ``HOST:PORT``."""
+    credentials = channel_credentials(IdentityPaths.of(identity))
+    return JobClient(dial(address, credentials, Metrics(), server_name=server_name), address)
+
+
+def connected(command: Command) -> Command:
+    """Add the options that every operator command has."""
+    options = (
+        click.option(
+            "--coordinator",
+            "address",
+            envvar="HEDGEROW_COORDINATOR",
+            required=True,
+            metavar="HOST:PORT",
+            help="Coordinator to talk to.",
+        ),
+        click.option(
+            "--identity",
+            envvar="HEDGEROW_IDENTITY",
+            required=True,
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder with the operator's tls.key, tls.crt and ca.crt.",
+        ),
+        click.option(
+            "--server-name",
+            envvar="HEDGEROW_SERVER_NAME",
+            help="Name in the coordinator's certificate where it is not the host.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--watch/--no-watch", "watch_", default=False, help="Watch it until it ends.")
+@connected
+@as_json
+def submit(
+    job: Path,
+    watch_: bool,
+    address: str,
+    identity: Path,
+    server_name: str | None,
+    json_: bool,
+) -> None:
+    """Submit a job file; prints the job's identifier."""
+    client = client_for(address, identity, server_name)
+    job_id = client.create(job_file.load(job), secrets.token_hex(8))
+    if json_ and not watch_:
+        click.echo(json.dumps({"job": job_id}))
+    else:
+        click.echo(job_id)
+    if watch_:
+        _watch(client, job_id, json_)
+
+
+@click.command()
+@click.argument("job_id")
+@connected
+@as_json
+def watch(job_id: str, address: str, identity: Path, server_name: str | None, json_: bool) -> None:
+    """Show a job as it goes, until it ends."""
+    _watch(client_for(address, identity, server_name), job_id, json_)
+
+
+def _watch(client: JobClient, job_id: str, json_: bool) -> None:
+    console = Console(stderr=json_)
+    with JobProgress(console) as progress:
+        for view in client.watch(job_id):
+            progress.show(view)
+    report = run_folder.report(client.get(job_id))
+    if json_:
+        click.echo(json.dumps(report))
+    else:
+        for line in summary(report):
+            click.echo(line)
+        if report["detail"]:
+            click.echo(report["detail"])
+    sys.exit(0 if report["state"] == "SUCCEEDED" else 1)
+
+
+@click.command()
+@connected
+@as_json
+def jobs(address: str, identity: Path, server_name: str | None, json_: bool) -> None:
+    """List jobs, newest first."""
+    views = list(client_for(address, identity, server_name).list())
+    if json_:
+        click.echo(json.dumps([_row(view) for view in views]))
+        return
+    table = Table("job", "name", "strategy", "state", "attempt", "operator", "detail")
+    for view in views:
+        table.add_row(*(str(value) for value in _row(view).values()))
+    Console().print(table)
+
+
+def _row(view: JobView) -> dict[str, Any]:
+    spec = job_wire.parse(view.spec)
+    return {
+        "job": view.job_id,
+        "name": spec.name,
+        "strategy": spec.strategy,
+        "state": view.state,
+        "attempt": view.attempt,
+        "operator": view.operator,
+        "detail": view.detail,
+    }
+
+
+@click.command()
+@click.argument("job_id")
+@connected
+def cancel(job_id: str, address: str, identity: Path, server_name: str | None) -> None:
+    """Cancel a job; its silos stop within seconds."""
+    click.echo(client_for(address, identity, server_name).cancel(job_id).lower())
+
+
+@click.command()
+@click.argument("job_id")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Run folder to write.",
+)
+@connected
+def download(job_id: str, out: Path, address: str, identity: Path, server_name: str | None) -> None:
+    """Write a job's run folder: model, report, metrics, job file."""
+    fetch(client_for(address, identity, server_name), job_id, out)
+    click.echo(str(out))
+
+
+def fetch(client: JobClient, job_id: str, out: Path) -> JobView:
+    """Write the run folder of a job and return its last view."""
+    view = client.get(job_id)
+    files = {name: client.download(job_id, name)[1] for name in view.artefacts}
+    run_folder.write(out, view, files)
+    return view
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option(
+    "--coordinator",
+    "address",
+    envvar="HEDGEROW_COORDINATOR",
+    metavar="HOST:PORT",
+    help="Ask this coordinator about its silos; without it give --rows.",
+)
+@click.option(
+    "--identity",
+    envvar="HEDGEROW_IDENTITY",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder with the operator's tls.key, tls.crt and ca.crt.",
+)
+@click.option("--server-name", envvar="HEDGEROW_SERVER_NAME", help="Name in its certificate.")
+@click.option(
+    "--silo",
+    "silos",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Plan for these tables on this machine instead of a coordinator's silos.",
+)
+@as_json
+def plan(
+    job: Path,
+    address: str | None,
+    identity: Path | None,
+    server_name: str | None,
+    silos: tuple[str, ...],
+    json_: bool,
+) -> None:
+    """Tell what a job would cost and reveal, before anyone trains."""
+    spec = job_file.load(job)
+    if silos:
+        found = _plan_here(spec, silos)
+    elif address and identity:
+        found = client_for(address, identity, server_name).plan(spec)
+    else:
+        raise click.UsageError("give --coordinator and --identity, or --silo NAME=FILE")
+    if json_:
+        click.echo(json.dumps(_plan_json(found)))
+        return
+    table = Table("silo", "step", "exchanges", "up", "down")
+    for step in found.steps:
+        table.add_row(
+            step.silo, step.method, str(step.calls), size(step.bytes_up), size(step.bytes_down)
+        )
+    console = Console()
+    console.print(f"{found.rounds} rounds, CPU time a silo: {found.cpu_class}")
+    console.print(table)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False)
+    console.print("What each party learns:", found.reveals, sep="\n", markup=False)
+
+
+def _plan_json(found: PlanView) -> dict[str, Any]:
+    return {
+        "rounds": found.rounds,
+        "steps": [
+            {
+                "silo": s.silo,
+                "method": s.method,
+                "exchanges": s.calls,
+                "bytes_up": s.bytes_up,
+                "bytes_down": s.bytes_down,
+            }
+            for s in found.steps
+        ],
+        "bytes": {
+            "up": sum(s.bytes_up for s in found.steps),
+            "down": sum(s.bytes_down for s in found.steps),
+        },
+        "reveals": found.reveals,
+        "notes": list(found.notes),
+        "cpu_class": found.cpu_class,
+    }
+
+
+def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
+    from boosting.dataset import merge
+    from boosting.ports import Silo
+    from boosting.tables import for_job, read_table, short_name
+    from coordinator.commands.local import parse_pairs
+    from services.jobs import StepView
+
+    job = job_wire.decode(spec)
+    job.strategy.validate(job)
+    vertical = bool(getattr(job.strategy, "vertical", False))
+    tables = {
+        Silo(name): for_job(
+            read_table(path), job, short_name(path), party=name if vertical else None
+        )
+        for name, path in parse_pairs(silos, "--silo").items()
+    }
+    schemas = {str(silo): table.schema for silo, table in tables.items()}
+    if vertical:
+        active = Silo(str(getattr(job.strategy, "active", "")))
+        if active not in schemas:
+            raise FederationError(f"the active party {active!r} is not among the silos")
+        schema = schemas[active]
+    else:
+        schema = merge(schemas)
+    rows = {silo: table.n_samples for silo, table in tables.items()}
+    forecast = job.strategy.forecast(job, schema, rows)
+    steps = tuple(
+        StepView(method, silo, calls, 0, 0, up, down)
+        for silo in sorted(tables)
+        for method, (calls, up, down) in forecast.steps.items()
+    )
+    return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)

@@ -1,0 +1,128 @@
+"""The run folder: what a finished job leaves for people and scripts; see docs/file-formats.md."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from services import job_file
+from services.durable import write_atomically
+from services.jobs import JobView
+from services.wire import job as job_wire
+
+REPORT_SCHEMA = 1
+"""Version of report.json."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("hedgerow", "xgboost-cpu", "xgboost", "numpy", "grpcio", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def report(view: JobView) -> dict[str, Any]:
+    """Return report.json of a job; ``up`` is from silos to the coordinator."""
+    spec = job_wire.parse(view.spec)
+    by_step: dict[str, dict[str, int]] = {}
+    for step in view.steps:
+        total = by_step.setdefault(step.method, {"up": 0, "down": 0, "messages": 0, "calls": 0})
+        total["up"] += step.bytes_up
+        total["down"] += step.bytes_down
+        total["messages"] += step.messages_up + step.messages_down
+        total["calls"] += step.calls
+    return {
+        "schema": REPORT_SCHEMA,
+        "job": view.job_id,
+        "name": spec.name,
+        "strategy": spec.strategy,
+        "state": view.state,
+        "detail": view.detail,
+        "attempts": view.attempt,
+        "versions": versions(),
+        "silos": [
+            {
+                "name": silo.name,
+                "rows": silo.n_samples,
+                "state": silo.state,
+                "detail": silo.detail,
+                "bytes_up": silo.bytes_up,
+                "bytes_down": silo.bytes_down,
+            }
+            for silo in view.silos
+        ],
+        "rounds": [
+            {
+                "round": r.round,
+                "seconds": round(r.seconds, 6),
+                "metrics": _finite(r.metrics),
+                "bytes_up": r.bytes_up,
+                "bytes_down": r.bytes_down,
+                "silos": list(r.silos),
+            }
+            for r in view.rounds
+        ],
+        "bytes": {
+            "up": sum(s.bytes_up for s in view.steps),
+            "down": sum(s.bytes_down for s in view.steps),
+            "by_step": by_step,
+            "by_silo": {
+                silo.name: {"up": silo.bytes_up, "down": silo.bytes_down} for silo in view.silos
+            },
+            "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
+        },
+        "seconds": round(max(view.ended_seconds - view.created_seconds, 0.0), 3),
+        "best_round": view.best_round,
+        "model": view.model,
+        "artefacts": list(view.artefacts),
+        "reveals": view.reveals,
+        "spec_digest": view.spec_digest,
+    }
+
+
+def _finite(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:
+    """JSON has no NaN: a score that is not defined is null."""
+    return {
+        data: {name: value if math.isfinite(value) else None for name, value in scores.items()}
+        for data, scores in metrics.items()
+    }
+
+
+def metrics_table(view: JobView) -> str:
+    """Return metrics.csv: one row a round, one column a data set and metric."""
+    columns = sorted(
+        {(d, m) for r in view.rounds for d, scores in r.metrics.items() for m in scores}
+    )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["round", "seconds", "bytes_up", "bytes_down", *(f"{d}.{m}" for d, m in columns)]
+    )
+    for r in view.rounds:
+        scores = [r.metrics.get(d, {}).get(m, "") for d, m in columns]
+        writer.writerow([r.round, f"{r.seconds:.6f}", r.bytes_up, r.bytes_down, *scores])
+    return out.getvalue()
+
+
+def write(folder: Path, view: JobView, files: Mapping[str, bytes]) -> None:
+    """Write the run folder: report, metrics, job file and the files of the result."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, data, 0o644)
+    write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
+    write_atomically(folder / "metrics.csv", metrics_table(view).encode(), 0o644)
+    text = json.dumps(report(view), indent=1, allow_nan=False)
+    write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -1,0 +1,88 @@
+"""The crypto process of a silo: wires settings, keys and the server together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import structlog
+
+from boosting.ports import FederationError
+from crypto.config import CryptoSettings
+from crypto.vault import LocalVault
+from services import logs, settings
+from services.certificates import IdentityPaths
+from services.crypto import CryptoServicer
+from services.durable import write_atomically
+from services.identity import server_credentials
+from services.metering import Metrics
+from services.server import serve
+
+log = structlog.get_logger()
+
+
+async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
+    """Serve until ``stop`` is set.
+
+    Raises
+    ------
+    FederationError
+        A certificate or key cannot be used.
+    OSError
+        The address cannot be bound.
+    """
+    metrics = Metrics()
+    config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    servicer = CryptoServicer(LocalVault(), config.silo, metrics)
+    serving = await serve(
+        config.listen,
+        [servicer.register],
+        metrics,
+        server_credentials(IdentityPaths.of(config.identity)),
+    )
+    stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
+    metrics_port = 0
+    if config.metrics:
+        host, _, port = config.metrics.rpartition(":")
+        stop_metrics, metrics_port = metrics.serve(host, int(port))
+    log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
+    if config.ready_file is not None:
+        ports = {"port": serving.port, "metrics_port": metrics_port}
+        write_atomically(config.ready_file, json.dumps(ports).encode())
+    try:
+        await stop.wait()
+    finally:
+        await serving.stop()
+        stop_metrics()
+
+
+async def _main(config: CryptoSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(config, stop)
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
+)
+def main(config: Path) -> None:
+    """Run the crypto process of a silo."""
+    try:
+        loaded = settings.load(CryptoSettings, config)
+        logs.configure(json=loaded.log_json, level=loaded.log_level)
+        asyncio.run(_main(loaded))
+    except (FederationError, OSError) as error:
+        click.echo(f"crypto: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
