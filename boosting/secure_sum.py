@@ -392,7 +392,7 @@ class SiloSums:
             self._verify(statement, reply)
             agreed = reply.present
             if agreed != full:
-                self._remember(place, agreed)
+                # Not recorded yet: without shares of self masks these seeds open no vector.
                 seeds = self._vault.reveal_pair_seeds(session, number, agreed)
                 offer = PairSeeds({Silo(peer): seed for peer, seed in seeds.items()})
                 reply = self._link.exchange(steps.seeds, repeat(place.at, passing), offer)

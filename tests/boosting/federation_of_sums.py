@@ -8,10 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from boosting.ports import JobStopped, Silo, SignatureInvalid
-from boosting.secure_sum import CoordinatorSums, SiloSums
-from boosting.sum_exchanges import SumParameters
-from coordinator.rendezvous import Rendezvous
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,6 +16,11 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_der_public_key,
 )
+
+from boosting.ports import JobStopped, Place, SignatureInvalid, Silo, Step
+from boosting.secure_sum import CoordinatorSums, SiloSums
+from boosting.sum_exchanges import SumParameters
+from coordinator.rendezvous import Rendezvous
 from crypto.key_agreement import encode_fields
 from crypto.vault import LocalVault, Vault
 from tests.federation.memory import Fault, MemoryLink
@@ -59,6 +60,16 @@ class TestIdentity:
             key.verify(signature, message, ECDSA)
         except InvalidSignature as error:
             raise SignatureInvalid(f"not signed by {silo}") from error
+
+
+class WatchedLink(MemoryLink):
+    """A silo's end that notes the name of every exchange."""
+
+    seen: list[tuple[Silo, str]]
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        self.seen.append((self.silo, step.name))
+        return super().exchange(step, at, offer)
 
 
 @dataclass
@@ -110,9 +121,8 @@ class Federation:
         ended = SumsEnded()
 
         def silo_main(silo: Silo) -> None:
-            link = MemoryLink(
-                silo, hub, loop, self.through_wire, faults, self.memories[silo], ended.traffic
-            )
+            link = WatchedLink(silo, hub, loop, self.through_wire, faults, self.memories[silo])
+            link.seen = ended.traffic
             try:
                 sums = SiloSums(
                     link,
@@ -155,7 +165,11 @@ class SumsEnded:
     error: Exception | None = None
     silos: dict[Silo, Any] = field(default_factory=dict)
     errors: dict[Silo, BaseException] = field(default_factory=dict)
-    traffic: list[Any] = field(default_factory=list)
+    traffic: list[tuple[Silo, str]] = field(default_factory=list)
+
+    def exchanges(self, silo: Silo) -> list[str]:
+        """Names of the exchanges that a silo began, in order."""
+        return [step for who, step in self.traffic if who == silo]
 
 
 @dataclass

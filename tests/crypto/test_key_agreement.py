@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crypto import key_agreement
+from crypto.key_agreement import BoxInvalid, KeyInvalid
+
+ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+BOB_PUBLIC = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
+SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+
+
+def test_pair_roots_extract_the_shared_secret_of_rfc_7748() -> None:
+    alice = key_agreement.new_private_key(lambda n: ALICE[:n])
+    bob = X25519PrivateKey.from_private_bytes(BOB)
+    assert key_agreement.public_bytes(alice) == ALICE_PUBLIC
+    root = key_agreement.pair_root(alice, BOB_PUBLIC, b"salt")
+    assert root == key_agreement.extract(b"salt", SHARED)
+    assert root == key_agreement.pair_root(bob, ALICE_PUBLIC, b"salt")
+    assert root != key_agreement.pair_root(bob, ALICE_PUBLIC, b"another roster")
+
+
+@pytest.mark.parametrize(
+    ("salt", "info", "root", "key"),
+    [
+        (
+            bytes(range(13)),
+            bytes(range(0xF0, 0xFA)),
+            "077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5",
+            "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865",
+        ),
+        (
+            b"",
+            b"",
+            "19ef24a32c717b167f33a91d6f648bdf96596776afdb6377ac434c1c293ccb04",
+            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8",
+        ),
+    ],
+)
+def test_hkdf_gives_the_vectors_of_rfc_5869(salt: bytes, info: bytes, root: str, key: str) -> None:
+    extracted = key_agreement.extract(salt, b"\x0b" * 22)
+    assert extracted.hex() == root
+    assert key_agreement.expand(extracted, info, 42).hex() == key
+
+
+def test_boxes_give_the_vector_of_rfc_8439() -> None:
+    key = bytes(range(0x80, 0xA0))
+    nonce = bytes.fromhex("070000004041424344454647")
+    associated = bytes.fromhex("50515253c0c1c2c3c4c5c6c7")
+    text = (
+        b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the "
+        b"future, sunscreen would be it."
+    )
+    box = key_agreement.seal(key, text, associated, lambda n: nonce[:n])
+    assert box[:12] == nonce
+    assert box[12:28].hex() == "d31a8d34648e60db7b86afbc53ef7ec2"
+    assert box[-16:].hex() == "1ae10b594f09e26a7e902ecbd0600691"
+    assert key_agreement.open_box(key, box, associated) == text
+
+
+@given(data=st.binary(max_size=50), at=st.integers(0, 77), use=st.binary(max_size=8))
+def test_altered_boxes_and_boxes_for_another_use_do_not_open(
+    data: bytes, at: int, use: bytes
+) -> None:
+    key = bytes(32)
+    box = bytearray(key_agreement.seal(key, data, b"use"))
+    if use != b"use":
+        with pytest.raises(BoxInvalid):
+            key_agreement.open_box(key, bytes(box), use)
+    box[at % len(box)] ^= 1
+    with pytest.raises(BoxInvalid):
+        key_agreement.open_box(key, bytes(box), b"use")
+    with pytest.raises(BoxInvalid):
+        key_agreement.open_box(key, bytes(box[:20]), b"use")
+
+
+@pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31), b"short"])
+def test_keys_of_low_order_or_wrong_length_are_refused(public: bytes) -> None:
+    with pytest.raises(KeyInvalid):
+        key_agreement.pair_root(key_agreement.new_private_key(), public, b"salt")
+
+
+field_lists = st.lists(st.one_of(st.binary(max_size=5), st.text(max_size=5), st.integers()))
+
+
+@given(one=field_lists, other=field_lists)
+def test_different_fields_are_encoded_differently(
+    one: list[bytes | str | int], other: list[bytes | str | int]
+) -> None:
+    same = key_agreement.encode_fields(*one) == key_agreement.encode_fields(*other)
+    assert same == (one == other)

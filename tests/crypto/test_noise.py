@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from crypto.noise import Polya, discrete_laplace_part, discrete_laplace_variance
+
+
+def entropy(seed: int) -> Callable[[int], bytes]:
+    return np.random.default_rng(seed).bytes
+
+
+def agreement(sample: np.ndarray, probability: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Return the p-value of a chi-squared test, with cells of at least ten expected."""
+    values = np.arange(sample.min() - 50, sample.max() + 51)
+    expected = probability(values) * len(sample)
+    keep = values[expected >= 10]
+    observed = np.array([(sample == v).sum() for v in keep])
+    wanted = expected[expected >= 10]
+    observed = np.append(observed, len(sample) - observed.sum())
+    wanted = np.append(wanted, len(sample) - wanted.sum())
+    return float(stats.chisquare(observed, wanted, sum_check=False).pvalue)
+
+
+def laplace(epsilon: float) -> Callable[[np.ndarray], np.ndarray]:
+    q = np.exp(-epsilon)
+    return lambda k: (1 - q) / (1 + q) * q ** np.abs(k.astype(float))
+
+
+@pytest.mark.parametrize("parts", [1, 3, 20])
+@pytest.mark.parametrize("exponent", [Fraction(1, 3), Fraction(2)])
+def test_polya_variables_have_their_distribution(parts: int, exponent: Fraction) -> None:
+    sample = Polya(exponent, parts).sample(60_000, entropy(parts))
+    q = float(np.exp(-float(exponent)))
+    assert agreement(sample, lambda k: stats.nbinom.pmf(k, 1 / parts, 1 - q)) > 1e-3
+
+
+@pytest.mark.parametrize("honest", [1, 4])
+@pytest.mark.parametrize("epsilon", [0.2, 1.0])
+def test_the_honest_silos_parts_add_up_to_discrete_laplace(honest: int, epsilon: float) -> None:
+    source = entropy(7)
+    sample = sum(
+        discrete_laplace_part(50_000, epsilon, honest=honest, entropy=source) for _ in range(honest)
+    )
+    assert agreement(np.asarray(sample), laplace(epsilon)) > 1e-3
+
+
+def test_neighbouring_counts_differ_by_a_factor_of_at_most_exp_epsilon() -> None:
+    """The definition of differential privacy, on the exact probabilities of the sampler."""
+    epsilon, sensitivity = 0.7, 3
+    table = Polya(Fraction(epsilon) / sensitivity, 1)._table(128)
+    geometric = np.diff(np.array([0, *table[:60]], dtype=object)) / 2**128
+    ratios = np.array(geometric[1:] / geometric[:-1], dtype=float)
+    np.testing.assert_allclose(ratios, np.exp(-epsilon / sensitivity), rtol=1e-12)
+
+
+def test_undecided_draws_get_more_bits_and_the_same_distribution() -> None:
+    """With five bits at first, nearly every draw is decided by the bits drawn later."""
+    exponent = Fraction(1, 2)
+    coarse = Polya(exponent, 2, word_bits=5).sample(40_000, entropy(3))
+    q = float(np.exp(-0.5))
+    assert agreement(coarse, lambda k: stats.nbinom.pmf(k, 0.5, 1 - q)) > 1e-3
+
+
+def test_a_draw_on_the_edge_of_the_table_is_decided_by_later_bits() -> None:
+    polya = Polya(Fraction(1, 2), 1)
+    edge = int(polya._words[3])
+    for later, outcome in ((0, 3), (2**64 - 1, 4)):
+        draws = [edge.to_bytes(8, "little"), later.to_bytes(8, "little")]
+        assert polya.sample(1, lambda n, draws=draws: draws.pop(0))[0] == outcome
+
+
+def test_the_last_draw_there_is_reaches_beyond_the_table() -> None:
+    polya = Polya(Fraction(1, 2), 1)
+    draws = [b"\xff" * 8, b"\xff" * 8, bytes(8)]
+    assert polya.sample(1, lambda n: draws.pop(0))[0] > len(polya._words)
+
+
+def test_variance_is_as_stated_for_more_parts_than_needed() -> None:
+    source = entropy(11)
+    parts = [discrete_laplace_part(100_000, 0.5, honest=4, entropy=source) for _ in range(6)]
+    variance = np.sum(parts, axis=0).var()
+    stated = discrete_laplace_variance(0.5, parts=6, honest=4)
+    assert variance == pytest.approx(stated, rel=0.05)
+    assert stated == pytest.approx(1.5 * discrete_laplace_variance(0.5))
+
+
+def test_scales_that_no_table_holds_and_senseless_parameters_are_refused() -> None:
+    with pytest.raises(ValueError, match="too large a table"):
+        Polya(Fraction(1, 10**7))
+    with pytest.raises(ValueError, match="exponent > 0"):
+        discrete_laplace_part(1, 0.0)
+    with pytest.raises(ValueError, match="parts >= 1"):
+        discrete_laplace_part(1, 1.0, honest=0)
+    with pytest.raises(ValueError, match="sensitivity"):
+        discrete_laplace_part(1, 1.0, sensitivity=0)

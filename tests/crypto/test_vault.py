@@ -1,0 +1,316 @@
+"""The contract of a vault: every implementation passes the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from crypto import masking, shamir
+from crypto.fixed_point import residue_dtype
+from crypto.key_agreement import BoxInvalid, KeyInvalid
+from crypto.vault import LocalVault, MaskGroup, SumTicket, Vault, VaultRefused
+
+NAMES = ("ash", "birch", "cedar", "elm", "fir")
+SESSION = "job/1/0.0.0"
+DIGEST = b"d" * 32
+THRESHOLD = 4
+
+
+@pytest.fixture(params=["local"])
+def new_vault(request: pytest.FixtureRequest) -> Callable[[], Vault]:
+    """A factory of fresh vaults of one implementation; a remote form adds its name above."""
+    assert request.param == "local"
+    return LocalVault
+
+
+@dataclass
+class Grove:
+    """Vaults of one group, ready to mask."""
+
+    vaults: dict[str, Vault]
+    groups: dict[str, MaskGroup]
+
+    def ticket(self, number: int = 0, **changes: object) -> SumTicket:
+        return replace(SumTicket(SESSION, number, b"layout", NAMES), **changes)  # type: ignore[arg-type]
+
+    def deal(self, first: int = 0, count: int = 2, group_key: bool = False) -> None:
+        boxes = {
+            name: vault.seal_shares(SESSION, first, count, NAMES, group_key)
+            for name, vault in self.vaults.items()
+        }
+        for name, vault in self.vaults.items():
+            theirs = {peer: boxes[peer][name] for peer in NAMES if peer != name}
+            vault.open_shares(SESSION, first, count, theirs)
+
+
+def grove_of(new_vault: Callable[[], Vault], names: tuple[str, ...] = NAMES) -> Grove:
+    vaults = {name: new_vault() for name in names}
+    keys = tuple(vaults[name].create_mask_key(SESSION) for name in names)
+    threshold = THRESHOLD if len(names) == 5 else len(names)
+    groups = {name: MaskGroup(SESSION, name, names, keys, DIGEST, threshold) for name in names}
+    for name, vault in vaults.items():
+        vault.join_group(groups[name])
+    return Grove(vaults, groups)
+
+
+@pytest.fixture
+def grove(new_vault: Callable[[], Vault]) -> Grove:
+    return grove_of(new_vault)
+
+
+def vectors(ring_bits: int = 64) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    dtype = residue_dtype(ring_bits)
+    return {n: rng.integers(0, 1 << 30, 50, dtype=np.uint64).astype(dtype) for n in NAMES}
+
+
+@pytest.mark.parametrize("ring_bits", [32, 48, 64])
+def test_pair_masks_cancel_in_the_sum_over_all(grove: Grove, ring_bits: int) -> None:
+    ticket = grove.ticket(ring_bits=ring_bits, self_mask=False)
+    plain = vectors(ring_bits)
+    masked = {n: v.mask_vector(ticket, plain[n])[0] for n, v in grove.vaults.items()}
+    np.testing.assert_array_equal(
+        masking.summed(masked.values(), 50, ring_bits),
+        masking.summed(plain.values(), 50, ring_bits),
+    )
+    for name in NAMES:
+        assert not np.array_equal(masked[name], plain[name])
+
+
+@pytest.mark.parametrize("lost", [(), ("birch",)])
+def test_revealed_shares_and_seeds_take_the_masks_off(grove: Grove, lost: tuple[str, ...]) -> None:
+    grove.deal()
+    plain = vectors()
+    ticket = grove.ticket(1)
+    masked, proofs = {}, {}
+    for name, vault in grove.vaults.items():
+        masked[name], proofs[name] = vault.mask_vector(ticket, plain[name])
+    present = tuple(n for n in NAMES if n not in lost)
+    statement = masking.set_statement(DIGEST, ticket.context, NAMES, present)
+    left_over, shares = [], {}
+    for at, name in enumerate(NAMES):
+        if name in lost:
+            continue
+        vault = grove.vaults[name]
+        assert vault.endorse(SESSION, 1, present) == statement
+        seeds = vault.reveal_pair_seeds(SESSION, 1, present)
+        assert tuple(seeds) == lost
+        left_over += [(at, NAMES.index(peer), seed) for peer, seed in seeds.items()]
+        shares[at] = vault.reveal_shares(SESSION, 1, present)
+        assert tuple(shares[at]) == present
+    self_seeds = []
+    for name in present:
+        secret = shamir.restore({at: held[name] for at, held in shares.items()}, THRESHOLD)
+        assert masking.commitment(secret, ticket.context) == proofs[name]
+        self_seeds.append(masking.self_seed(secret, ticket.context))
+    total = masking.summed([masked[n] for n in present], 50, 64)
+    np.testing.assert_array_equal(
+        masking.unmasked(total, 64, self_seeds, left_over),
+        masking.summed([plain[n] for n in present], 50, 64),
+    )
+
+
+def test_a_silo_never_reveals_both_a_seed_with_another_and_a_share_of_its_mask(
+    grove: Grove,
+) -> None:
+    """By any order of requests: endorsed sets shrink, so a revealed seed's silo cannot return."""
+    grove.deal()
+    vault = grove.vaults["ash"]
+    vault.mask_vector(grove.ticket(), vectors()["ash"])
+    without_fir = NAMES[:4]
+    vault.endorse(SESSION, 0, NAMES)
+    vault.endorse(SESSION, 0, without_fir)
+    assert list(vault.reveal_pair_seeds(SESSION, 0, without_fir)) == ["fir"]
+    with pytest.raises(VaultRefused, match="only shrink"):
+        vault.endorse(SESSION, 0, NAMES)
+    with pytest.raises(VaultRefused, match="endorsed last"):
+        vault.reveal_shares(SESSION, 0, NAMES)
+    assert "fir" not in vault.reveal_shares(SESSION, 0, without_fir)
+    with pytest.raises(VaultRefused, match="no pair seed"):
+        vault.reveal_pair_seeds(SESSION, 0, without_fir)
+
+
+def test_after_the_shares_nothing_else_of_a_sum_is_endorsed_or_revealed(grove: Grove) -> None:
+    grove.deal()
+    vault = grove.vaults["ash"]
+    vault.mask_vector(grove.ticket(), vectors()["ash"])
+    vault.endorse(SESSION, 0, NAMES)
+    first = vault.reveal_shares(SESSION, 0, NAMES)
+    with pytest.raises(VaultRefused, match="has been unmasked"):
+        vault.endorse(SESSION, 0, NAMES[:4])
+    with pytest.raises(VaultRefused, match="no pair seed"):
+        vault.reveal_pair_seeds(SESSION, 0, NAMES)
+    assert vault.reveal_shares(SESSION, 0, NAMES) == first
+
+
+def test_nothing_is_revealed_of_a_set_that_was_not_endorsed(grove: Grove) -> None:
+    grove.deal()
+    vault = grove.vaults["cedar"]
+    vault.mask_vector(grove.ticket(), vectors()["cedar"])
+    with pytest.raises(VaultRefused):
+        vault.reveal_shares(SESSION, 0, NAMES)
+    with pytest.raises(VaultRefused):
+        vault.reveal_shares(SESSION, 0, ())
+    with pytest.raises(VaultRefused):
+        vault.reveal_pair_seeds(SESSION, 0, NAMES)
+    with pytest.raises(VaultRefused, match="not the one at hand"):
+        vault.reveal_shares(SESSION, 1, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("present", "why"),
+    [
+        (("ash", "birch", "elm"), "below the least"),
+        (("birch", "cedar", "elm", "fir"), "leaves this silo out"),
+        (("ash", "birch", "cedar", "elm", "yew"), "only shrink"),
+        (("birch", "ash", "cedar", "elm"), "only shrink"),
+        (("ash", "ash", "birch", "cedar", "elm"), "only shrink"),
+        ((), "leaves this silo out"),
+    ],
+)
+def test_sets_that_are_too_small_or_strange_are_not_endorsed(
+    grove: Grove, present: tuple[str, ...], why: str
+) -> None:
+    grove.deal()
+    grove.vaults["ash"].mask_vector(grove.ticket(), vectors()["ash"])
+    with pytest.raises(VaultRefused, match=why):
+        grove.vaults["ash"].endorse(SESSION, 0, present)
+
+
+def test_a_sums_masks_cover_one_vector_only(grove: Grove) -> None:
+    grove.deal()
+    vault = grove.vaults["ash"]
+    vault.mask_vector(grove.ticket(1), vectors()["ash"])
+    for number in (0, 1):
+        with pytest.raises(VaultRefused, match="masked already"):
+            vault.mask_vector(grove.ticket(number), vectors()["birch"])
+
+
+def test_participants_only_become_fewer_and_never_too_few(grove: Grove) -> None:
+    grove.deal()
+    vault = grove.vaults["ash"]
+    vault.mask_vector(grove.ticket(0, participants=NAMES[:4]), vectors()["ash"])
+    with pytest.raises(VaultRefused, match="become fewer"):
+        vault.mask_vector(grove.ticket(1), vectors()["ash"])
+    with pytest.raises(VaultRefused, match="at least 4"):
+        vault.mask_vector(grove.ticket(1, participants=NAMES[:3]), vectors()["ash"])
+    with pytest.raises(VaultRefused, match="at least 4"):
+        vault.mask_vector(grove.ticket(1, participants=NAMES[1:]), vectors()["ash"])
+
+
+def test_masking_needs_shares_that_were_dealt_and_deals_each_number_once(grove: Grove) -> None:
+    vault = grove.vaults["ash"]
+    with pytest.raises(VaultRefused, match="no shares were dealt"):
+        vault.mask_vector(grove.ticket(), vectors()["ash"])
+    grove.deal(0, 2)
+    with pytest.raises(VaultRefused, match="dealt already"):
+        vault.seal_shares(SESSION, 1, 2, NAMES)
+
+
+def test_secrets_of_a_finished_sum_are_erased_when_the_next_is_masked(grove: Grove) -> None:
+    grove.deal(0, 2)
+    vault = grove.vaults["ash"]
+    vault.mask_vector(grove.ticket(0), vectors()["ash"])
+    vault.endorse(SESSION, 0, NAMES)
+    vault.mask_vector(grove.ticket(1), vectors()["ash"])
+    with pytest.raises(VaultRefused, match="not the one at hand"):
+        vault.reveal_shares(SESSION, 0, NAMES)
+    vault.forget_session(SESSION)
+    with pytest.raises(VaultRefused, match="erased"):
+        vault.endorse(SESSION, 1, NAMES)
+
+
+def test_boxes_open_only_for_their_receiver_batch_and_sender(grove: Grove) -> None:
+    boxes = grove.vaults["ash"].seal_shares(SESSION, 0, 2, NAMES)
+    assert sorted(boxes) == list(NAMES[1:])
+    birch = grove.vaults["birch"]
+    birch.open_shares(SESSION, 0, 2, {"ash": boxes["birch"]})
+    for first, count, sender, box in [
+        (0, 2, "ash", boxes["cedar"]),
+        (2, 2, "ash", boxes["birch"]),
+        (0, 1, "ash", boxes["birch"]),
+        (0, 2, "cedar", boxes["birch"]),
+        (0, 2, "ash", boxes["birch"][:-1]),
+    ]:
+        with pytest.raises(BoxInvalid, match=f"shares from {sender}"):
+            birch.open_shares(SESSION, first, count, {sender: box})
+    with pytest.raises(VaultRefused, match="not a peer"):
+        birch.open_shares(SESSION, 0, 2, {"yew": boxes["birch"]})
+
+
+def test_silos_that_were_shown_different_rosters_share_no_secret(
+    new_vault: Callable[[], Vault],
+) -> None:
+    one, other = grove_of(new_vault, NAMES[:3]), new_vault()
+    key = other.create_mask_key(SESSION)
+    other.join_group(
+        replace(
+            one.groups["birch"],
+            public_keys=(one.groups["ash"].public_keys[0], key, key),
+            digest=b"another" + bytes(25),
+        )
+    )
+    boxes = one.vaults["ash"].seal_shares(SESSION, 0, 1, NAMES[:3])
+    with pytest.raises(BoxInvalid):
+        other.open_shares(SESSION, 0, 1, {"ash": boxes["birch"]})
+
+
+def test_group_masks_hide_the_sum_until_the_silos_take_them_off(grove: Grove) -> None:
+    grove.deal(0, 0, group_key=True)
+    ticket = grove.ticket(self_mask=False, group_mask=True)
+    plain = vectors()
+    masked = [v.mask_vector(ticket, plain[n])[0] for n, v in grove.vaults.items()]
+    total = masking.summed(plain.values(), 50, 64)
+    blinded = masking.summed(masked, 50, 64)
+    assert not np.array_equal(blinded, total)
+    for vault in grove.vaults.values():
+        np.testing.assert_array_equal(vault.remove_group_mask(SESSION, 0, NAMES, blinded), total)
+    with pytest.raises(VaultRefused, match="took part"):
+        grove.vaults["ash"].remove_group_mask(SESSION, 0, ("yew",), blinded)
+
+
+def test_group_masks_need_the_group_key(grove: Grove) -> None:
+    ticket = grove.ticket(self_mask=False, group_mask=True)
+    with pytest.raises(VaultRefused, match="never arrived"):
+        grove.vaults["ash"].mask_vector(ticket, vectors()["ash"])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"members": NAMES[:2], "threshold": 2}, "at least 3"),
+        ({"threshold": 2}, "more than half"),
+        ({"threshold": 6}, "more than half"),
+        ({"members": NAMES[::-1]}, "sorted"),
+        ({"silo": "yew"}, "does not hold"),
+        ({"silo": "birch"}, "does not hold"),
+    ],
+)
+def test_groups_that_could_not_keep_a_secret_are_refused(
+    new_vault: Callable[[], Vault], change: dict[str, object], why: str
+) -> None:
+    vault = new_vault()
+    key = vault.create_mask_key(SESSION)
+    keys = (key, *(new_vault().create_mask_key(SESSION) for _ in NAMES[1:]))
+    group = MaskGroup(SESSION, "ash", NAMES, keys, DIGEST, THRESHOLD)
+    if "members" in change:
+        change = {**change, "public_keys": keys[: len(change["members"])]}  # type: ignore[arg-type]
+    with pytest.raises(VaultRefused, match=why):
+        vault.join_group(replace(group, **change))  # type: ignore[arg-type]
+    vault.join_group(group)
+    with pytest.raises(VaultRefused, match="has its group"):
+        vault.join_group(group)
+
+
+def test_malformed_keys_and_unknown_sessions_are_refused(new_vault: Callable[[], Vault]) -> None:
+    vault = new_vault()
+    with pytest.raises(VaultRefused, match="no key was made"):
+        vault.endorse("another", 0, NAMES)
+    key = vault.create_mask_key(SESSION)
+    with pytest.raises(VaultRefused, match="joined no group"):
+        vault.seal_shares(SESSION, 0, 1, NAMES)
+    with pytest.raises(KeyInvalid):
+        vault.join_group(MaskGroup(SESSION, "ash", NAMES[:3], (key, bytes(32), key), DIGEST, 2))
