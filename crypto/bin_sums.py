@@ -13,7 +13,6 @@ The plan holds indices only, so it works for anything that can be added and subt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,10 +72,10 @@ class BinSumPlan:
         return len(self.rows.index)
 
 
-def _segments(parts: Sequence[NDArray[np.int64]]) -> Segments:
-    lengths = np.fromiter((len(part) for part in parts), np.int64, len(parts))
-    index = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    return Segments(index.astype(np.int64), np.concatenate([[0], np.cumsum(lengths)]))
+def _segments(index: list[NDArray[np.int64]], lengths: list[NDArray[np.int64]]) -> Segments:
+    empty = np.empty(0, np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+    return Segments(np.concatenate([empty, *index]), starts)
 
 
 def _group(n_rows: int, n_used: NDArray[np.int64], joint: bool) -> list[list[int]]:
@@ -143,14 +142,14 @@ def plan_bin_sums(
     used = [np.flatnonzero(count) for count in counts]
     n_used = np.fromiter((len(u) for u in used), np.int64, n_features)
 
-    row_parts: list[NDArray[np.int64]] = []
+    row_index: list[NDArray[np.int64]] = []
+    row_lengths: list[NDArray[np.int64]] = []
+    derived_index: list[NDArray[np.int64]] = []
     total = np.empty(0, np.int64)
-    derived_cells: list[NDArray[np.int64]] = []
-    bin_parts: list[list[NDArray[np.int64]]] = [
-        [np.empty(0, np.int64)] * n_bins for _ in range(n_features)
-    ]
-    pending: list[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]] = []
-    for at, group in enumerate(_group(n, n_used, joint) if n else []):
+    groups = _group(n, n_used, joint) if n else []
+    points_of: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    n_sums = 0
+    for group in groups:
         cell = np.zeros(n, np.uint32)
         for feature in group:
             compact = np.zeros(n_bins, np.uint32)
@@ -161,38 +160,43 @@ def plan_bin_sums(
         # numpy sorts 16-bit keys by radix
         order = np.argsort(cell.astype(np.uint16) if n_cells <= 1 << 16 else cell, kind="stable")
         sizes = np.bincount(cell, minlength=n_cells)
-        ends = np.cumsum(sizes)
         filled = np.flatnonzero(sizes)
-        points = np.full(n_cells, -1, np.int64)
-        fullest = int(np.argmax(sizes))
-        skip = derive and at > 0 and sizes[fullest] > _WORTH_DERIVING * len(filled)
-        for number in filled.tolist():
-            if skip and number == fullest:
-                continue
-            points[number] = len(row_parts)
-            row_parts.append(rows[order[ends[number] - sizes[number] : ends[number]]])
-        if at == 0:
-            total = points[filled]
-        if skip:
-            derived_cells.append(points[filled[filled != fullest]])
-            points[fullest] = -2 - (len(derived_cells) - 1)
-        pending.append((group, filled, points))
-    n_sums = len(row_parts)
-    for group, filled, points in pending:
-        # derived cells come after the row sums and the total
-        resolved = np.where(points < -1, n_sums - 1 - points, points)
+        lengths = sizes[filled]
+        points = n_sums + np.arange(len(filled))
+        fullest = int(np.argmax(lengths))
+        # The first group stays whole: its cells make the total.
+        if derive and points_of and lengths[fullest] > _WORTH_DERIVING * len(filled):
+            before = int(lengths[:fullest].sum())
+            order = np.delete(order, slice(before, before + int(lengths[fullest])))
+            lengths = np.delete(lengths, fullest)
+            points[fullest + 1 :] -= 1
+            derived_index.append(np.delete(points, fullest))
+            points[fullest] = -len(derived_index)
+        row_index.append(rows[order])
+        row_lengths.append(lengths)
+        n_sums += len(lengths)
+        if not points_of:
+            total = points
+        points_of.append((filled, points))
+
+    bin_index = [np.empty(0, np.int64)] * n_features
+    bin_lengths = [np.zeros(n_bins, np.int64) for _ in range(n_features)]
+    for group, (filled, points) in zip(groups, points_of, strict=True):
+        # Derived cells come after the sums of rows and the total.
+        points = np.where(points < 0, n_sums - points, points)
         stride = int(np.prod(n_used[group]))
         for feature in group:
             stride //= int(n_used[feature])
-            digit = filled // stride % int(n_used[feature])
-            for i, number in enumerate(used[feature].tolist()):
-                bin_parts[feature][number] = resolved[filled[digit == i]]
+            digit = filled // stride % n_used[feature]
+            bin_index[feature] = points[np.argsort(digit, kind="stable")]
+            bin_lengths[feature][used[feature]] = np.bincount(digit, minlength=n_used[feature])
     return BinSumPlan(
-        rows=_segments(row_parts),
-        total=_segments([total]),
+        rows=_segments(row_index, row_lengths),
+        total=_segments([total], [np.array([len(total)])]),
         derived=_segments(
-            [np.concatenate([np.array([n_sums]), ~cells]) for cells in derived_cells]
+            [np.concatenate([np.array([n_sums]), ~cells]) for cells in derived_index],
+            [np.array([len(cells) + 1]) for cells in derived_index],
         ),
-        bins=_segments([part for feature in bin_parts for part in feature]),
+        bins=_segments(bin_index, bin_lengths),
         shape=(n_features, n_bins),
     )

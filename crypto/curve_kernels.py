@@ -151,8 +151,3 @@ def curve_kernel(name: KernelName | None = None, workers: int | None = None) -> 
     from crypto.curve_native import NativeCurve
 
     return NativeCurve(name == "ifma", workers)
-
-
-def discrete_log_bits(limit: int, most: int) -> int:
-    """Choose the bits of a table of baby steps for logarithms within ±limit, at most `most`."""
-    return max(8, min(most, (2 * limit).bit_length() // 2 + 2))

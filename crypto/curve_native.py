@@ -23,7 +23,6 @@ from crypto.curve_kernels import (
     SCALAR_BYTES,
     KernelName,
     Sums,
-    discrete_log_bits,
 )
 from crypto.native import _curve
 
@@ -31,7 +30,8 @@ _T = TypeVar("_T")
 _WORDS = 24
 _WINDOW = 10
 _CHECK_WINDOW = 8
-_MOST_TABLE_BITS = 22
+_TABLE_BITS = 20
+_LARGE_TABLE_BITS = 22
 # Elements below which a batch stays on the calling thread.
 _LEAST_SHARED = 512
 
@@ -185,7 +185,9 @@ class NativeOpener:
         self._kernel, self._limit = kernel, limit
         order = int(curve25519.ORDER)
         self._keys = b"".join((order - x).to_bytes(32, "little") for x in (x1, x2))
-        self._bits = discrete_log_bits(limit, 20 if limit <= 1 << 32 else _MOST_TABLE_BITS)
+        # A table is made in a tenth of a second, so it may be large: 17 MB, beyond 2^32 67 MB.
+        most = _TABLE_BITS if limit <= 1 << 32 else _LARGE_TABLE_BITS
+        self._bits = max(4, min(most, limit.bit_length() - 4))
         modulus = 2 * (1 << self._bits) + 1
         n_steps = (limit + (1 << self._bits)) // modulus
         self._steps = kernel.log_steps(self._bits, -(-n_steps // 8) * 8)

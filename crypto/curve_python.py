@@ -22,7 +22,6 @@ from crypto.curve_kernels import (
     SCALAR_BYTES,
     KernelName,
     Sums,
-    discrete_log_bits,
 )
 
 _Row = tuple[Point, Point, Point]
@@ -175,7 +174,8 @@ class PythonOpener:
 
     def __init__(self, x1: int, x2: int, limit: int) -> None:
         self._keys, self._limit = (ORDER - x1, ORDER - x2), limit
-        bits = discrete_log_bits(limit, _MOST_TABLE_BITS)
+        # A balance of what the table costs once and what every logarithm costs.
+        bits = max(4, min(_MOST_TABLE_BITS, limit.bit_length() // 2 + 2))
         self._baby, self._modulus = _baby_steps(bits), 2 * (1 << bits) + 1
         self._giant = _giant_steps(bits, (limit + (1 << bits)) // self._modulus)
 

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crypto.curve25519 import InvalidPoint, hash_uniform
+from crypto.curve_kernels import available_kernels, curve_kernel
 from crypto.psi import (
     PsiKind,
     PsiMessage,
@@ -296,3 +298,14 @@ def test_an_alignment_digest_wants_a_real_key_and_an_id_in_every_row():
         alignment_digest(b"short", ["a"])
     with pytest.raises(ValueError, match="an id in every row"):
         alignment_digest(bytes(16), ["a", None])
+
+
+@pytest.mark.parametrize("name", available_kernels())
+def test_workers_change_nothing_but_time(name):
+    uniform = hash_uniform([b"%d" % i for i in range(2100)], b"tag")
+    one, two = curve_kernel(name, 1), curve_kernel(name, 2)
+    points = one.map_to_curve(uniform)
+    assert two.map_to_curve(uniform) == points
+    assert two.multiply(points, bytes(range(32))) == one.multiply(points, bytes(range(32)))
+    with pytest.raises(InvalidPoint):
+        two.multiply(points + bytes(32), bytes(range(32)))
