@@ -64,6 +64,11 @@ _MODULES: dict[str, str] = {
     "boosting.strategies.fedga.Proposal": "services.wire.structures",
     "boosting.strategies.fedga.Scores": "services.wire.structures",
     "boosting.strategies.fedga.Standing": "services.wire.structures",
+    "boosting.tree_exchanges.CatchUp": "services.wire.trees",
+    "boosting.tree_exchanges.ScoreSums": "services.wire.scores",
+    "boosting.tree_exchanges.Standing": "services.wire.trees",
+    "boosting.tree_exchanges.TreeOffer": "services.wire.trees",
+    "boosting.tree_exchanges.Verdict": "services.wire.scores",
 }
 """Where each payload's codec is; keys are ``module.TypeName``."""
 

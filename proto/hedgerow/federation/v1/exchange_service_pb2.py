@@ -23,64 +23,66 @@ _sym_db = _symbol_database.Default()
 
 
 from hedgerow.federation.v1 import exchange_pb2 as hedgerow_dot_federation_dot_v1_dot_exchange__pb2
+from hedgerow.federation.v1 import score_pb2 as hedgerow_dot_federation_dot_v1_dot_score__pb2
 from hedgerow.federation.v1 import tensor_pb2 as hedgerow_dot_federation_dot_v1_dot_tensor__pb2
+from hedgerow.federation.v1 import tree_pb2 as hedgerow_dot_federation_dot_v1_dot_tree__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-hedgerow/federation/v1/exchange_service.proto\x12\x16hedgerow.federation.v1\x1a%hedgerow/federation/v1/exchange.proto\x1a#hedgerow/federation/v1/tensor.proto\"N\n\x13\x45xchangeKeysRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"S\n\x14\x45xchangeKeysResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"P\n\x15\x45xchangeSharesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"U\n\x16\x45xchangeSharesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"U\n\x1a\x45xchangeIdentifiersRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Z\n\x1b\x45xchangeIdentifiersResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"\x89\x01\n\x17\x45xchangeSketchesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8e\x01\n\x18\x45xchangeSketchesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"O\n\x14\x45xchangeTreesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"T\n\x15\x45xchangeTreesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"\x8b\x01\n\x19\x45xchangeHistogramsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x90\x01\n\x1a\x45xchangeHistogramsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x18\x45xchangeGradientsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8f\x01\n\x19\x45xchangeGradientsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x87\x01\n\x15\x45xchangeSplitsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x16\x45xchangeSplitsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x88\x01\n\x16\x45xchangeWeightsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8d\x01\n\x17\x45xchangeWeightsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x87\x01\n\x15\x45xchangeScoresRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x16\x45xchangeScoresResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x85\x01\n\x13\x45xchangeSumsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x14\x45xchangeSumsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"T\n\x19\x45xchangeSignaturesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Y\n\x1a\x45xchangeSignaturesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame2\xb8\x0b\n\x0f\x45xchangeService\x12m\n\x0c\x45xchangeKeys\x12+.hedgerow.federation.v1.ExchangeKeysRequest\x1a,.hedgerow.federation.v1.ExchangeKeysResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeShares\x12-.hedgerow.federation.v1.ExchangeSharesRequest\x1a..hedgerow.federation.v1.ExchangeSharesResponse(\x01\x30\x01\x12\x82\x01\n\x13\x45xchangeIdentifiers\x12\x32.hedgerow.federation.v1.ExchangeIdentifiersRequest\x1a\x33.hedgerow.federation.v1.ExchangeIdentifiersResponse(\x01\x30\x01\x12y\n\x10\x45xchangeSketches\x12/.hedgerow.federation.v1.ExchangeSketchesRequest\x1a\x30.hedgerow.federation.v1.ExchangeSketchesResponse(\x01\x30\x01\x12p\n\rExchangeTrees\x12,.hedgerow.federation.v1.ExchangeTreesRequest\x1a-.hedgerow.federation.v1.ExchangeTreesResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeHistograms\x12\x31.hedgerow.federation.v1.ExchangeHistogramsRequest\x1a\x32.hedgerow.federation.v1.ExchangeHistogramsResponse(\x01\x30\x01\x12|\n\x11\x45xchangeGradients\x12\x30.hedgerow.federation.v1.ExchangeGradientsRequest\x1a\x31.hedgerow.federation.v1.ExchangeGradientsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeSplits\x12-.hedgerow.federation.v1.ExchangeSplitsRequest\x1a..hedgerow.federation.v1.ExchangeSplitsResponse(\x01\x30\x01\x12v\n\x0f\x45xchangeWeights\x12..hedgerow.federation.v1.ExchangeWeightsRequest\x1a/.hedgerow.federation.v1.ExchangeWeightsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeScores\x12-.hedgerow.federation.v1.ExchangeScoresRequest\x1a..hedgerow.federation.v1.ExchangeScoresResponse(\x01\x30\x01\x12m\n\x0c\x45xchangeSums\x12+.hedgerow.federation.v1.ExchangeSumsRequest\x1a,.hedgerow.federation.v1.ExchangeSumsResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeSignatures\x12\x31.hedgerow.federation.v1.ExchangeSignaturesRequest\x1a\x32.hedgerow.federation.v1.ExchangeSignaturesResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-hedgerow/federation/v1/exchange_service.proto\x12\x16hedgerow.federation.v1\x1a%hedgerow/federation/v1/exchange.proto\x1a\"hedgerow/federation/v1/score.proto\x1a#hedgerow/federation/v1/tensor.proto\x1a!hedgerow/federation/v1/tree.proto\"N\n\x13\x45xchangeKeysRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"S\n\x14\x45xchangeKeysResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"P\n\x15\x45xchangeSharesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"U\n\x16\x45xchangeSharesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"U\n\x1a\x45xchangeIdentifiersRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Z\n\x1b\x45xchangeIdentifiersResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"\x89\x01\n\x17\x45xchangeSketchesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8e\x01\n\x18\x45xchangeSketchesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x82\x01\n\x14\x45xchangeTreesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x31\n\x05trees\x18\x03 \x01(\x0b\x32 .hedgerow.federation.v1.TreePartH\x00\x42\x07\n\x05\x66rame\"\x87\x01\n\x15\x45xchangeTreesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x31\n\x05trees\x18\x03 \x01(\x0b\x32 .hedgerow.federation.v1.TreePartH\x00\x42\x07\n\x05\x66rame\"\x8b\x01\n\x19\x45xchangeHistogramsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x90\x01\n\x1a\x45xchangeHistogramsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x18\x45xchangeGradientsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8f\x01\n\x19\x45xchangeGradientsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x87\x01\n\x15\x45xchangeSplitsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x16\x45xchangeSplitsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x88\x01\n\x16\x45xchangeWeightsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8d\x01\n\x17\x45xchangeWeightsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\xbc\x01\n\x15\x45xchangeScoresRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x33\n\x06scores\x18\x03 \x01(\x0b\x32!.hedgerow.federation.v1.ScorePartH\x00\x42\x07\n\x05\x66rame\"\xc1\x01\n\x16\x45xchangeScoresResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x33\n\x06scores\x18\x03 \x01(\x0b\x32!.hedgerow.federation.v1.ScorePartH\x00\x42\x07\n\x05\x66rame\"\x85\x01\n\x13\x45xchangeSumsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x14\x45xchangeSumsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"T\n\x19\x45xchangeSignaturesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Y\n\x1a\x45xchangeSignaturesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame2\xb8\x0b\n\x0f\x45xchangeService\x12m\n\x0c\x45xchangeKeys\x12+.hedgerow.federation.v1.ExchangeKeysRequest\x1a,.hedgerow.federation.v1.ExchangeKeysResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeShares\x12-.hedgerow.federation.v1.ExchangeSharesRequest\x1a..hedgerow.federation.v1.ExchangeSharesResponse(\x01\x30\x01\x12\x82\x01\n\x13\x45xchangeIdentifiers\x12\x32.hedgerow.federation.v1.ExchangeIdentifiersRequest\x1a\x33.hedgerow.federation.v1.ExchangeIdentifiersResponse(\x01\x30\x01\x12y\n\x10\x45xchangeSketches\x12/.hedgerow.federation.v1.ExchangeSketchesRequest\x1a\x30.hedgerow.federation.v1.ExchangeSketchesResponse(\x01\x30\x01\x12p\n\rExchangeTrees\x12,.hedgerow.federation.v1.ExchangeTreesRequest\x1a-.hedgerow.federation.v1.ExchangeTreesResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeHistograms\x12\x31.hedgerow.federation.v1.ExchangeHistogramsRequest\x1a\x32.hedgerow.federation.v1.ExchangeHistogramsResponse(\x01\x30\x01\x12|\n\x11\x45xchangeGradients\x12\x30.hedgerow.federation.v1.ExchangeGradientsRequest\x1a\x31.hedgerow.federation.v1.ExchangeGradientsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeSplits\x12-.hedgerow.federation.v1.ExchangeSplitsRequest\x1a..hedgerow.federation.v1.ExchangeSplitsResponse(\x01\x30\x01\x12v\n\x0f\x45xchangeWeights\x12..hedgerow.federation.v1.ExchangeWeightsRequest\x1a/.hedgerow.federation.v1.ExchangeWeightsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeScores\x12-.hedgerow.federation.v1.ExchangeScoresRequest\x1a..hedgerow.federation.v1.ExchangeScoresResponse(\x01\x30\x01\x12m\n\x0c\x45xchangeSums\x12+.hedgerow.federation.v1.ExchangeSumsRequest\x1a,.hedgerow.federation.v1.ExchangeSumsResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeSignatures\x12\x31.hedgerow.federation.v1.ExchangeSignaturesRequest\x1a\x32.hedgerow.federation.v1.ExchangeSignaturesResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.federation.v1.exchange_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXCHANGEKEYSREQUEST']._serialized_start=149
-  _globals['_EXCHANGEKEYSREQUEST']._serialized_end=227
-  _globals['_EXCHANGEKEYSRESPONSE']._serialized_start=229
-  _globals['_EXCHANGEKEYSRESPONSE']._serialized_end=312
-  _globals['_EXCHANGESHARESREQUEST']._serialized_start=314
-  _globals['_EXCHANGESHARESREQUEST']._serialized_end=394
-  _globals['_EXCHANGESHARESRESPONSE']._serialized_start=396
-  _globals['_EXCHANGESHARESRESPONSE']._serialized_end=481
-  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_start=483
-  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_end=568
-  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_start=570
-  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_end=660
-  _globals['_EXCHANGESKETCHESREQUEST']._serialized_start=663
-  _globals['_EXCHANGESKETCHESREQUEST']._serialized_end=800
-  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_start=803
-  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_end=945
-  _globals['_EXCHANGETREESREQUEST']._serialized_start=947
-  _globals['_EXCHANGETREESREQUEST']._serialized_end=1026
-  _globals['_EXCHANGETREESRESPONSE']._serialized_start=1028
-  _globals['_EXCHANGETREESRESPONSE']._serialized_end=1112
-  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_start=1115
-  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_end=1254
-  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_start=1257
-  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_end=1401
-  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_start=1404
-  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_end=1542
-  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_start=1545
-  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_end=1688
-  _globals['_EXCHANGESPLITSREQUEST']._serialized_start=1691
-  _globals['_EXCHANGESPLITSREQUEST']._serialized_end=1826
-  _globals['_EXCHANGESPLITSRESPONSE']._serialized_start=1829
-  _globals['_EXCHANGESPLITSRESPONSE']._serialized_end=1969
-  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_start=1972
-  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_end=2108
-  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_start=2111
-  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_end=2252
-  _globals['_EXCHANGESCORESREQUEST']._serialized_start=2255
-  _globals['_EXCHANGESCORESREQUEST']._serialized_end=2390
-  _globals['_EXCHANGESCORESRESPONSE']._serialized_start=2393
-  _globals['_EXCHANGESCORESRESPONSE']._serialized_end=2533
-  _globals['_EXCHANGESUMSREQUEST']._serialized_start=2536
-  _globals['_EXCHANGESUMSREQUEST']._serialized_end=2669
-  _globals['_EXCHANGESUMSRESPONSE']._serialized_start=2672
-  _globals['_EXCHANGESUMSRESPONSE']._serialized_end=2810
-  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_start=2812
-  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_end=2896
-  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_start=2898
-  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_end=2987
-  _globals['_EXCHANGESERVICE']._serialized_start=2990
-  _globals['_EXCHANGESERVICE']._serialized_end=4454
+  _globals['_EXCHANGEKEYSREQUEST']._serialized_start=220
+  _globals['_EXCHANGEKEYSREQUEST']._serialized_end=298
+  _globals['_EXCHANGEKEYSRESPONSE']._serialized_start=300
+  _globals['_EXCHANGEKEYSRESPONSE']._serialized_end=383
+  _globals['_EXCHANGESHARESREQUEST']._serialized_start=385
+  _globals['_EXCHANGESHARESREQUEST']._serialized_end=465
+  _globals['_EXCHANGESHARESRESPONSE']._serialized_start=467
+  _globals['_EXCHANGESHARESRESPONSE']._serialized_end=552
+  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_start=554
+  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_end=639
+  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_start=641
+  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_end=731
+  _globals['_EXCHANGESKETCHESREQUEST']._serialized_start=734
+  _globals['_EXCHANGESKETCHESREQUEST']._serialized_end=871
+  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_start=874
+  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_end=1016
+  _globals['_EXCHANGETREESREQUEST']._serialized_start=1019
+  _globals['_EXCHANGETREESREQUEST']._serialized_end=1149
+  _globals['_EXCHANGETREESRESPONSE']._serialized_start=1152
+  _globals['_EXCHANGETREESRESPONSE']._serialized_end=1287
+  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_start=1290
+  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_end=1429
+  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_start=1432
+  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_end=1576
+  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_start=1579
+  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_end=1717
+  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_start=1720
+  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_end=1863
+  _globals['_EXCHANGESPLITSREQUEST']._serialized_start=1866
+  _globals['_EXCHANGESPLITSREQUEST']._serialized_end=2001
+  _globals['_EXCHANGESPLITSRESPONSE']._serialized_start=2004
+  _globals['_EXCHANGESPLITSRESPONSE']._serialized_end=2144
+  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_start=2147
+  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_end=2283
+  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_start=2286
+  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_end=2427
+  _globals['_EXCHANGESCORESREQUEST']._serialized_start=2430
+  _globals['_EXCHANGESCORESREQUEST']._serialized_end=2618
+  _globals['_EXCHANGESCORESRESPONSE']._serialized_start=2621
+  _globals['_EXCHANGESCORESRESPONSE']._serialized_end=2814
+  _globals['_EXCHANGESUMSREQUEST']._serialized_start=2817
+  _globals['_EXCHANGESUMSREQUEST']._serialized_end=2950
+  _globals['_EXCHANGESUMSRESPONSE']._serialized_start=2953
+  _globals['_EXCHANGESUMSRESPONSE']._serialized_end=3091
+  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_start=3093
+  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_end=3177
+  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_start=3179
+  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_end=3268
+  _globals['_EXCHANGESERVICE']._serialized_start=3271
+  _globals['_EXCHANGESERVICE']._serialized_end=4735
 # @@protoc_insertion_point(module_scope)

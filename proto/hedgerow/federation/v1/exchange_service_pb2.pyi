@@ -6,7 +6,9 @@ isort:skip_file
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from hedgerow.federation.v1 import exchange_pb2 as _exchange_pb2
+from hedgerow.federation.v1 import score_pb2 as _score_pb2
 from hedgerow.federation.v1 import tensor_pb2 as _tensor_pb2
+from hedgerow.federation.v1 import tree_pb2 as _tree_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -245,20 +247,26 @@ class ExchangeTreesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
+
+    @_builtins.property
+    def trees(self) -> _tree_pb2.TreePart:
+        """Trees added round by round."""
 
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
+        trees: _tree_pb2.TreePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "trees", b"trees"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "trees"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -271,20 +279,26 @@ class ExchangeTreesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
+
+    @_builtins.property
+    def trees(self) -> _tree_pb2.TreePart:
+        """Trees added round by round."""
 
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
+        trees: _tree_pb2.TreePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -554,6 +568,7 @@ class ExchangeScoresRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -562,17 +577,22 @@ class ExchangeScoresRequest(_message.Message):
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
 
+    @_builtins.property
+    def scores(self) -> _score_pb2.ScorePart:
+        """Sums of scores, and what follows from them."""
+
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        scores: _score_pb2.ScorePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -586,6 +606,7 @@ class ExchangeScoresResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -594,17 +615,22 @@ class ExchangeScoresResponse(_message.Message):
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
 
+    @_builtins.property
+    def scores(self) -> _score_pb2.ScorePart:
+        """Sums of scores, and what follows from them."""
+
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        scores: _score_pb2.ScorePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

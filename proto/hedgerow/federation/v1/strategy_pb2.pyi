@@ -27,6 +27,13 @@ class Bagging(_message.Message):
     LR_MODE_FIELD_NUMBER: _builtins.int
     SILOS_PER_ROUND_FIELD_NUMBER: _builtins.int
     SCRUB_FIELD_NUMBER: _builtins.int
+    ETA_TOTAL_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    VALIDATION_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_ROUNDS_FIELD_NUMBER: _builtins.int
+    EVALUATE_FIELD_NUMBER: _builtins.int
+    SECURE_MEAN_FIELD_NUMBER: _builtins.int
+    LEAF_BOUND_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Federated rounds."""
     trees_per_round: _builtins.int
@@ -37,6 +44,20 @@ class Bagging(_message.Message):
     """Silos drawn for a round; all when zero."""
     scrub: _builtins.str
     """none or stats."""
+    eta_total: _builtins.float
+    """Learning rate of all silos' trees of a round together, for lr_mode total."""
+    mode: _builtins.str
+    """bagging or cyclic."""
+    validation: _builtins.float
+    """Share of each silo's rows that is held back to select the best round."""
+    early_stopping_rounds: _builtins.int
+    """Rounds without a better validation score before training ends; 0 for never."""
+    evaluate: _builtins.str
+    """Whether silos score their own rows: auto, none or silos."""
+    secure_mean: _builtins.bool
+    """Whether the mean label of a regression is summed securely."""
+    leaf_bound: _builtins.float
+    """Largest leaf value over the learning rate in a classification; 0 for no bound."""
     def __init__(
         self,
         *,
@@ -45,31 +66,66 @@ class Bagging(_message.Message):
         lr_mode: _builtins.str | None = ...,
         silos_per_round: _builtins.int | None = ...,
         scrub: _builtins.str | None = ...,
+        eta_total: _builtins.float | None = ...,
+        mode: _builtins.str | None = ...,
+        validation: _builtins.float | None = ...,
+        early_stopping_rounds: _builtins.int | None = ...,
+        evaluate: _builtins.str | None = ...,
+        secure_mean: _builtins.bool | None = ...,
+        leaf_bound: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_lr_mode", b"_lr_mode", "_rounds", b"_rounds", "_scrub", b"_scrub", "_silos_per_round", b"_silos_per_round", "_trees_per_round", b"_trees_per_round", "lr_mode", b"lr_mode", "rounds", b"rounds", "scrub", b"scrub", "silos_per_round", b"silos_per_round", "trees_per_round", b"trees_per_round"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds", "_eta_total", b"_eta_total", "_evaluate", b"_evaluate", "_leaf_bound", b"_leaf_bound", "_lr_mode", b"_lr_mode", "_mode", b"_mode", "_rounds", b"_rounds", "_scrub", b"_scrub", "_secure_mean", b"_secure_mean", "_silos_per_round", b"_silos_per_round", "_trees_per_round", b"_trees_per_round", "_validation", b"_validation", "early_stopping_rounds", b"early_stopping_rounds", "eta_total", b"eta_total", "evaluate", b"evaluate", "leaf_bound", b"leaf_bound", "lr_mode", b"lr_mode", "mode", b"mode", "rounds", b"rounds", "scrub", b"scrub", "secure_mean", b"secure_mean", "silos_per_round", b"silos_per_round", "trees_per_round", b"trees_per_round", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lr_mode", b"_lr_mode", "_rounds", b"_rounds", "_scrub", b"_scrub", "_silos_per_round", b"_silos_per_round", "_trees_per_round", b"_trees_per_round", "lr_mode", b"lr_mode", "rounds", b"rounds", "scrub", b"scrub", "silos_per_round", b"silos_per_round", "trees_per_round", b"trees_per_round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds", "_eta_total", b"_eta_total", "_evaluate", b"_evaluate", "_leaf_bound", b"_leaf_bound", "_lr_mode", b"_lr_mode", "_mode", b"_mode", "_rounds", b"_rounds", "_scrub", b"_scrub", "_secure_mean", b"_secure_mean", "_silos_per_round", b"_silos_per_round", "_trees_per_round", b"_trees_per_round", "_validation", b"_validation", "early_stopping_rounds", b"early_stopping_rounds", "eta_total", b"eta_total", "evaluate", b"evaluate", "leaf_bound", b"leaf_bound", "lr_mode", b"lr_mode", "mode", b"mode", "rounds", b"rounds", "scrub", b"scrub", "secure_mean", b"secure_mean", "silos_per_round", b"silos_per_round", "trees_per_round", b"trees_per_round", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__early_stopping_rounds: _TypeAlias = _typing.Literal["early_stopping_rounds"]  # noqa: Y015
+    _WhichOneofArgType__early_stopping_rounds: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__eta_total: _TypeAlias = _typing.Literal["eta_total"]  # noqa: Y015
+    _WhichOneofArgType__eta_total: _TypeAlias = _typing.Literal["_eta_total", b"_eta_total"]  # noqa: Y015
+    _WhichOneofReturnType__evaluate: _TypeAlias = _typing.Literal["evaluate"]  # noqa: Y015
+    _WhichOneofArgType__evaluate: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate"]  # noqa: Y015
+    _WhichOneofReturnType__leaf_bound: _TypeAlias = _typing.Literal["leaf_bound"]  # noqa: Y015
+    _WhichOneofArgType__leaf_bound: _TypeAlias = _typing.Literal["_leaf_bound", b"_leaf_bound"]  # noqa: Y015
     _WhichOneofReturnType__lr_mode: _TypeAlias = _typing.Literal["lr_mode"]  # noqa: Y015
     _WhichOneofArgType__lr_mode: _TypeAlias = _typing.Literal["_lr_mode", b"_lr_mode"]  # noqa: Y015
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
     _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
     _WhichOneofReturnType__scrub: _TypeAlias = _typing.Literal["scrub"]  # noqa: Y015
     _WhichOneofArgType__scrub: _TypeAlias = _typing.Literal["_scrub", b"_scrub"]  # noqa: Y015
+    _WhichOneofReturnType__secure_mean: _TypeAlias = _typing.Literal["secure_mean"]  # noqa: Y015
+    _WhichOneofArgType__secure_mean: _TypeAlias = _typing.Literal["_secure_mean", b"_secure_mean"]  # noqa: Y015
     _WhichOneofReturnType__silos_per_round: _TypeAlias = _typing.Literal["silos_per_round"]  # noqa: Y015
     _WhichOneofArgType__silos_per_round: _TypeAlias = _typing.Literal["_silos_per_round", b"_silos_per_round"]  # noqa: Y015
     _WhichOneofReturnType__trees_per_round: _TypeAlias = _typing.Literal["trees_per_round"]  # noqa: Y015
     _WhichOneofArgType__trees_per_round: _TypeAlias = _typing.Literal["_trees_per_round", b"_trees_per_round"]  # noqa: Y015
+    _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
+    _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__early_stopping_rounds) -> _WhichOneofReturnType__early_stopping_rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_total) -> _WhichOneofReturnType__eta_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluate) -> _WhichOneofReturnType__evaluate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leaf_bound) -> _WhichOneofReturnType__leaf_bound | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lr_mode) -> _WhichOneofReturnType__lr_mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__scrub) -> _WhichOneofReturnType__scrub | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__secure_mean) -> _WhichOneofReturnType__secure_mean | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__silos_per_round) -> _WhichOneofReturnType__silos_per_round | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trees_per_round) -> _WhichOneofReturnType__trees_per_round | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
 
 Global___Bagging: _TypeAlias = Bagging  # noqa: Y015
 

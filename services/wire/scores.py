@@ -1,0 +1,98 @@
+"""Metrics in their additive form, and the verdict on them.
+
+Most sums are counts, and most counts are zero. A vector is: its length and the number of its
+values that are no whole numbers (uint32 each), those values (float64), then as Golomb columns
+(:mod:`boosting.golomb`) the gaps between their positions and all whole numbers in order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from hedgerow.federation.v1 import score_pb2
+from numpy.typing import NDArray
+
+from boosting.golomb import ColumnReader, ColumnWriter
+from boosting.ports import OfferRejected
+from boosting.tree_exchanges import ScoreSums, Verdict
+from services.wire import Codec
+
+MAX_VALUES = 1 << 20
+"""Longest vector that a peer may send."""
+
+_HEAD = struct.Struct("<II")
+_LARGEST_WHOLE = float(1 << 40)
+Floats = NDArray[np.float64]
+Parts = Iterator[score_pb2.ScorePart]
+
+
+def pack_sums(values: Floats) -> bytes:
+    """Return a vector as bytes; :func:`unpack_sums` gives it back to the bit."""
+    if len(values) == 0:
+        return b""
+    whole = (values >= 0) & (values < _LARGEST_WHOLE) & (values == np.floor(values))
+    whole &= ~np.signbit(values)
+    others = np.flatnonzero(~whole)
+    head = _HEAD.pack(len(values), len(others)) + values[others].astype("<f8").tobytes()
+    out = ColumnWriter(bytearray(head), np.zeros(0, np.bool_))
+    out.golomb(np.diff(others, prepend=-1) - 1)
+    out.golomb(values[whole])
+    return out.done()
+
+
+def unpack_sums(data: bytes) -> Floats:
+    """Return the vector of :func:`pack_sums`; anything else is an :class:`OfferRejected`."""
+    if not data:
+        return np.zeros(0)
+    if len(data) < _HEAD.size:
+        raise OfferRejected("sums of scores end too early")
+    n, n_others = _HEAD.unpack_from(data)
+    end = _HEAD.size + 8 * n_others
+    if n > MAX_VALUES or n_others > n or len(data) < end:
+        raise OfferRejected("sums of scores of an impossible length")
+    read = ColumnReader(data, end, [(n_others, False), (n - n_others, False)], 0)
+    places = np.cumsum(read.golomb() + 1) - 1
+    if n_others and not 0 <= places.min() <= places.max() < n:
+        raise OfferRejected("sums of scores with values out of place")
+    whole = np.ones(n, np.bool_)
+    whole[places] = False
+    if np.count_nonzero(whole) != n - n_others:
+        raise OfferRejected("sums of scores with values out of place")
+    values = np.empty(n)
+    values[whole] = read.golomb()
+    values[places] = np.frombuffer(data, "<f8", n_others, _HEAD.size)
+    return values
+
+
+def _encode_sums(payload: ScoreSums) -> Parts:
+    sums = score_pb2.ScoreSums(train=pack_sums(payload.train), valid=pack_sums(payload.valid))
+    yield score_pb2.ScorePart(sums=sums)
+
+
+def _decode_sums(messages: Iterable[score_pb2.ScorePart]) -> ScoreSums:
+    sums = _only(messages, "sums").sums
+    return ScoreSums(unpack_sums(sums.train), unpack_sums(sums.valid))
+
+
+def _encode_verdict(payload: Verdict) -> Parts:
+    yield score_pb2.ScorePart(verdict=score_pb2.ScoreVerdict(stop=payload.stop))
+
+
+def _decode_verdict(messages: Iterable[score_pb2.ScorePart]) -> Verdict:
+    return Verdict(_only(messages, "verdict").verdict.stop)
+
+
+def _only(messages: Iterable[score_pb2.ScorePart], kind: str) -> score_pb2.ScorePart:
+    parts = list(messages)
+    if len(parts) != 1 or parts[0].WhichOneof("part") != kind:
+        raise OfferRejected(f"expected one part, {kind}; {len(parts)} came")
+    return parts[0]
+
+
+CODECS: tuple[Codec[Any], ...] = (
+    Codec(ScoreSums, "scores", _encode_sums, _decode_sums),
+    Codec(Verdict, "scores", _encode_verdict, _decode_verdict),
+)

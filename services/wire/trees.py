@@ -1,0 +1,144 @@
+"""Trees that are added round by round: catching up, offers, and where the federation is.
+
+Packed trees stay packed here; who uses them unpacks and checks them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hedgerow.federation.v1 import tree_pb2
+
+from boosting.ports import OfferRejected, Silo
+from boosting.tree_exchanges import CatchUp, Standing, TreeBlock, TreeOffer
+from services.wire import Codec
+
+PIECE_BYTES = 1 << 20
+"""Most packed bytes of one frame."""
+
+MAX_PACK_BYTES = 1 << 28
+"""Most packed bytes of one silo's round that a peer may send."""
+
+Parts = Iterator[tree_pb2.TreePart]
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+
+
+def _encode_catch_up(payload: CatchUp) -> Parts:
+    yield tree_pb2.TreePart(
+        catch_up=tree_pb2.TreeCatchUp(
+            version=payload.version,
+            first_round=payload.first_round,
+            n_samples=payload.n_samples,
+        )
+    )
+
+
+def _decode_catch_up(messages: Iterable[tree_pb2.TreePart]) -> CatchUp:
+    (part,) = _parts(messages, "catch_up", "catch_up")
+    message = part.catch_up
+    if message.first_round < -1:
+        raise OfferRejected("a first round below -1")
+    return CatchUp(message.version, message.first_round, message.n_samples)
+
+
+def _encode_offer(payload: TreeOffer) -> Parts:
+    head = tree_pb2.TreeOffer(version=payload.version, steps=payload.steps, gain=payload.gain)
+    head.data = payload.data[:PIECE_BYTES]
+    yield tree_pb2.TreePart(offer=head)
+    for piece in _pieces(payload.data):
+        yield tree_pb2.TreePart(more=piece)
+
+
+def _decode_offer(messages: Iterable[tree_pb2.TreePart]) -> TreeOffer:
+    first, *rest = _parts(messages, "offer", "more")
+    head = first.offer
+    data = b"".join([head.data, *(part.more for part in rest)])
+    return TreeOffer(head.version, head.steps, head.gain, data)
+
+
+def _encode_standing(payload: Standing) -> Parts:
+    head = tree_pb2.TreeStanding(
+        round=payload.round,
+        eta=payload.eta,
+        version=payload.version,
+        digest=payload.digest,
+        score_train="train" in payload.scored,
+        score_valid="valid" in payload.scored,
+    )
+    if not math.isnan(payload.base_score):
+        head.base_score = payload.base_score
+    yield tree_pb2.TreePart(standing=head)
+    for block in payload.blocks:
+        message = tree_pb2.TreeBlock(silo=block.silo, round=block.round, steps=block.steps)
+        if block.factor != 1.0:
+            message.factor = block.factor
+        message.data = block.data[:PIECE_BYTES]
+        yield tree_pb2.TreePart(block=message)
+        for piece in _pieces(block.data):
+            yield tree_pb2.TreePart(more=piece)
+
+
+def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> Standing:
+    first, *rest = _parts(messages, "standing", "block", "more")
+    head = first.standing
+    heads: list[tree_pb2.TreeBlock] = []
+    data: list[list[bytes]] = []
+    for part in rest:
+        if part.HasField("block"):
+            heads.append(part.block)
+            data.append([part.block.data])
+        elif not data:
+            raise OfferRejected("packed trees without their block")
+        else:
+            data[-1].append(part.more)
+    blocks = tuple(
+        TreeBlock(
+            Silo(message.silo),
+            message.round,
+            message.steps,
+            message.factor if message.HasField("factor") else 1.0,
+            b"".join(pieces),
+        )
+        for message, pieces in zip(heads, data, strict=True)
+    )
+    return Standing(
+        round=head.round,
+        eta=head.eta,
+        base_score=head.base_score if head.HasField("base_score") else math.nan,
+        version=head.version,
+        digest=head.digest,
+        blocks=blocks,
+        scored=("train",) * head.score_train + ("valid",) * head.score_valid,
+    )
+
+
+def _parts(
+    messages: Iterable[tree_pb2.TreePart], first: str, *others: str
+) -> list[tree_pb2.TreePart]:
+    """Return the parts of a payload after checking their kinds and total size."""
+    parts: list[tree_pb2.TreePart] = []
+    size = 0
+    for message in messages:
+        kind = message.WhichOneof("part")
+        if kind != first if not parts else kind not in others:
+            raise OfferRejected(f"expected {first} with {' or '.join(others)}, {kind} came")
+        size += len(message.more)
+        if size > MAX_PACK_BYTES:
+            raise OfferRejected(f"more than {MAX_PACK_BYTES} bytes of packed trees")
+        parts.append(message)
+    if not parts:
+        raise OfferRejected(f"expected {first}, nothing came")
+    return parts
+
+
+CODECS: tuple[Codec[Any], ...] = (
+    Codec(CatchUp, "trees", _encode_catch_up, _decode_catch_up),
+    Codec(TreeOffer, "trees", _encode_offer, _decode_offer),
+    Codec(Standing, "trees", _encode_standing, _decode_standing),
+)
