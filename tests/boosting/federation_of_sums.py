@@ -83,6 +83,7 @@ class Federation:
     parameters: SumParameters = field(default_factory=SumParameters)
     through_wire: bool = False
     timeout_seconds: float = 20.0
+    linger_seconds: float = 20.0  # how long silos get to finish after the coordinator half
     make_vault: Callable[[], Vault] = LocalVault
     authority: Authority = field(default_factory=Authority)
     memories: dict[Silo, dict[str, bytes]] = field(default_factory=dict)
@@ -149,7 +150,7 @@ class Federation:
         )
         try:
             ended.result = await coordinate(sums, hub)
-            await asyncio.wait(threads, timeout=self.timeout_seconds)
+            await asyncio.wait(threads, timeout=self.linger_seconds)
         except Exception as error:
             ended.error = error
         hub.end(JobStopped("the job has ended"))
