@@ -1,0 +1,153 @@
+"""One engine thread beside one XGBoost thread: CPU time a tree, and of the parts of a tree.
+
+``python -m benchmarks.histogram_engine [--quick] [--json FILE]``. CPU seconds, medians of repeats,
+both in one process on the same table, one thread each. Cut points and binning are timed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import xgboost as xgb
+from numba import njit
+from sklearn.datasets import make_classification
+
+from boosting.binning import bin_features
+from boosting.cuts import cuts_from_xgboost
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.histogram import build_histograms, layout_of
+from boosting.job import Booster, JobParameters
+from boosting.partition import RowPartition
+from boosting.pooled import local_cuts, train_pooled
+from boosting.sampling import Sampler
+
+TREES = 10
+
+
+def median_cpu(run: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return statistics.median(times)
+
+
+def per_tree(train: Callable[[int], object], repeats: int) -> float:
+    """Time of one more tree: start-up and binning cancel out."""
+    train(1)
+    return (
+        median_cpu(lambda: train(1 + TREES), repeats) - median_cpu(lambda: train(1), repeats)
+    ) / TREES
+
+
+@njit(nogil=True)
+def _by_column(by_feature, rows, gradients, offsets, out):  # type: ignore[no-untyped-def]
+    """Sum histograms a feature at a time: the layout that was tried and not taken."""
+    own = np.empty((rows.shape[0], 2), np.int64)
+    for i in range(rows.shape[0]):
+        own[i, 0], own[i, 1] = gradients[rows[i], 0], gradients[rows[i], 1]
+    for j in range(by_feature.shape[0]):
+        column = by_feature[j]
+        for i in range(rows.shape[0]):
+            k = offsets[j] + np.int64(column[np.uint32(rows[i])])
+            out[k, 0] += own[i, 0]
+            out[k, 1] += own[i, 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="100,000 rows instead of 1,000,000")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    n = 100_000 if arguments.quick else 1_000_000
+    repeats = 3 if arguments.quick else 5
+    rows: list[dict[str, object]] = []
+
+    def note(metric: str, who: str, value: float, unit: str) -> None:
+        rows.append({"metric": metric, "who": who, "value": value, "unit": unit})
+        print(f"{metric:44s} {who:16s} {value:12.5g} {unit}", flush=True)
+
+    X, y = make_classification(
+        n, 28, n_informative=14, n_redundant=4, flip_y=0.05, random_state=7, shuffle=True
+    )
+    X = X.astype(np.float32)
+    schema = Schema(tuple(Feature(f"f{j}") for j in range(28)), "label", Task.BINARY, 2)
+    data = Dataset(schema, X, y.astype(np.float64))
+    booster = Booster(max_depth=8, eta=0.1, base_score=0.5)
+    job = JobParameters("benchmark", None, booster=booster)  # type: ignore[arg-type]
+    native = {
+        "objective": "binary:logistic",
+        "max_depth": 8,
+        "eta": 0.1,
+        "base_score": 0.5,
+        "nthread": 1,
+        "tree_method": "hist",
+        "max_bin": 256,
+    }
+    version = xgb.__version__
+    matrix = xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1)
+    bin_seconds = median_cpu(lambda: xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1), 1)
+    note("cuts_and_bins", "xgboost-pooled", bin_seconds, "s")
+    cuts = cuts_from_xgboost(schema, *matrix.get_quantile_cut())
+    bin_features(X[:1000], cuts)
+    local_cuts(data.take(np.arange(1000)), 256)
+    note(
+        "cuts_and_bins",
+        "hedgerow",
+        median_cpu(lambda: bin_features(X, local_cuts(data, 256)), 1),
+        "s",
+    )
+
+    def ours(sampler: Sampler, coarse_bits: int = 0) -> Callable[[int], object]:
+        return lambda trees: train_pooled(
+            job, data, trees, cuts=cuts, sampler=sampler, coarse_bits=coarse_bits
+        )
+
+    theirs = per_tree(lambda trees: xgb.train(native, matrix, trees), repeats)
+    note("tree", f"xgboost-pooled {version}", theirs, "s")
+    for name, train in {
+        "tree": ours(Sampler()),
+        "tree, coarse gradients of 5 bits": ours(Sampler(), 5),
+        "tree, mvs 10 %": ours(Sampler("mvs", 0.1)),
+        "tree, goss 20 % + 10 %": ours(Sampler("goss")),
+        "tree, uniform 50 %": ours(Sampler("uniform", 0.5)),
+    }.items():
+        seconds = per_tree(train, repeats)
+        note(name, "hedgerow", seconds, "s")
+        note(f"{name}, against XGBoost without sampling", "hedgerow", seconds / theirs, "ratio")
+
+    binned = bin_features(X, cuts)
+    gradients = np.random.default_rng(0).integers(-(2**41), 2**41, (n, 2))
+    layout = layout_of(cuts)
+    for share in (1, 16, 128):
+        kept = np.sort(np.random.default_rng(1).permutation(n)[: n // share]).astype(np.int32)
+        partition = RowPartition(kept)
+        updates = kept.shape[0] * 28
+        seconds = median_cpu(
+            lambda p=partition: build_histograms(binned, p, [0], gradients, layout), 7
+        )
+        note(f"histogram add, 1/{share} of the rows", "hedgerow", seconds / updates * 1e9, "ns")
+        out = np.zeros((layout.n_bins + 1, 2), np.int64)
+        _by_column(binned.by_feature, kept, gradients, layout.offsets, out)
+        seconds = median_cpu(
+            lambda k=kept, o=out: _by_column(binned.by_feature, k, gradients, layout.offsets, o), 7
+        )
+        note(
+            f"histogram add, 1/{share} of the rows, by column",
+            "hedgerow",
+            seconds / updates * 1e9,
+            "ns",
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
