@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from boosting.ports import InvalidJob
 
 _WHOLE = {Fd.CPPTYPE_INT32, Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
 _UNSIGNED = {Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _REAL = {Fd.CPPTYPE_DOUBLE, Fd.CPPTYPE_FLOAT}
 
 
@@ -71,6 +73,10 @@ def _set(message: Message, field: Any, value: Any, where: str) -> None:
     elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
         if not isinstance(value, dict):
             raise _wrong(where, "a table", value)
+        choice = field.containing_oneof
+        other = message.WhichOneof(choice.name) if choice is not None else None
+        if other is not None:
+            raise InvalidJob(f"{where}: the job has a table [{other}] already")
         part = getattr(message, field.name)
         part.SetInParent()
         _fill(part, value, where + ".")
@@ -103,7 +109,7 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
             raise _wrong(where, f"a whole number{sign}", value)
         wide = kind in (Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT64)
         limit = (64 if wide else 32) - (0 if kind in _UNSIGNED else 1)
-        if abs(value) >= 1 << limit:
+        if not -(1 << limit) <= value < 1 << limit:
             raise _wrong(where, f"a number below 2^{limit}", value)
         return value
     assert kind in _REAL, f"{where}: a field of this kind is not for job files"
@@ -149,5 +155,5 @@ def _text(field: Any, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return '"' + _CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", escaped) + '"'
     return repr(value)
