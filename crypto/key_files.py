@@ -8,8 +8,11 @@ through HKDF-SHA-256. Opening tells neither a wrong passphrase from damage nor a
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -102,3 +105,49 @@ def open_private_key(
     width = public_key.plaintext_bytes
     p, q = (int.from_bytes(factors[i : i + width], "little") for i in (0, width))
     return PrivateKey(public_key, p, q)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFolder:
+    """Sealed private keys in a folder, one file a name.
+
+    Parameters
+    ----------
+    folder
+        Made with mode 0700 where it is missing.
+    secret
+        What all of its keys are sealed with.
+    """
+
+    folder: Path
+    secret: SealingSecret
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.key"
+
+    def save(self, name: str, private_key: PrivateKey) -> None:
+        """Write a key so that it is there in full or not at all, readable by its owner only."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as partial:
+            partial.write(seal_private_key(private_key, self.secret))
+            partial.flush()
+            os.fsync(partial.fileno())
+        Path(partial.name).replace(self._file(name))
+
+    def load(self, name: str, *, insecure_test_key: bool = False) -> PrivateKey | None:
+        """Return the key of a name, or None where there is none.
+
+        Raises
+        ------
+        KeyRejected
+            As :func:`open_private_key`.
+        """
+        try:
+            sealed = self._file(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return open_private_key(sealed, self.secret, insecure_test_key=insecure_test_key)
+
+    def erase(self, name: str) -> None:
+        """Delete the key of a name, if there is one."""
+        self._file(name).unlink(missing_ok=True)

@@ -28,8 +28,11 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from crypto import key_agreement, masking, shamir
+from crypto.cipher_vault import CipherVault, LocalCipherVault
 from crypto.key_agreement import BoxInvalid, Entropy, encode_fields
+from crypto.key_files import KeyFolder
 from crypto.masking import Residues
+from crypto.modular import Engine
 
 LEAST_SILOS = 3
 """A sum of two tells each the other's vector."""
@@ -103,7 +106,7 @@ class SumTicket:
         return masking.sum_context(self.session, self.number, self.layout)
 
 
-class Vault(Protocol):
+class Vault(CipherVault, Protocol):
     """Keeps a silo's private keys; what leaves it is public or sealed, or revealed by the rules."""
 
     def create_mask_key(self, session: str) -> bytes:
@@ -200,16 +203,26 @@ class _Session:
     current: _Sum | None = None
 
 
-class LocalVault:
+class LocalVault(LocalCipherVault):
     """A vault within the process.
 
     Parameters
     ----------
     entropy : callable
-        Source of keys and masks.
+        Source of the secure sums' keys and masks.
+    engine, key_folder, insecure_test_keys
+        As :class:`~crypto.cipher_vault.LocalCipherVault`.
     """
 
-    def __init__(self, entropy: Entropy = os.urandom) -> None:
+    def __init__(
+        self,
+        entropy: Entropy = os.urandom,
+        *,
+        engine: Engine | None = None,
+        key_folder: KeyFolder | None = None,
+        insecure_test_keys: bool = False,
+    ) -> None:
+        super().__init__(engine, key_folder, insecure_test_keys)
         self._entropy = entropy
         self._sessions: dict[str, _Session] = {}
 
@@ -407,6 +420,7 @@ class LocalVault:
 
     def forget_session(self, session: str) -> None:
         """See :meth:`Vault.forget_session`."""
+        super().forget_session(session)
         self._sessions.pop(session, None)
 
     def _session(self, session: str) -> _Session:
