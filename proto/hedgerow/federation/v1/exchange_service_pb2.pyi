@@ -247,10 +247,15 @@ class ExchangeTreesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
+    TENSOR_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
+
+    @_builtins.property
+    def tensor(self) -> _tensor_pb2.TensorBlock:
+        """A block of an array."""
 
     @_builtins.property
     def trees(self) -> _tree_pb2.TreePart:
@@ -260,13 +265,14 @@ class ExchangeTreesRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
+        tensor: _tensor_pb2.TensorBlock | None = ...,
         trees: _tree_pb2.TreePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "trees", b"trees"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "trees"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "trees"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -279,10 +285,15 @@ class ExchangeTreesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
+    TENSOR_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
+
+    @_builtins.property
+    def tensor(self) -> _tensor_pb2.TensorBlock:
+        """A block of an array."""
 
     @_builtins.property
     def trees(self) -> _tree_pb2.TreePart:
@@ -292,13 +303,14 @@ class ExchangeTreesResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
+        tensor: _tensor_pb2.TensorBlock | None = ...,
         trees: _tree_pb2.TreePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "trees"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -140,6 +142,25 @@ class FedXgbllr(_message.Message):
     EPOCHS_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     COMBINER_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    BETA1_FIELD_NUMBER: _builtins.int
+    BETA2_FIELD_NUMBER: _builtins.int
+    PROXIMAL_FIELD_NUMBER: _builtins.int
+    PENALTY_FIELD_NUMBER: _builtins.int
+    VALIDATION_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_ROUNDS_FIELD_NUMBER: _builtins.int
+    EPOCH_CHOICES_FIELD_NUMBER: _builtins.int
+    SERVER_OPTIMISER_FIELD_NUMBER: _builtins.int
+    SERVER_RATE_FIELD_NUMBER: _builtins.int
+    SERVER_MOMENTUM_FIELD_NUMBER: _builtins.int
+    CENTER_TARGET_FIELD_NUMBER: _builtins.int
+    SCALE_TARGET_FIELD_NUMBER: _builtins.int
+    SECURE_FIELD_NUMBER: _builtins.int
+    SCRUB_FIELD_NUMBER: _builtins.int
+    SHARED_CUTS_FIELD_NUMBER: _builtins.int
+    LEAF_BITS_FIELD_NUMBER: _builtins.int
+    WEIGHT_BITS_FIELD_NUMBER: _builtins.int
     trees: _builtins.int
     """Trees of all silos together."""
     rounds: _builtins.int
@@ -149,7 +170,47 @@ class FedXgbllr(_message.Message):
     batch_size: _builtins.int
     """Rows a mini-batch."""
     combiner: _builtins.str
-    """cnn, mean, ridge or logit_ridge."""
+    """cnn, conv3, dense, mean, ridge, logit_ridge or leaves."""
+    channels: _builtins.int
+    """Channels of the convolution."""
+    learning_rate: _builtins.float
+    """Adam's step in silos."""
+    beta1: _builtins.float
+    """Adam's decay of the gradient's mean."""
+    beta2: _builtins.float
+    """Adam's decay of the gradient's square."""
+    proximal: _builtins.float
+    """FedProx's pull towards the round's start."""
+    penalty: _builtins.float
+    """Pull of ridge, logit_ridge and leaves towards the mean of the ensembles; chosen when not set."""
+    validation: _builtins.float
+    """Share of each silo's rows that choices are made on."""
+    early_stopping_rounds: _builtins.int
+    """Rounds without a better validation score before training ends; 0 for never."""
+    server_optimiser: _builtins.str
+    """fedavg, fedavgm or fedadam."""
+    server_rate: _builtins.float
+    """Step of the server's optimiser."""
+    server_momentum: _builtins.float
+    """Momentum of fedavgm."""
+    center_target: _builtins.bool
+    """Whether the mean of all labels is subtracted."""
+    scale_target: _builtins.bool
+    """Whether labels are divided by their spread."""
+    secure: _builtins.bool
+    """Whether what silos add is masked."""
+    scrub: _builtins.str
+    """none or stats."""
+    shared_cuts: _builtins.int
+    """Cut points a feature that silos share; 0 for none."""
+    leaf_bits: _builtins.int
+    """32 or 16."""
+    weight_bits: _builtins.int
+    """32, 8 or 4."""
+    @_builtins.property
+    def epoch_choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of local epochs tried in the first round."""
+
     def __init__(
         self,
         *,
@@ -158,31 +219,122 @@ class FedXgbllr(_message.Message):
         epochs: _builtins.int | None = ...,
         batch_size: _builtins.int | None = ...,
         combiner: _builtins.str | None = ...,
+        channels: _builtins.int | None = ...,
+        learning_rate: _builtins.float | None = ...,
+        beta1: _builtins.float | None = ...,
+        beta2: _builtins.float | None = ...,
+        proximal: _builtins.float | None = ...,
+        penalty: _builtins.float | None = ...,
+        validation: _builtins.float | None = ...,
+        early_stopping_rounds: _builtins.int | None = ...,
+        epoch_choices: _abc.Iterable[_builtins.int] | None = ...,
+        server_optimiser: _builtins.str | None = ...,
+        server_rate: _builtins.float | None = ...,
+        server_momentum: _builtins.float | None = ...,
+        center_target: _builtins.bool | None = ...,
+        scale_target: _builtins.bool | None = ...,
+        secure: _builtins.bool | None = ...,
+        scrub: _builtins.str | None = ...,
+        shared_cuts: _builtins.int | None = ...,
+        leaf_bits: _builtins.int | None = ...,
+        weight_bits: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_combiner", b"_combiner", "_epochs", b"_epochs", "_rounds", b"_rounds", "_trees", b"_trees", "batch_size", b"batch_size", "combiner", b"combiner", "epochs", b"epochs", "rounds", b"rounds", "trees", b"trees"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_combiner", b"_combiner", "_epochs", b"_epochs", "_rounds", b"_rounds", "_trees", b"_trees", "batch_size", b"batch_size", "combiner", b"combiner", "epochs", b"epochs", "rounds", b"rounds", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epoch_choices", b"epoch_choices", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
     _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__beta1: _TypeAlias = _typing.Literal["beta1"]  # noqa: Y015
+    _WhichOneofArgType__beta1: _TypeAlias = _typing.Literal["_beta1", b"_beta1"]  # noqa: Y015
+    _WhichOneofReturnType__beta2: _TypeAlias = _typing.Literal["beta2"]  # noqa: Y015
+    _WhichOneofArgType__beta2: _TypeAlias = _typing.Literal["_beta2", b"_beta2"]  # noqa: Y015
+    _WhichOneofReturnType__center_target: _TypeAlias = _typing.Literal["center_target"]  # noqa: Y015
+    _WhichOneofArgType__center_target: _TypeAlias = _typing.Literal["_center_target", b"_center_target"]  # noqa: Y015
+    _WhichOneofReturnType__channels: _TypeAlias = _typing.Literal["channels"]  # noqa: Y015
+    _WhichOneofArgType__channels: _TypeAlias = _typing.Literal["_channels", b"_channels"]  # noqa: Y015
     _WhichOneofReturnType__combiner: _TypeAlias = _typing.Literal["combiner"]  # noqa: Y015
     _WhichOneofArgType__combiner: _TypeAlias = _typing.Literal["_combiner", b"_combiner"]  # noqa: Y015
+    _WhichOneofReturnType__early_stopping_rounds: _TypeAlias = _typing.Literal["early_stopping_rounds"]  # noqa: Y015
+    _WhichOneofArgType__early_stopping_rounds: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds"]  # noqa: Y015
     _WhichOneofReturnType__epochs: _TypeAlias = _typing.Literal["epochs"]  # noqa: Y015
     _WhichOneofArgType__epochs: _TypeAlias = _typing.Literal["_epochs", b"_epochs"]  # noqa: Y015
+    _WhichOneofReturnType__leaf_bits: _TypeAlias = _typing.Literal["leaf_bits"]  # noqa: Y015
+    _WhichOneofArgType__leaf_bits: _TypeAlias = _typing.Literal["_leaf_bits", b"_leaf_bits"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__penalty: _TypeAlias = _typing.Literal["penalty"]  # noqa: Y015
+    _WhichOneofArgType__penalty: _TypeAlias = _typing.Literal["_penalty", b"_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__proximal: _TypeAlias = _typing.Literal["proximal"]  # noqa: Y015
+    _WhichOneofArgType__proximal: _TypeAlias = _typing.Literal["_proximal", b"_proximal"]  # noqa: Y015
     _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
     _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__scale_target: _TypeAlias = _typing.Literal["scale_target"]  # noqa: Y015
+    _WhichOneofArgType__scale_target: _TypeAlias = _typing.Literal["_scale_target", b"_scale_target"]  # noqa: Y015
+    _WhichOneofReturnType__scrub: _TypeAlias = _typing.Literal["scrub"]  # noqa: Y015
+    _WhichOneofArgType__scrub: _TypeAlias = _typing.Literal["_scrub", b"_scrub"]  # noqa: Y015
+    _WhichOneofReturnType__secure: _TypeAlias = _typing.Literal["secure"]  # noqa: Y015
+    _WhichOneofArgType__secure: _TypeAlias = _typing.Literal["_secure", b"_secure"]  # noqa: Y015
+    _WhichOneofReturnType__server_momentum: _TypeAlias = _typing.Literal["server_momentum"]  # noqa: Y015
+    _WhichOneofArgType__server_momentum: _TypeAlias = _typing.Literal["_server_momentum", b"_server_momentum"]  # noqa: Y015
+    _WhichOneofReturnType__server_optimiser: _TypeAlias = _typing.Literal["server_optimiser"]  # noqa: Y015
+    _WhichOneofArgType__server_optimiser: _TypeAlias = _typing.Literal["_server_optimiser", b"_server_optimiser"]  # noqa: Y015
+    _WhichOneofReturnType__server_rate: _TypeAlias = _typing.Literal["server_rate"]  # noqa: Y015
+    _WhichOneofArgType__server_rate: _TypeAlias = _typing.Literal["_server_rate", b"_server_rate"]  # noqa: Y015
+    _WhichOneofReturnType__shared_cuts: _TypeAlias = _typing.Literal["shared_cuts"]  # noqa: Y015
+    _WhichOneofArgType__shared_cuts: _TypeAlias = _typing.Literal["_shared_cuts", b"_shared_cuts"]  # noqa: Y015
     _WhichOneofReturnType__trees: _TypeAlias = _typing.Literal["trees"]  # noqa: Y015
     _WhichOneofArgType__trees: _TypeAlias = _typing.Literal["_trees", b"_trees"]  # noqa: Y015
+    _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
+    _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
+    _WhichOneofReturnType__weight_bits: _TypeAlias = _typing.Literal["weight_bits"]  # noqa: Y015
+    _WhichOneofArgType__weight_bits: _TypeAlias = _typing.Literal["_weight_bits", b"_weight_bits"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size) -> _WhichOneofReturnType__batch_size | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta1) -> _WhichOneofReturnType__beta1 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta2) -> _WhichOneofReturnType__beta2 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__center_target) -> _WhichOneofReturnType__center_target | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__channels) -> _WhichOneofReturnType__channels | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__combiner) -> _WhichOneofReturnType__combiner | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__early_stopping_rounds) -> _WhichOneofReturnType__early_stopping_rounds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epochs) -> _WhichOneofReturnType__epochs | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leaf_bits) -> _WhichOneofReturnType__leaf_bits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__penalty) -> _WhichOneofReturnType__penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__proximal) -> _WhichOneofReturnType__proximal | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scale_target) -> _WhichOneofReturnType__scale_target | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scrub) -> _WhichOneofReturnType__scrub | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__secure) -> _WhichOneofReturnType__secure | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_momentum) -> _WhichOneofReturnType__server_momentum | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_optimiser) -> _WhichOneofReturnType__server_optimiser | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_rate) -> _WhichOneofReturnType__server_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shared_cuts) -> _WhichOneofReturnType__shared_cuts | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trees) -> _WhichOneofReturnType__trees | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight_bits) -> _WhichOneofReturnType__weight_bits | None: ...
 
 Global___FedXgbllr: _TypeAlias = FedXgbllr  # noqa: Y015
 
