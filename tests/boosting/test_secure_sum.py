@@ -71,7 +71,8 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_gives_the_plain_sum_exactly(mode: str, ring_bits: int) -> None:
     silos = names(4)
-    ended = run(Federation(silos, MODES[mode]), rounds=3, ring_bits=ring_bits)
+    federation = Federation(silos, MODES[mode], through_wire=True)
+    ended = run(federation, rounds=3, ring_bits=ring_bits)
     assert ended.error is None, ended.error
     assert not ended.errors
     for round_ in range(3):
@@ -135,7 +136,7 @@ def test_a_second_silo_lost_during_recovery_leaves_an_exact_sum(step: str, when:
         Fault(SEVEN[0], "sum-masked", round=0),
         Fault(LOST, step, round=0, when=when),
     )
-    ended = run(Federation(SEVEN, RECOVERING), rounds=2, faults=faults)
+    ended = run(Federation(SEVEN, RECOVERING, through_wire=True), rounds=2, faults=faults)
     rest = tuple(silo for silo in SEVEN if silo not in (LOST, SEVEN[0]))
     # Once its pair seeds are in, a silo is counted: the others hold the shares of its mask.
     counted = step == "sum-seeds" and when == "after"

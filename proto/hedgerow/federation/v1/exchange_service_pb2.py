@@ -23,66 +23,67 @@ _sym_db = _symbol_database.Default()
 
 
 from hedgerow.federation.v1 import exchange_pb2 as hedgerow_dot_federation_dot_v1_dot_exchange__pb2
+from hedgerow.federation.v1 import masking_pb2 as hedgerow_dot_federation_dot_v1_dot_masking__pb2
 from hedgerow.federation.v1 import score_pb2 as hedgerow_dot_federation_dot_v1_dot_score__pb2
 from hedgerow.federation.v1 import tensor_pb2 as hedgerow_dot_federation_dot_v1_dot_tensor__pb2
 from hedgerow.federation.v1 import tree_pb2 as hedgerow_dot_federation_dot_v1_dot_tree__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-hedgerow/federation/v1/exchange_service.proto\x12\x16hedgerow.federation.v1\x1a%hedgerow/federation/v1/exchange.proto\x1a\"hedgerow/federation/v1/score.proto\x1a#hedgerow/federation/v1/tensor.proto\x1a!hedgerow/federation/v1/tree.proto\"N\n\x13\x45xchangeKeysRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"S\n\x14\x45xchangeKeysResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"P\n\x15\x45xchangeSharesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"U\n\x16\x45xchangeSharesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"U\n\x1a\x45xchangeIdentifiersRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Z\n\x1b\x45xchangeIdentifiersResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"\x89\x01\n\x17\x45xchangeSketchesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8e\x01\n\x18\x45xchangeSketchesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\xb9\x01\n\x14\x45xchangeTreesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x31\n\x05trees\x18\x03 \x01(\x0b\x32 .hedgerow.federation.v1.TreePartH\x00\x42\x07\n\x05\x66rame\"\xbe\x01\n\x15\x45xchangeTreesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x31\n\x05trees\x18\x03 \x01(\x0b\x32 .hedgerow.federation.v1.TreePartH\x00\x42\x07\n\x05\x66rame\"\x8b\x01\n\x19\x45xchangeHistogramsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x90\x01\n\x1a\x45xchangeHistogramsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x18\x45xchangeGradientsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8f\x01\n\x19\x45xchangeGradientsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x87\x01\n\x15\x45xchangeSplitsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x16\x45xchangeSplitsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x88\x01\n\x16\x45xchangeWeightsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8d\x01\n\x17\x45xchangeWeightsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\xbc\x01\n\x15\x45xchangeScoresRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x33\n\x06scores\x18\x03 \x01(\x0b\x32!.hedgerow.federation.v1.ScorePartH\x00\x42\x07\n\x05\x66rame\"\xc1\x01\n\x16\x45xchangeScoresResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x33\n\x06scores\x18\x03 \x01(\x0b\x32!.hedgerow.federation.v1.ScorePartH\x00\x42\x07\n\x05\x66rame\"\x85\x01\n\x13\x45xchangeSumsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x14\x45xchangeSumsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"T\n\x19\x45xchangeSignaturesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Y\n\x1a\x45xchangeSignaturesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame2\xb8\x0b\n\x0f\x45xchangeService\x12m\n\x0c\x45xchangeKeys\x12+.hedgerow.federation.v1.ExchangeKeysRequest\x1a,.hedgerow.federation.v1.ExchangeKeysResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeShares\x12-.hedgerow.federation.v1.ExchangeSharesRequest\x1a..hedgerow.federation.v1.ExchangeSharesResponse(\x01\x30\x01\x12\x82\x01\n\x13\x45xchangeIdentifiers\x12\x32.hedgerow.federation.v1.ExchangeIdentifiersRequest\x1a\x33.hedgerow.federation.v1.ExchangeIdentifiersResponse(\x01\x30\x01\x12y\n\x10\x45xchangeSketches\x12/.hedgerow.federation.v1.ExchangeSketchesRequest\x1a\x30.hedgerow.federation.v1.ExchangeSketchesResponse(\x01\x30\x01\x12p\n\rExchangeTrees\x12,.hedgerow.federation.v1.ExchangeTreesRequest\x1a-.hedgerow.federation.v1.ExchangeTreesResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeHistograms\x12\x31.hedgerow.federation.v1.ExchangeHistogramsRequest\x1a\x32.hedgerow.federation.v1.ExchangeHistogramsResponse(\x01\x30\x01\x12|\n\x11\x45xchangeGradients\x12\x30.hedgerow.federation.v1.ExchangeGradientsRequest\x1a\x31.hedgerow.federation.v1.ExchangeGradientsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeSplits\x12-.hedgerow.federation.v1.ExchangeSplitsRequest\x1a..hedgerow.federation.v1.ExchangeSplitsResponse(\x01\x30\x01\x12v\n\x0f\x45xchangeWeights\x12..hedgerow.federation.v1.ExchangeWeightsRequest\x1a/.hedgerow.federation.v1.ExchangeWeightsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeScores\x12-.hedgerow.federation.v1.ExchangeScoresRequest\x1a..hedgerow.federation.v1.ExchangeScoresResponse(\x01\x30\x01\x12m\n\x0c\x45xchangeSums\x12+.hedgerow.federation.v1.ExchangeSumsRequest\x1a,.hedgerow.federation.v1.ExchangeSumsResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeSignatures\x12\x31.hedgerow.federation.v1.ExchangeSignaturesRequest\x1a\x32.hedgerow.federation.v1.ExchangeSignaturesResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-hedgerow/federation/v1/exchange_service.proto\x12\x16hedgerow.federation.v1\x1a%hedgerow/federation/v1/exchange.proto\x1a$hedgerow/federation/v1/masking.proto\x1a\"hedgerow/federation/v1/score.proto\x1a#hedgerow/federation/v1/tensor.proto\x1a!hedgerow/federation/v1/tree.proto\"\x86\x01\n\x13\x45xchangeKeysRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\x8b\x01\n\x14\x45xchangeKeysResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\x88\x01\n\x15\x45xchangeSharesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\x8d\x01\n\x16\x45xchangeSharesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"U\n\x1a\x45xchangeIdentifiersRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x42\x07\n\x05\x66rame\"Z\n\x1b\x45xchangeIdentifiersResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x42\x07\n\x05\x66rame\"\xc1\x01\n\x17\x45xchangeSketchesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xc6\x01\n\x18\x45xchangeSketchesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xb9\x01\n\x14\x45xchangeTreesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x31\n\x05trees\x18\x03 \x01(\x0b\x32 .hedgerow.federation.v1.TreePartH\x00\x42\x07\n\x05\x66rame\"\xbe\x01\n\x15\x45xchangeTreesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x31\n\x05trees\x18\x03 \x01(\x0b\x32 .hedgerow.federation.v1.TreePartH\x00\x42\x07\n\x05\x66rame\"\xc3\x01\n\x19\x45xchangeHistogramsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xc8\x01\n\x1a\x45xchangeHistogramsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\x8a\x01\n\x18\x45xchangeGradientsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\x8f\x01\n\x19\x45xchangeGradientsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x42\x07\n\x05\x66rame\"\xbf\x01\n\x15\x45xchangeSplitsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xc4\x01\n\x16\x45xchangeSplitsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xc0\x01\n\x16\x45xchangeWeightsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xc5\x01\n\x17\x45xchangeWeightsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xf4\x01\n\x15\x45xchangeScoresRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x33\n\x06scores\x18\x03 \x01(\x0b\x32!.hedgerow.federation.v1.ScorePartH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xf9\x01\n\x16\x45xchangeScoresResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x33\n\x06scores\x18\x03 \x01(\x0b\x32!.hedgerow.federation.v1.ScorePartH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xbd\x01\n\x13\x45xchangeSumsRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\xc2\x01\n\x14\x45xchangeSumsResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x35\n\x06tensor\x18\x02 \x01(\x0b\x32#.hedgerow.federation.v1.TensorBlockH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x19\x45xchangeSignaturesRequest\x12.\n\x03key\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.StepKeyH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame\"\x91\x01\n\x1a\x45xchangeSignaturesResponse\x12\x32\n\x07waiting\x18\x01 \x01(\x0b\x32\x1f.hedgerow.federation.v1.WaitingH\x00\x12\x36\n\x07masking\x18\t \x01(\x0b\x32#.hedgerow.federation.v1.MaskingPartH\x00\x42\x07\n\x05\x66rame2\xb8\x0b\n\x0f\x45xchangeService\x12m\n\x0c\x45xchangeKeys\x12+.hedgerow.federation.v1.ExchangeKeysRequest\x1a,.hedgerow.federation.v1.ExchangeKeysResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeShares\x12-.hedgerow.federation.v1.ExchangeSharesRequest\x1a..hedgerow.federation.v1.ExchangeSharesResponse(\x01\x30\x01\x12\x82\x01\n\x13\x45xchangeIdentifiers\x12\x32.hedgerow.federation.v1.ExchangeIdentifiersRequest\x1a\x33.hedgerow.federation.v1.ExchangeIdentifiersResponse(\x01\x30\x01\x12y\n\x10\x45xchangeSketches\x12/.hedgerow.federation.v1.ExchangeSketchesRequest\x1a\x30.hedgerow.federation.v1.ExchangeSketchesResponse(\x01\x30\x01\x12p\n\rExchangeTrees\x12,.hedgerow.federation.v1.ExchangeTreesRequest\x1a-.hedgerow.federation.v1.ExchangeTreesResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeHistograms\x12\x31.hedgerow.federation.v1.ExchangeHistogramsRequest\x1a\x32.hedgerow.federation.v1.ExchangeHistogramsResponse(\x01\x30\x01\x12|\n\x11\x45xchangeGradients\x12\x30.hedgerow.federation.v1.ExchangeGradientsRequest\x1a\x31.hedgerow.federation.v1.ExchangeGradientsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeSplits\x12-.hedgerow.federation.v1.ExchangeSplitsRequest\x1a..hedgerow.federation.v1.ExchangeSplitsResponse(\x01\x30\x01\x12v\n\x0f\x45xchangeWeights\x12..hedgerow.federation.v1.ExchangeWeightsRequest\x1a/.hedgerow.federation.v1.ExchangeWeightsResponse(\x01\x30\x01\x12s\n\x0e\x45xchangeScores\x12-.hedgerow.federation.v1.ExchangeScoresRequest\x1a..hedgerow.federation.v1.ExchangeScoresResponse(\x01\x30\x01\x12m\n\x0c\x45xchangeSums\x12+.hedgerow.federation.v1.ExchangeSumsRequest\x1a,.hedgerow.federation.v1.ExchangeSumsResponse(\x01\x30\x01\x12\x7f\n\x12\x45xchangeSignatures\x12\x31.hedgerow.federation.v1.ExchangeSignaturesRequest\x1a\x32.hedgerow.federation.v1.ExchangeSignaturesResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.federation.v1.exchange_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXCHANGEKEYSREQUEST']._serialized_start=220
-  _globals['_EXCHANGEKEYSREQUEST']._serialized_end=298
-  _globals['_EXCHANGEKEYSRESPONSE']._serialized_start=300
-  _globals['_EXCHANGEKEYSRESPONSE']._serialized_end=383
-  _globals['_EXCHANGESHARESREQUEST']._serialized_start=385
-  _globals['_EXCHANGESHARESREQUEST']._serialized_end=465
-  _globals['_EXCHANGESHARESRESPONSE']._serialized_start=467
-  _globals['_EXCHANGESHARESRESPONSE']._serialized_end=552
-  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_start=554
-  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_end=639
-  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_start=641
-  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_end=731
-  _globals['_EXCHANGESKETCHESREQUEST']._serialized_start=734
-  _globals['_EXCHANGESKETCHESREQUEST']._serialized_end=871
-  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_start=874
-  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_end=1016
-  _globals['_EXCHANGETREESREQUEST']._serialized_start=1019
-  _globals['_EXCHANGETREESREQUEST']._serialized_end=1204
-  _globals['_EXCHANGETREESRESPONSE']._serialized_start=1207
-  _globals['_EXCHANGETREESRESPONSE']._serialized_end=1397
-  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_start=1400
-  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_end=1539
-  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_start=1542
-  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_end=1686
-  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_start=1689
-  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_end=1827
-  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_start=1830
-  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_end=1973
-  _globals['_EXCHANGESPLITSREQUEST']._serialized_start=1976
-  _globals['_EXCHANGESPLITSREQUEST']._serialized_end=2111
-  _globals['_EXCHANGESPLITSRESPONSE']._serialized_start=2114
-  _globals['_EXCHANGESPLITSRESPONSE']._serialized_end=2254
-  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_start=2257
-  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_end=2393
-  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_start=2396
-  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_end=2537
-  _globals['_EXCHANGESCORESREQUEST']._serialized_start=2540
-  _globals['_EXCHANGESCORESREQUEST']._serialized_end=2728
-  _globals['_EXCHANGESCORESRESPONSE']._serialized_start=2731
-  _globals['_EXCHANGESCORESRESPONSE']._serialized_end=2924
-  _globals['_EXCHANGESUMSREQUEST']._serialized_start=2927
-  _globals['_EXCHANGESUMSREQUEST']._serialized_end=3060
-  _globals['_EXCHANGESUMSRESPONSE']._serialized_start=3063
-  _globals['_EXCHANGESUMSRESPONSE']._serialized_end=3201
-  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_start=3203
-  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_end=3287
-  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_start=3289
-  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_end=3378
-  _globals['_EXCHANGESERVICE']._serialized_start=3381
-  _globals['_EXCHANGESERVICE']._serialized_end=4845
+  _globals['_EXCHANGEKEYSREQUEST']._serialized_start=259
+  _globals['_EXCHANGEKEYSREQUEST']._serialized_end=393
+  _globals['_EXCHANGEKEYSRESPONSE']._serialized_start=396
+  _globals['_EXCHANGEKEYSRESPONSE']._serialized_end=535
+  _globals['_EXCHANGESHARESREQUEST']._serialized_start=538
+  _globals['_EXCHANGESHARESREQUEST']._serialized_end=674
+  _globals['_EXCHANGESHARESRESPONSE']._serialized_start=677
+  _globals['_EXCHANGESHARESRESPONSE']._serialized_end=818
+  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_start=820
+  _globals['_EXCHANGEIDENTIFIERSREQUEST']._serialized_end=905
+  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_start=907
+  _globals['_EXCHANGEIDENTIFIERSRESPONSE']._serialized_end=997
+  _globals['_EXCHANGESKETCHESREQUEST']._serialized_start=1000
+  _globals['_EXCHANGESKETCHESREQUEST']._serialized_end=1193
+  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_start=1196
+  _globals['_EXCHANGESKETCHESRESPONSE']._serialized_end=1394
+  _globals['_EXCHANGETREESREQUEST']._serialized_start=1397
+  _globals['_EXCHANGETREESREQUEST']._serialized_end=1582
+  _globals['_EXCHANGETREESRESPONSE']._serialized_start=1585
+  _globals['_EXCHANGETREESRESPONSE']._serialized_end=1775
+  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_start=1778
+  _globals['_EXCHANGEHISTOGRAMSREQUEST']._serialized_end=1973
+  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_start=1976
+  _globals['_EXCHANGEHISTOGRAMSRESPONSE']._serialized_end=2176
+  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_start=2179
+  _globals['_EXCHANGEGRADIENTSREQUEST']._serialized_end=2317
+  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_start=2320
+  _globals['_EXCHANGEGRADIENTSRESPONSE']._serialized_end=2463
+  _globals['_EXCHANGESPLITSREQUEST']._serialized_start=2466
+  _globals['_EXCHANGESPLITSREQUEST']._serialized_end=2657
+  _globals['_EXCHANGESPLITSRESPONSE']._serialized_start=2660
+  _globals['_EXCHANGESPLITSRESPONSE']._serialized_end=2856
+  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_start=2859
+  _globals['_EXCHANGEWEIGHTSREQUEST']._serialized_end=3051
+  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_start=3054
+  _globals['_EXCHANGEWEIGHTSRESPONSE']._serialized_end=3251
+  _globals['_EXCHANGESCORESREQUEST']._serialized_start=3254
+  _globals['_EXCHANGESCORESREQUEST']._serialized_end=3498
+  _globals['_EXCHANGESCORESRESPONSE']._serialized_start=3501
+  _globals['_EXCHANGESCORESRESPONSE']._serialized_end=3750
+  _globals['_EXCHANGESUMSREQUEST']._serialized_start=3753
+  _globals['_EXCHANGESUMSREQUEST']._serialized_end=3942
+  _globals['_EXCHANGESUMSRESPONSE']._serialized_start=3945
+  _globals['_EXCHANGESUMSRESPONSE']._serialized_end=4139
+  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_start=4142
+  _globals['_EXCHANGESIGNATURESREQUEST']._serialized_end=4282
+  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_start=4285
+  _globals['_EXCHANGESIGNATURESRESPONSE']._serialized_end=4430
+  _globals['_EXCHANGESERVICE']._serialized_start=4433
+  _globals['_EXCHANGESERVICE']._serialized_end=5897
 # @@protoc_insertion_point(module_scope)
