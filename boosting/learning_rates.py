@@ -16,6 +16,7 @@ section 2.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,7 +88,34 @@ def fit_head(
     row_weights: NDArray[np.float64] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Return the weights after ``schedule.epochs`` epochs of Adam from ``weights``.
+    """Return the weights after ``schedule.epochs`` epochs; see :func:`fit_head_by_epoch`."""
+    points = fit_head_by_epoch(
+        head,
+        weights,
+        leaves,
+        targets,
+        task,
+        schedule,
+        rng,
+        row_weights=row_weights,
+        check=check,
+    )
+    return deque(points, maxlen=1)[0]
+
+
+def fit_head_by_epoch(
+    head: Head,
+    weights: NDArray[np.float32],
+    leaves: LeafOrdinals,
+    targets: NDArray[np.float64],
+    task: Task,
+    schedule: Schedule,
+    rng: np.random.Generator,
+    *,
+    row_weights: NDArray[np.float64] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[NDArray[np.float32]]:
+    """Train by Adam from ``weights``; yield the weights after each epoch.
 
     Parameters
     ----------
@@ -106,9 +134,10 @@ def fit_head(
     check : callable
         Called once a gather; raises when the silo is to stop.
 
-    Returns
-    -------
+    Yields
+    ------
     ndarray of shape (head.n_parameters,), float32
+        The next epoch overwrites it.
     """
     torch = torch_module()
     with _one_thread(torch), torch.no_grad():
@@ -140,7 +169,7 @@ def fit_head(
                         residual.mul_(scale_of_some[batch])
                     network.backward(residual.div_(batch.stop - batch.start))
                     adam.step()
-    return np.asarray(point.numpy())
+            yield np.asarray(point.numpy())
 
 
 @contextmanager
