@@ -1,14 +1,54 @@
-# `make demo` sets up and trains a federation on real data; `make test` runs everything.
+# `make demo` sets up and trains a federation on real data; `make test` sets up and runs everything.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# PyTorch's CPU wheels; set it empty where pip already finds a CPU build.
+# PyTorch's CPU wheels: plain PyPI torch pulls gigabytes of CUDA.
 TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
 
-.PHONY: setup setup-base demo test lint proto bench images test-containers clean
+.PHONY: setup setup-base services demo test lint proto bench peers images test-containers clean
 
-proto:
+$(VENV)/base: pyproject.toml constraints.txt hatch_build.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+# An unreachable index is skipped after one try: a machine may have a CPU build of its own.
+$(VENV)/full: $(VENV)/base
+	$(PIP) --retries 1 --timeout 10 --extra-index-url $(TORCH_INDEX_URL) torch==2.13.0
+	$(PIP) --editable '.[dev,torch]'
+	touch $@
+
+setup-base: $(VENV)/base  ## what `make demo` needs
+
+setup: $(VENV)/full  ## everything a user, the tests and the benchmarks need
+
+services:  ## Debian's Prometheus, PostgreSQL and Chromium, for the tests that use the real ones
+	deploy/ci/install-services
+
+demo: setup-base  ## five silos train one model on the Adult data
+	$(BIN)/python -m examples.demo
+
+test: setup services  ## all tests
+	$(BIN)/python -m pytest tests
+
+lint: setup  ## style, types, architecture, protos
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+
+proto: setup  ## regenerate the stubs
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --grpc_python_out=proto \
 		--mypy_out=quiet:proto --mypy_grpc_out=quiet:proto $(PROTOS)
+
+bench: setup  ## every benchmark's quick form
+	for name in $(basename $(notdir $(filter-out %/__init__.py,$(wildcard benchmarks/[a-z]*.py)))); do \
+		$(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

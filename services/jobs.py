@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -11,12 +13,17 @@ from hedgerow.federation.v1 import job_pb2, job_service_pb2, job_service_pb2_grp
 
 from boosting.ports import FederationError, Forecast
 from services.certificates import Role
-from services.errors import abort, from_rpc
+from services.errors import Unreachable, abort, from_rpc
 from services.identity import peer_of
 from services.metering import MeteredChannel, label
 
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which a file travels."""
+
+RETRY_SECONDS = 3.0
+"""How long an operator's call is repeated when the coordinator cannot be reached."""
+WATCH_SECONDS = 60.0
+"""How long a watcher waits for a coordinator that has gone."""
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 """States that a job does not leave."""
@@ -363,10 +370,16 @@ class JobClient:
         self._address = address
 
     def _call(self, method: Any, request: Any, timeout_seconds: float = 30.0) -> Any:
-        try:
-            return method(request, timeout=timeout_seconds, wait_for_ready=False)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self._address) from None
+        """Call; every request of an operator may be repeated, so a lost connection is retried."""
+        deadline = time.monotonic() + RETRY_SECONDS
+        while True:
+            try:
+                return method(request, timeout=timeout_seconds)
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self._address)
+            if not isinstance(failure, Unreachable) or time.monotonic() > deadline:
+                raise failure
+            time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
 
     def create(self, spec: bytes, request_id: str) -> str:
         """Submit a job."""
@@ -399,13 +412,27 @@ class JobClient:
         return job_pb2.JobState.Name(response.state).removeprefix("JOB_STATE_")
 
     def watch(self, job_id: str) -> Iterator[JobView]:
-        """Yield the job each time it changes; ``rounds`` has only the new ones."""
-        try:
-            stream = self._stub.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id))
-            for response in stream:
-                yield decode(response.job)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self._address) from None
+        """Yield the job each time it changes, until it has ended.
+
+        ``rounds`` has only the new ones; after a lost connection, all of them again.
+        """
+        lost_since: float | None = None
+        while True:
+            try:
+                stream = self._stub.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id))
+                for response in stream:
+                    lost_since = None
+                    view = decode(response.job)
+                    yield view
+                    if view.ended:
+                        return
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self._address)
+                now = time.monotonic()
+                lost_since = lost_since or now
+                if not isinstance(failure, Unreachable) or now - lost_since > WATCH_SECONDS:
+                    raise failure from None
+            time.sleep(0.3)
 
     def download(self, job_id: str, artefact: str = "") -> tuple[str, bytes]:
         """Return name and content of a file of the result."""

@@ -1,0 +1,185 @@
+"""A federation of real processes on loopback, to be killed, frozen and restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coordinator.commands.operate import client_for
+from services import job_file
+from services.authority import throwaway
+from services.jobs import JobClient, JobView
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_table(path: Path, n: int, seed: int, **extra: Any) -> Path:
+    """Write a small binary table; the same distribution for every seed."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=n) > 0).astype(np.int8)
+    columns = {f"x{j}": X[:, j] for j in range(4)} | {"label": y} | extra
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+class Federation:
+    """Coordinator and agents as processes, with their files under ``folder``."""
+
+    def __init__(self, folder: Path, tables: Mapping[str, Path], **coordinator: Any) -> None:
+        self.folder = folder
+        self.silos = dict(tables)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[str, dict[str, int]] = {}
+        self._clients: dict[str, JobClient] = {}
+        self.coordinator_settings: dict[str, Any] = {
+            "lease_seconds": 2.0,
+            "database": f"sqlite:///{folder / 'state.db'}",
+            "artefacts": str(folder / "artefacts"),
+            **coordinator,
+        }
+        throwaway(folder / "pki", sorted(tables), time.time())
+
+    def start(self) -> Federation:
+        self.start_coordinator()
+        for silo in self.silos:
+            self.start_agent(silo)
+        return self
+
+    def start_coordinator(self) -> None:
+        port = self.ports.get("coordinator", {}).get("port", 0)
+        self._spawn(
+            "coordinator",
+            "coordinator",
+            {
+                "listen": f"127.0.0.1:{port}",
+                "identity": str(self.folder / "pki/coordinator"),
+                "metrics": "127.0.0.1:0",
+                **self.coordinator_settings,
+            },
+        )
+
+    def start_agent(self, silo: str, *, name: str = "", identity: str = "", **extra: Any) -> str:
+        name = name or f"agent-{silo}"
+        self._spawn(
+            name,
+            "client_agent",
+            {
+                "coordinator": self.address,
+                "identity": str(self.folder / "pki" / (identity or f"silo/{silo}")),
+                "state": str(self.folder / f"state-{name}"),
+                "metrics": "127.0.0.1:0",
+                "data": {"path": str(self.silos[silo])},
+                **extra,
+            },
+        )
+        return name
+
+    def _spawn(self, name: str, module: str, config: dict[str, Any]) -> None:
+        ready = self.folder / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        path = self.folder / f"{name}.toml"
+        path.write_text(toml({**config, "ready_file": str(ready)}))
+        log = (self.folder / f"{name}.log").open("ab")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-m", module, "--config", str(path)],
+            stdout=log,
+            stderr=log,
+            cwd=self.folder,
+            env=environment,
+        )
+        log.close()
+        wait_until(
+            lambda: (ready.exists() and bool(ready.read_text())) or not self.alive(name),
+            60,
+            f"{name} is ready",
+        )
+        if ready.exists():
+            self.ports[name] = json.loads(ready.read_text())
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ports['coordinator']['port']}"
+
+    @property
+    def client(self) -> JobClient:
+        if self.address not in self._clients:
+            identity = self.folder / "pki/operator"
+            self._clients[self.address] = client_for(self.address, identity, None)
+        return self._clients[self.address]
+
+    def alive(self, name: str) -> bool:
+        return self.processes[name].poll() is None
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.processes[name].wait(15)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def submit(self, text: str) -> str:
+        return self.client.create(job_file.parse(text), os.urandom(8).hex())
+
+    def wait(self, job_id: str, until: Callable[[JobView], bool], seconds: float = 60) -> JobView:
+        def reached() -> bool:
+            return until(self.client.get(job_id))
+
+        wait_until(reached, seconds, f"job {job_id}")
+        return self.client.get(job_id)
+
+    def end(self, job_id: str, seconds: float = 90) -> JobView:
+        return self.wait(job_id, lambda view: view.ended, seconds)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def federation(
+    folder: Path, n_silos: int = 3, n_rows: int = 400, **coordinator: Any
+) -> Iterator[Federation]:
+    silos = {f"s{k}": write_table(folder / f"s{k}.parquet", n_rows, k) for k in range(n_silos)}
+    made = Federation(folder, silos, **coordinator)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+def toml(table: Mapping[str, Any]) -> str:
+    lines = [f"{k} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += [f"[{key}]", *(f"{k} = {json.dumps(v)}" for k, v in value.items())]
+    return "\n".join(lines) + "\n"
+
+
+def wait_until(reached: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)

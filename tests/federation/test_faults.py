@@ -1,0 +1,201 @@
+"""Real processes that die, freeze, lie or are strangers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from services.authority import throwaway
+from services.jobs import JobView
+from tests.federation.processes import Federation, federation, wait_until, write_table
+
+JOB = """
+name = "faults"
+strategy = "bagging"
+seed = 3
+min_silos = {min_silos}
+step_timeout_seconds = {timeout}
+start_timeout_seconds = 20
+silos = ["s0", "s1", "s2"]
+metrics = ["logloss"]
+[bagging]
+rounds = {rounds}
+[booster]
+max_depth = 3
+"""
+
+
+def job(rounds: int = 12, min_silos: int = 3, timeout: float = 30) -> str:
+    return JOB.format(rounds=rounds, min_silos=min_silos, timeout=timeout)
+
+
+def rounds_done(n: int):  # type: ignore[no-untyped-def]
+    return lambda view: view.ended or len(view.rounds) >= n
+
+
+def succeeded(view: JobView) -> JobView:
+    assert view.state == "SUCCEEDED", (view.state, view.detail)
+    return view
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model of the job when nothing happens."""
+    with federation(tmp_path_factory.mktemp("undisturbed")) as fed:
+        job_id = fed.submit(job())
+        succeeded(fed.end(job_id))
+        return fed.client.download(job_id)[1]
+
+
+def test_a_coordinator_killed_in_mid_round_goes_on_to_the_identical_model(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    with federation(tmp_path) as fed:
+        # A frozen silo keeps the barrier of the third round open while the coordinator dies.
+        job_id = fed.submit(job())
+        fed.wait(job_id, rounds_done(2))
+        fed.kill("agent-s1", signal.SIGSTOP)
+        time.sleep(0.3)
+        fed.kill("coordinator")
+        fed.kill("agent-s1", signal.SIGCONT)
+        fed.start_coordinator()
+        view = succeeded(fed.end(job_id))
+        assert view.attempt == 2
+        assert [r.round for r in view.rounds] == list(range(12))
+        assert fed.client.download(job_id)[1] == undisturbed
+
+
+def test_a_killed_agent_comes_back_and_the_model_is_the_same(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    with federation(tmp_path, lease_seconds=20.0) as fed:
+        job_id = fed.submit(job())
+        fed.wait(job_id, rounds_done(1))
+        fed.kill("agent-s2")
+        fed.start_agent("s2")
+        succeeded(fed.end(job_id))
+        assert fed.client.download(job_id)[1] == undisturbed
+
+
+def test_a_silo_that_stays_away_is_left_out_and_comes_back_with_all_trees(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        job_id = fed.submit(job(rounds=400, min_silos=2))
+        fed.wait(job_id, rounds_done(2))
+        fed.kill("agent-s0")
+        view = fed.wait(job_id, lambda v: v.rounds and "s0" not in v.rounds[-1].silos)
+        assert next(s for s in view.silos if s.name == "s0").state == "lost"
+        fed.start_agent("s0")
+        back = fed.wait(
+            job_id, lambda v: v.ended or (len(v.rounds) > 0 and "s0" in v.rounds[-1].silos)
+        )
+        assert "s0" in back.rounds[-1].silos, (back.state, back.detail)
+        fed.client.cancel(job_id)
+
+
+def test_cancellation_reaches_training_silos_within_five_seconds(tmp_path: Path) -> None:
+    with federation(tmp_path, n_rows=20000) as fed:
+        job_id = fed.submit(job(rounds=5000))
+        fed.wait(job_id, rounds_done(1))
+        started = time.monotonic()
+        assert fed.client.cancel(job_id) == "CANCELLED"
+        wait_until(
+            lambda: all("stopped" in fed.log(f"agent-s{k}") for k in range(3)),
+            5.0,
+            "all silos stop",
+        )
+        assert time.monotonic() - started < 5.0
+        assert fed.end(job_id).state == "CANCELLED"
+
+
+def test_a_frozen_silo_is_noticed_within_seconds(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        job_id = fed.submit(job(rounds=2000, min_silos=2, timeout=60))
+        fed.wait(job_id, rounds_done(1))
+        fed.kill("agent-s1", signal.SIGSTOP)
+        started = time.monotonic()
+        fed.wait(job_id, lambda v: any(s.name == "s1" and s.state == "lost" for s in v.silos))
+        assert time.monotonic() - started < 10.0
+        fed.client.cancel(job_id)
+
+
+def test_a_second_agent_of_the_same_name_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with federation(tmp_path, n_silos=1) as fed:
+        name = fed.start_agent("s0", name="twin")
+        wait_until(lambda: not fed.alive(name), 30, "the twin gives up")
+        assert fed.processes[name].returncode == 2
+        assert "another agent named s0 holds the lease" in fed.log(name)
+        assert fed.alive("agent-s0")
+
+
+def test_a_silo_that_is_not_on_the_roster_is_told_so(tmp_path: Path) -> None:
+    silos = {"s0": write_table(tmp_path / "s0.parquet", 50, 0)}
+    fed = Federation(tmp_path, silos, silos=["someone-else"])
+    try:
+        fed.start_coordinator()
+        name = fed.start_agent("s0")
+        wait_until(lambda: not fed.alive(name), 20, "the agent ends")
+        assert "s0 is not on the roster of this federation" in fed.log(name)
+        assert "Traceback" not in fed.log(name)
+    finally:
+        fed.stop()
+
+
+def test_an_operator_certificate_is_no_silo(tmp_path: Path) -> None:
+    with federation(tmp_path, n_silos=1) as fed:
+        name = fed.start_agent("s0", name="wrong-role", identity="operator")
+        wait_until(lambda: not fed.alive(name), 20, "the agent ends")
+        assert "needs the certificate of a silo" in fed.log(name)
+
+
+def test_a_foreign_certificate_is_refused_and_the_agent_keeps_trying(tmp_path: Path) -> None:
+    with federation(tmp_path, n_silos=1) as fed:
+        throwaway(tmp_path / "pki/foreign", ["s0"], time.time())
+        name = fed.start_agent("s0", name="foreign", identity="foreign/silo/s0")
+        wait_until(lambda: "coordinator away" in fed.log(name), 20, "the agent says why")
+        assert "certificate" in fed.log(name)
+        assert "Traceback" not in fed.log(name)
+
+
+def test_an_unreachable_coordinator_is_named_and_waited_for(tmp_path: Path) -> None:
+    silos = {"s0": write_table(tmp_path / "s0.parquet", 50, 0)}
+    fed = Federation(tmp_path, silos)
+    try:
+        fed.ports["coordinator"] = {"port": 9}
+        name = fed.start_agent("s0")
+        wait_until(lambda: "nothing listens there" in fed.log(name), 20, "the agent says so")
+        assert "127.0.0.1:9" in fed.log(name)
+        assert fed.alive(name)
+    finally:
+        fed.stop()
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"x4": list(range(50))}, "column 'x4'"),
+        ({}, "no label 'label'|no label column|there is no"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named_with_its_first_difference(
+    tmp_path: Path, extra: dict[str, list[int]], message: str
+) -> None:
+    import pyarrow.parquet as pq
+
+    good = write_table(tmp_path / "good.parquet", 50, 0)
+    bad = write_table(tmp_path / "bad.parquet", 50, 1, **extra)
+    if not extra:
+        pq.write_table(pq.read_table(bad).drop_columns(["label"]), bad)
+    fed = Federation(tmp_path, {"s0": good, "s1": good, "s2": bad})
+    try:
+        fed.start()
+        view = fed.end(fed.submit(job()))
+        assert view.state == "FAILED"
+        assert "s2" in view.detail
+        import re
+
+        assert re.search(message, view.detail), view.detail
+    finally:
+        fed.stop()

@@ -1,0 +1,180 @@
+"""``hedgerow local`` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import xgboost as xgb
+
+from client_agent import ledger
+from tests.federation.processes import wait_until, write_table
+
+JOB = """
+name = "small"
+strategy = "bagging"
+seed = 1
+min_silos = 3
+metrics = ["auc", "logloss"]
+[bagging]
+rounds = {rounds}
+[booster]
+max_depth = 3
+"""
+
+
+def command(folder: Path, rounds: int, out: str = "run") -> list[str]:
+    (folder / "job.toml").write_text(JOB.format(rounds=rounds))
+    arguments = [sys.executable, "-m", "coordinator.cli", "local", str(folder / "job.toml")]
+    for k in range(3):
+        path = write_table(folder / f"s{k}.parquet", 400, k)
+        arguments += ["--silo", f"s{k}={path}"]
+    test = write_table(folder / "test.parquet", 300, 9)
+    return [*arguments, "--test", str(test), "--out", str(folder / out)]
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [
+        " ".join(p.info["cmdline"] or [])
+        for p in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(p.info["cmdline"] or [])
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("local")
+    done = subprocess.run(command(folder, 4), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "round   4/4" in done.stdout
+    assert leftovers(folder) == []
+    return folder / "run"
+
+
+def test_the_run_folder_has_what_the_contract_names(run: Path) -> None:
+    report = json.loads((run / "report.json").read_text())
+    assert report["schema"] == 1
+    assert report["state"] == "SUCCEEDED"
+    assert [r["round"] for r in report["rounds"]] == [0, 1, 2, 3]
+    assert {s["name"]: s["rows"] for s in report["silos"]} == {"s0": 400, "s1": 400, "s2": 400}
+    assert 0.5 < report["rounds"][-1]["metrics"]["test"]["auc"] <= 1.0
+    assert report["reveals"]
+    assert (run / "job.toml").read_text().startswith("name = ")
+    assert len((run / "metrics.csv").read_text().splitlines()) == 5
+
+
+def test_bytes_add_up_by_round_by_step_and_by_silo(run: Path) -> None:
+    moved = json.loads((run / "report.json").read_text())
+    for way in ("up", "down"):
+        total = moved["bytes"][way]
+        assert total > 0
+        assert total == sum(r[f"bytes_{way}"] for r in moved["rounds"])
+        assert total == sum(step[way] for step in moved["bytes"]["by_step"].values())
+        assert total == sum(silo[f"bytes_{way}"] for silo in moved["silos"])
+        assert moved["bytes"]["control"][way] > 0
+
+
+def test_ledgers_hold_every_byte_that_left(run: Path) -> None:
+    report = json.loads((run / "report.json").read_text())
+    for silo in report["silos"]:
+        entries = list(ledger.read(run / f"ledger-{silo['name']}.jsonl"))
+        assert sum(entry.bytes for entry in entries) == silo["bytes_up"]
+        assert all(entry.reveals for entry in entries)
+
+
+def test_stock_xgboost_scores_the_model_as_reported(run: Path) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    booster = xgb.Booster(model_file=str(run / "model.ubj"))
+    table = pq.read_table(run.parent / "test.parquet")
+    X = np.column_stack([table.column(f"x{j}").to_numpy() for j in range(4)])
+    names = booster.feature_names
+    margin = booster.predict(xgb.DMatrix(X, feature_names=names), output_margin=True)
+    report = json.loads((run / "report.json").read_text())
+    auc = roc_auc_score(table.column("label").to_numpy(), margin)
+    assert abs(auc - report["rounds"][-1]["metrics"]["test"]["auc"]) < 1e-6
+
+
+def test_the_same_job_gives_the_same_bytes(run: Path) -> None:
+    done = subprocess.run(command(run.parent, 4, "again"), capture_output=True, timeout=120)
+    assert done.returncode == 0
+    assert (run.parent / "again/model.ubj").read_bytes() == (run / "model.ubj").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        command(tmp_path, 3000),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "round   2/" in line:
+            break
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) == 7
+    os.kill(process.pid, number)
+    output = process.stdout.read()
+    process.wait(30)
+    process.stdout.close()
+    wait_until(lambda: not any(p.is_running() for p in family), 10, "all processes are gone")
+    if number is not signal.SIGKILL:
+        assert process.returncode == 130, output
+        assert "Traceback" not in output
+        assert json.loads((tmp_path / "run/report.json").read_text())["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("s0.parquet=", "--silo takes NAME=FILE"),
+        ("x=nowhere.parquet", "no file nowhere.parquet"),
+    ],
+)
+def test_a_wrong_silo_option_is_one_clear_line(tmp_path: Path, change: str, message: str) -> None:
+    (tmp_path / "job.toml").write_text(JOB.format(rounds=1))
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", "local", str(tmp_path / "job.toml"),
+         "--silo", change, "--out", str(tmp_path / "o")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('strategy = "baging"', "did you mean bagging?"),
+        ('strategy = "bagging"\nsed = 3', "unknown key sed; did you mean seed?"),
+        (
+            'strategy = "bagging"\n[bagging]\nround = 3',
+            "unknown key bagging.round; did you mean rounds?",
+        ),
+        ('strategy = "bagging"\nseed = "x"', "seed: expected a whole number"),
+        ("strategy = ", "not TOML"),
+    ],
+)
+def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, message: str) -> None:
+    table = write_table(tmp_path / "a.parquet", 50, 0)
+    (tmp_path / "job.toml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", "local", str(tmp_path / "job.toml"),
+         "--silo", f"a={table}", "--out", str(tmp_path / "o")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
