@@ -91,6 +91,8 @@ def link(objective: str, margin: Floats) -> Floats:
     if objective in ("multi:softprob", "multi:softmax", "softmax"):
         exps = np.exp(margin - margin.max(axis=1, keepdims=True))
         return np.asarray(exps / exps.sum(axis=1, keepdims=True))
+    if objective == "binary:hinge":
+        return np.asarray(margin > 0.0, dtype=np.float64)
     if objective in ("reg:tweedie", "reg:gamma", "count:poisson", "tweedie"):
         return np.exp(margin)
     return margin

@@ -46,7 +46,7 @@ def short_name(path: str) -> str:
     return PurePosixPath(path.rpartition("://")[2]).name or path.rpartition("://")[2]
 
 
-def read_table(path: str) -> Any:
+def read_table(path: str, features: Sequence[str] = ()) -> Any:
     """Return a file as a ``pyarrow.Table``.
 
     Parameters
@@ -54,6 +54,8 @@ def read_table(path: str) -> Any:
     path : str
         Local path or fsspec URL. The format is told by the ending: ``.parquet``, ``.csv`` or
         ``.libsvm``, the last two also with ``.xz``, ``.gz``, ``.bz2`` or ``.zst`` behind.
+    features : sequence of str
+        Columns that a LIBSVM table has even where no row mentions them.
 
     Raises
     ------
@@ -73,7 +75,9 @@ def read_table(path: str) -> Any:
     data = _decompress(_read(path, name), compression, name)
     if kind == "parquet":
         return _parquet(data, name)
-    return _csv(data, name) if kind == "csv" else _libsvm(data, name)
+    if kind == "csv":
+        return _csv(data, name)
+    return _with_zeros(_libsvm(data, name), features)
 
 
 def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:
@@ -429,6 +433,18 @@ def _csv(data: bytes, name: str) -> Any:
         counts = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
         why = f": a row has {counts[2]} columns, the header {counts[1]}" if counts else ""
         raise DataError(f"{name} is not a CSV file{why}") from error
+
+
+def _with_zeros(table: Any, features: Sequence[str]) -> Any:
+    """Add the columns of ``features`` that a LIBSVM file has not mentioned."""
+    import pyarrow as pa
+
+    lacking = [f for f in features if re.fullmatch(r"f\d+", f) and f not in table.column_names]
+    if not lacking:
+        return table
+    zeros = pa.array(np.zeros(table.num_rows, dtype=np.float32))
+    names = [*table.column_names, *lacking]
+    return pa.Table.from_arrays([*table.columns, *[zeros] * len(lacking)], names)
 
 
 def _libsvm(data: bytes, name: str) -> Any:

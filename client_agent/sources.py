@@ -40,7 +40,7 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
     if source.query:
         table, where = query_table(source.sql_url, source.query), "the query's result"
     elif source.path:
-        table, where = read_table(source.path), short_name(source.path)
+        table, where = read_table(source.path, job.features), short_name(source.path)
     else:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     vertical = bool(getattr(job.strategy, "vertical", False))

@@ -544,7 +544,8 @@ class JobRun:
     async def _save(self, attempt: _Attempt, result: RoundResult, seconds: float) -> None:
         """Make a round durable: its record first, then its checkpoint."""
         # The last replies of the round are being sent: let their calls end, to be counted here.
-        await asyncio.sleep(0.002)
+        if attempt.hub is not None:
+            await attempt.hub.all_delivered(0.25)
         (up, down), self._round_bytes = self._round_bytes, (0, 0)
         record = RoundRecord(
             result.round, attempt.number, seconds, result.metrics, up, down, result.silos
@@ -594,9 +595,10 @@ class JobRun:
             result = self.job.strategy.artefact(self.job, schema, checkpoint)
             for name, data in result.files.items():
                 self._around.artefacts.write(self.job_id, name, data)
-            self._around.store.set_result(
-                self.job_id, tuple(sorted(result.files)), result.model, best_round
-            )
+            names = sorted(result.files)
+            if self._around.artefacts.exists(self.job_id, AGREED_SCHEMA):
+                names.append(AGREED_SCHEMA)  # whoever uses the model needs its category lists
+            self._around.store.set_result(self.job_id, tuple(names), result.model, best_round)
 
         await asyncio.to_thread(keep)
         self._end_attempt(JobStopped("the job has ended"))

@@ -259,6 +259,14 @@ def test_libsvm_rows_may_be_empty_and_carry_query_ids(tmp_path):
     assert data.y.tolist() == [1, 0, 0]
 
 
+def test_features_that_a_libsvm_file_never_mentions_are_zero_where_they_are_named(tmp_path):
+    path = tmp_path / "t.libsvm"
+    path.write_text("1 1:2\n0 2:1\n")
+    table = read_table(str(path), ("f1", "f2", "f4", "age"))
+    assert table.column_names == ["label", "f1", "f2", "f4"]
+    assert dataset(table).X.tolist() == [[2, 0, 0], [0, 1, 0]]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
