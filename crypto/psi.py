@@ -359,7 +359,10 @@ class PsiParty:
         return out
 
     def close(self) -> None:
-        """Overwrite the key and forget everything secret; happens by itself at the end."""
+        """Overwrite the key and forget the sets; happens by itself at the end.
+
+        Copies that Python made of the key while it was in use live until they are collected.
+        """
         self._scalar[:] = bytes(len(self._scalar))
         self._full_points.clear()
         self._held_points = self._held_tags = None

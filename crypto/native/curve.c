@@ -21,8 +21,8 @@
 #include <immintrin.h>
 #endif
 
-#if !defined(__SIZEOF_INT128__)
-#error "the portable path needs 128-bit integers"
+#if !defined(__SIZEOF_INT128__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "128-bit integers and little-endian words are needed; without the kernels Python does it"
 #endif
 
 #pragma GCC diagnostic ignored "-Wpsabi"

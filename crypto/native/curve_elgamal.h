@@ -1,0 +1,235 @@
+/* EC-ElGamal: sums of rows, encryption, re-randomisation, decryption. Included by
+ * curve_lanes.h. */
+
+/* out[s] = sum of rows[index[starts[s] .. starts[s + 1])] for each of `width` components.
+ * Each lane walks a segment and takes the next one when done, so that lanes stay busy. */
+static void FN(sum_rows)(uint64_t *out, const uint64_t *rows, int width, const uint32_t *index,
+                         const int64_t *starts, int64_t first, int64_t last) {
+    ge acc[3];
+    int64_t segment[8], at[8], end[8], next = first;
+    const uint64_t *from[8];
+    for (int lane = 0; lane < 8; lane++) segment[lane] = -1, at[lane] = end[lane] = 0;
+    for (int c = 0; c < width; c++) FN(identity)(&acc[c]);
+    for (;;) {
+        int active = 0;
+        for (int lane = 0; lane < 8; lane++) {
+            while (at[lane] >= end[lane]) {
+                if (segment[lane] >= 0)
+                    for (int c = 0; c < width; c++)
+                        FN(store_ge_lane)(out + 24 * (segment[lane] * width + c), &acc[c], lane);
+                segment[lane] = -1;
+                if (next >= last) break;
+                segment[lane] = next;
+                at[lane] = starts[next];
+                end[lane] = starts[next + 1];
+                next++;
+                for (int c = 0; c < width; c++) FN(identity_lane)(&acc[c], lane);
+            }
+            if (at[lane] < end[lane]) {
+                from[lane] = rows + 16 * (size_t)width * index[at[lane]++];
+                if (at[lane] + 2 < end[lane]) {
+                    const char *ahead =
+                        (const char *)(rows + 16 * (size_t)width * index[at[lane] + 2]);
+                    for (int c = 0; c < 2 * width; c++) __builtin_prefetch(ahead + 64 * c);
+                }
+                active = 1;
+            } else {
+                from[lane] = IDENTITY_ROW;
+            }
+        }
+        if (!active) break;
+        for (int c = 0; c < width; c++) {
+            niels q;
+            const uint64_t *part[8];
+            for (int lane = 0; lane < 8; lane++) part[lane] = from[lane] + 16 * c;
+            FN(load_niels)(&q, part);
+            FN(add_niels)(&acc[c], &q);
+        }
+    }
+}
+
+/* The same over extended points; an index below zero stands for minus the point ~index. */
+static void FN(combine)(uint64_t *out, const uint64_t *points, int width, const int64_t *index,
+                        const int64_t *starts, int64_t first, int64_t last) {
+    for (int64_t start = first; start < last; start += 8) {
+        ge acc[3];
+        int64_t longest = 0;
+        for (int lane = 0; lane < 8; lane++) {
+            int64_t s = start + lane;
+            if (s < last && starts[s + 1] - starts[s] > longest)
+                longest = starts[s + 1] - starts[s];
+        }
+        for (int c = 0; c < width; c++) FN(identity)(&acc[c]);
+        for (int64_t i = 0; i < longest; i++) {
+            const uint64_t *from[8];
+            int64_t signs[8];
+            v8 negative;
+            int step[8];
+            for (int lane = 0; lane < 8; lane++) {
+                int64_t s = start + lane;
+                from[lane] = IDENTITY_POINT, step[lane] = 0, signs[lane] = 0;
+                if (s < last && starts[s] + i < starts[s + 1]) {
+                    int64_t which = index[starts[s] + i];
+                    int64_t sign = which >> 63;
+                    from[lane] = points + 24 * (size_t)width * (size_t)(which ^ sign);
+                    signs[lane] = sign;
+                    step[lane] = 24;
+                }
+            }
+            memcpy(&negative, signs, sizeof negative);
+            for (int c = 0; c < width; c++) {
+                ge p;
+                cached q;
+                fe8 t;
+                const uint64_t *part[8];
+                for (int lane = 0; lane < 8; lane++) part[lane] = from[lane] + step[lane] * c;
+                FN(load_ge)(&p, part);
+                FN(neg)(&t, &p.X);
+                FN(choose)(&p.X, &negative, &t, &p.X);
+                FN(neg)(&t, &p.T);
+                FN(choose)(&p.T, &negative, &t, &p.T);
+                FN(to_cached)(&q, &p);
+                FN(add_cached)(&acc[c], &q);
+            }
+        }
+        for (int lane = 0; lane < 8; lane++)
+            if (start + lane < last)
+                for (int c = 0; c < width; c++)
+                    FN(store_ge_lane)(out + 24 * ((start + lane) * width + c), &acc[c], lane);
+    }
+}
+
+/* acc[c] += r * base[c] for the three bases; digits: 8 lanes of `windows` */
+static void FN(add_mask)(ge acc[3], const curve_bases *bases, const int16_t *digits) {
+    const size_t entries = (size_t)(1 << (bases->w - 1)) + 1;
+    for (int i = 0; i < bases->windows; i++)
+        for (int c = 0; c < 3; c++)
+            FN(add_from_table)(&acc[c], bases->table[c] + 16 * entries * (size_t)i, digits + i,
+                               bases->windows);
+}
+
+#define ENCRYPT_VECTORS (BATCH / 4)
+
+/* out: 96 bytes a row, the encodings of 2 (r G, g G/2 + r P1, h G/2 + r P2) */
+static void FN(encrypt)(uint8_t *out, const curve_bases *bases, const uint8_t *scalars,
+                        const int64_t *g, const int64_t *h, int64_t n) {
+    const size_t entries = (size_t)(1 << (bases->w - 1)) + 1;
+    int16_t digits[8 * CURVE_MAX_WINDOWS];
+    for (int64_t start = 0; start < n; start += 8 * ENCRYPT_VECTORS) {
+        ge acc[3 * ENCRYPT_VECTORS];
+        uint8_t spare[32], *rows[3 * ENCRYPT_VECTORS][8];
+        int vectors = 0;
+        for (int64_t at = start; at < n && vectors < ENCRYPT_VECTORS; at += 8, vectors++) {
+            ge *point = acc + 3 * vectors;
+            for (int c = 0; c < 3; c++) FN(identity)(&point[c]);
+            for (int lane = 0; lane < 8; lane++) {
+                int64_t i = at + lane < n ? at + lane : n - 1;
+                curve_digits(digits + lane * bases->windows, scalars + 32 * i, bases->w,
+                             bases->windows);
+                for (int c = 0; c < 3; c++)
+                    rows[3 * vectors + c][lane] = at + lane < n ? out + 96 * i + 32 * c : spare;
+            }
+            FN(add_mask)(point, bases, digits);
+            for (int c = 1; c < 3; c++) {
+                for (int lane = 0; lane < 8; lane++) {
+                    int64_t i = at + lane < n ? at + lane : n - 1;
+                    curve_small_digits(digits + lane * bases->small_windows, (c == 1 ? g : h)[i],
+                                       bases->w, bases->small_windows);
+                }
+                for (int i = 0; i < bases->small_windows; i++)
+                    FN(add_from_table)(&point[c], bases->small + 16 * entries * (size_t)i,
+                                       digits + i, bases->small_windows);
+            }
+        }
+        FN(double_encode)(rows, acc, 3 * vectors);
+    }
+    curve_wipe(digits, sizeof digits);
+}
+
+/* out: 96 bytes a row, the encodings of points + (r G, r P1, r P2) */
+static void FN(rerandomise)(uint8_t *out, const curve_bases *bases, const uint64_t *points,
+                            const uint8_t *scalars, int64_t n) {
+    int16_t digits[8 * CURVE_MAX_WINDOWS];
+    for (int64_t start = 0; start < n; start += 8) {
+        ge acc[4];
+        uint8_t spare[32], *rows[4][8];
+        for (int lane = 0; lane < 8; lane++) {
+            int64_t i = start + lane < n ? start + lane : n - 1;
+            curve_digits(digits + lane * bases->windows, scalars + 32 * i, bases->w,
+                         bases->windows);
+            for (int c = 0; c < 3; c++)
+                rows[c][lane] = start + lane < n ? out + 96 * i + 32 * c : spare;
+            rows[3][lane] = spare;
+        }
+        for (int c = 0; c < 3; c++) {
+            const uint64_t *from[8];
+            for (int lane = 0; lane < 8; lane++)
+                from[lane] = points + 24 * (3 * (start + lane < n ? start + lane : n - 1) + c);
+            FN(load_ge)(&acc[c], from);
+        }
+        acc[3] = acc[2];
+        FN(add_mask)(acc, bases, digits);
+        FN(encode2)(rows, acc);
+        FN(encode2)(rows + 2, acc + 2);
+    }
+    curve_wipe(digits, sizeof digits);
+}
+
+/* out: for each row of three encodings (C, A, B) the extended points 4 (A + k0 C), 4 (B + k1 C);
+ * four times, so that only the element decides, not the point that stands for it.
+ * Gives the index of the first invalid row, or -1. */
+static int64_t FN(decrypt)(uint64_t *out, const uint8_t *in, int64_t n, const uint8_t *keys) {
+    int64_t bad = -1;
+    cached *multiples = curve_alloc(16 * sizeof(cached));
+    if (!multiples) return -2;
+    for (int64_t start = 0; start < n; start += 8) {
+        const uint8_t *rows[2][2][8];
+        fe8 x[4], y[4];
+        v8 valid[4];
+        ge base, acc[2];
+        for (int lane = 0; lane < 8; lane++) {
+            const uint8_t *row = in + 96 * (start + lane < n ? start + lane : n - 1);
+            rows[0][0][lane] = row;
+            rows[0][1][lane] = row + 32;
+            rows[1][0][lane] = rows[1][1][lane] = row + 64;
+        }
+        FN(decode2)(x, y, valid, rows[0]);
+        FN(decode2)(x + 2, y + 2, valid + 2, rows[1]);
+        for (int lane = 0; lane < 8; lane++)
+            if (start + lane < n && bad < 0 && !(valid[0][lane] & valid[1][lane] & valid[2][lane]))
+                bad = start + lane;
+        base.X = x[0], base.Y = y[0];
+        FN(set)(&base.Z, FE_ONE);
+        FN(mul)(&base.T, &x[0], &y[0]);
+        FN(identity)(&acc[0]);
+        FN(to_cached)(&multiples[0], &acc[0]);
+        FN(to_cached)(&multiples[1], &base);
+        acc[1] = base;
+        for (int i = 2; i < 16; i++) {
+            FN(add_cached)(&acc[1], &multiples[1]);
+            FN(to_cached)(&multiples[i], &acc[1]);
+        }
+        acc[1] = acc[0];
+        for (int digit = 63; digit >= 0; digit--) {
+            for (int c = 0; c < 2; c++) {
+                for (int i = 0; i < 4; i++) FN(double_point)(&acc[c]);
+                int d = keys[32 * c + digit / 2] >> (digit & 1 ? 4 : 0) & 15;
+                FN(add_cached)(&acc[c], &multiples[d]);
+            }
+        }
+        for (int c = 0; c < 2; c++) {
+            niels q;
+            FN(affine_to_niels)(&q, &x[1 + c], &y[1 + c]);
+            FN(add_niels)(&acc[c], &q);
+            FN(double_point)(&acc[c]);
+            FN(double_point)(&acc[c]);
+            for (int lane = 0; lane < 8; lane++)
+                if (start + lane < n)
+                    FN(store_ge_lane)(out + 24 * (2 * (start + lane) + c), &acc[c], lane);
+        }
+    }
+    free(multiples);
+    return bad;
+}
+
+#undef ENCRYPT_VECTORS
