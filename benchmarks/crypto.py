@@ -1,0 +1,183 @@
+"""Rates of the cryptographic engine beside the libraries that a user could take instead.
+
+``python -m benchmarks.crypto [--quick] [--bits 2048] [--all-cores] [--json FILE]``
+
+Rates are operations a second of CPU time of one core, medians of repeats; ``--all-cores`` adds
+rates by the clock with every core at work (metrics that end in ``_all_cores``). Peers run in the
+environment ``.venv-peers`` as subprocesses of the same run; one that is not there is named as
+skipped. ``histogram_adds`` are additions of a row's ciphertext to a bin (rows × features), however
+few multiplications they took; ``decrypted_bins`` are (g, h) sums read from compressed answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
+from crypto.modular import Engine, available_kernels, usable_cores
+from crypto.obfuscators import (
+    KeyHolderObfuscators,
+    Obfuscators,
+    PublicObfuscators,
+    UniformObfuscators,
+)
+from crypto.packing import PairLayout
+from crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, generate_private_key
+
+Row = dict[str, object]
+
+N_FEATURES, N_BINS = 8, 32
+PEERS = ("phe", "fate-utils", "sf-heu-zpaillier", "sf-heu-ou")
+PEERS_PYTHON = Path(__file__).resolve().parents[1] / ".venv-peers" / "bin" / "python"
+# Modules beside this one with rows of their own: rows(quick) -> list of Row.
+SISTERS = ("benchmarks.crypto_curve", "benchmarks.crypto_masks")
+
+
+def rate(n: int, run: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
+    """Return n operations over the median time of ``run``."""
+    times = []
+    for _ in range(repeats):
+        start = clock()
+        run()
+        times.append(clock() - start)
+    return n / statistics.median(times)
+
+
+def paillier_rates(
+    key: PrivateKey, engine: Engine, scale: int, repeats: int
+) -> Iterator[tuple[str, float]]:
+    """Yield (metric, operations a second) of one kernel."""
+    clock = time.process_time if engine.workers == 1 else time.perf_counter
+    holder = KeyHolder(key, engine)
+    public = holder.public
+    rng = np.random.default_rng(0)
+    n_rows = 400 * scale
+    layout = PairLayout.fit(n_rows=1 << 20, max_abs_grad=1, max_hess=1, fraction_bits=24)
+    plaintexts = layout.pack(
+        *layout.quantise(rng.uniform(-1, 1, (n_rows, 1)), rng.random((n_rows, 1)))
+    )
+    sources: dict[str, Obfuscators] = {
+        "paillier_encrypt_key_holder": KeyHolderObfuscators(key, engine),
+        "paillier_encrypt_public": PublicObfuscators(key.public_key, engine),
+        "paillier_rerandomise": UniformObfuscators(key.public_key, engine),
+    }
+    uniform = sources["paillier_rerandomise"]
+    uniform.take(64)  # builds its table
+    for metric, source in sources.items():
+        work = plaintexts[: n_rows // 2]
+        yield metric, rate(len(work), lambda w=work, s=source: public.encrypt(w, s), repeats, clock)
+    rows = public.encrypt(plaintexts, sources["paillier_encrypt_public"])
+    # A node of realistic size: every ciphertext stands for several rows.
+    n_node = 20_000 if scale > 1 else 4_000
+    node = CiphertextVector(rows.key_id, np.resize(rows.data, (n_node, rows.data.shape[1])))
+    bins = rng.integers(0, N_BINS, (n_node, N_FEATURES)).astype(np.uint8)
+    histograms = CiphertextHistograms(public, node, bins, [N_BINS] * N_FEATURES)
+    for metric, joint in (
+        ("paillier_histogram_adds", False),
+        ("paillier_histogram_adds_joint", True),
+    ):
+        yield (
+            metric,
+            rate(bins.size, lambda j=joint: histograms.sums(joint=j), repeats, clock),
+        )
+    sums = histograms.sums()
+    yield (
+        "paillier_packed_bins",
+        rate(len(sums), lambda: pack_answer(public, [sums], layout, uniform), repeats, clock),
+    )
+    answer = pack_answer(public, [sums] * 3, layout, uniform)
+    many = CiphertextVector(
+        answer.key_id, np.resize(answer.data[:-1], (32 * scale, answer.data.shape[1]))
+    )
+    n_bins = len(many) * layout.slots(key.public_key.bits)
+    yield (
+        "paillier_decrypted_bins",
+        rate(n_bins, lambda: read_answer(holder, many, n_bins, layout), repeats, clock),
+    )
+    yield "paillier_decrypt", rate(len(many), lambda: holder.decrypt(many), repeats, clock)
+
+
+def own_rows(bits: int, quick: bool, all_cores: bool) -> Iterator[Row]:
+    """Yield rows of every kernel of this machine."""
+    key = generate_private_key(bits)
+    names = {"ifma": "native", "portable": "native-portable", "gmpy2": "python"}
+    for kernel in available_kernels():
+        scale = 1 if quick else (8 if kernel == "ifma" else 2)
+        for workers in (1, usable_cores()) if all_cores else (1,):
+            suffix = "" if workers == 1 else "_all_cores"
+            unit = "1/s/core" if workers == 1 else "1/s"
+            for metric, value in paillier_rates(
+                key, Engine(kernel, workers), scale, 1 if quick else 3
+            ):
+                yield {
+                    "metric": metric + suffix,
+                    "who": names[kernel],
+                    "value": round(value, 1),
+                    "unit": unit,
+                    "version": importlib.metadata.version("hedgerow"),
+                }
+
+
+def peer_rows(bits: int, quick: bool) -> Iterator[Row]:
+    """Yield rows of the peers that are installed; say which are not."""
+    script = Path(__file__).with_name("crypto_peers.py")
+    for who in PEERS:
+        if not PEERS_PYTHON.exists():
+            print(f"skipped {who}: no environment .venv-peers (make peers)")
+            continue
+        command = [str(PEERS_PYTHON), str(script), who, "--bits", str(bits)]
+        done = subprocess.run(
+            command + (["--quick"] if quick else []), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            print(f"skipped {who}: {reason}")
+            continue
+        yield from json.loads(done.stdout.splitlines()[-1])
+
+
+def sister_rows(quick: bool) -> Iterator[Row]:
+    """Yield rows of the modules beside this one."""
+    for name in SISTERS:
+        if importlib.util.find_spec(name) is None:
+            print(f"skipped {name}: not there")
+            continue
+        yield from importlib.import_module(name).rows(quick)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Rates of the cryptographic engine.")
+    parser.add_argument("--quick", action="store_true", help="fewer operations, one repeat")
+    parser.add_argument("--bits", type=int, default=2048, choices=(2048, 3072, 4096))
+    parser.add_argument("--all-cores", action="store_true", help="also rates with all cores")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for source in (
+        own_rows(arguments.bits, arguments.quick, arguments.all_cores),
+        peer_rows(arguments.bits, arguments.quick),
+        sister_rows(arguments.quick),
+    ):
+        for row in source:
+            rows.append(row)
+            print(
+                f"{row['metric']:<42} {row['who']:<18} {row['value']:>14,.1f} {row['unit']}",
+                flush=True,
+            )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
