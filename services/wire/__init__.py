@@ -59,6 +59,7 @@ RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
 _MODULES: dict[str, str] = {
     # payload type -> module of services.wire that holds its codec in CODECS
+    "boosting.strategies.dp_tree.Growth": "services.wire.noisy_tree",
     "boosting.strategies.fedga.Comparison": "services.wire.structures",
     "boosting.strategies.fedga.DepthVote": "services.wire.structures",
     "boosting.strategies.fedga.Proposal": "services.wire.structures",

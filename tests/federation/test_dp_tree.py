@@ -1,0 +1,339 @@
+"""The private tree, both halves: plain without noise, within its budget with it."""
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import xgboost
+from sklearn.tree import DecisionTreeClassifier
+
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.evolution import from_bytes
+from boosting.job import JobParameters
+from boosting.noisy_tree import bin_counts, to_bins
+from boosting.ports import (
+    CoordinatorStart,
+    InvalidJob,
+    OfferRejected,
+    Place,
+    QuorumLost,
+    Receipt,
+    Silo,
+)
+from boosting.privacy import BudgetExceeded, BudgetLedger
+from boosting.strategies import dp_tree
+from boosting.strategies.dp_tree import DPTree, unpack_growth
+from coordinator.rendezvous import Rendezvous
+from crypto.vault import LocalVault
+from tests.boosting.federation_of_sums import Authority, TestIdentity
+from tests.federation.memory import Fault, Outcome, run_in_memory
+
+PLAIN = DPTree(math.inf, depth=3, bins=6, binning="quantile")
+
+
+def dataset_of(seed: int, n_samples: int, n_classes: int = 2, categorical: bool = True) -> Dataset:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, 4)).astype(np.float32)
+    features = [Feature(f"x{i}") for i in range(4)]
+    if categorical:
+        X[:, 3] = rng.integers(0, 5, n_samples)
+        features[3] = Feature("kind", tuple("abcde"))
+    signal = 2 * X[:, 0] + X[:, 1] * X[:, 2] + (X[:, 3] == 1) + 0.3 * rng.normal(size=n_samples)
+    edges = [0.0] if n_classes == 2 else [-1.0, 1.0]
+    y = np.digitize(signal, edges).astype(np.float64)
+    task = Task.BINARY if n_classes == 2 else Task.MULTICLASS
+    return Dataset(Schema(tuple(features), "label", task, n_classes), X, y)
+
+
+def silos_of(n_silos: int = 4, n_samples: int = 300, **other: Any) -> dict[str, Dataset]:
+    return {f"silo-{i}": dataset_of(i, n_samples, **other) for i in range(n_silos)}
+
+
+def pooled(silos: dict[str, Dataset]) -> Dataset:
+    parts = list(silos.values())
+    X = np.concatenate([part.X for part in parts])
+    return Dataset(parts[0].schema, X, np.concatenate([part.labels for part in parts]))
+
+
+def run(strategy: DPTree, silos: dict[str, Dataset], **other: Any) -> Outcome:
+    authority = Authority()
+    identities = {silo: TestIdentity(authority, silo) for silo in silos}
+    schema = next(iter(silos.values())).schema
+    job = JobParameters("test", strategy, task=schema.task, seed=3)
+    if "min_silos" in other:
+        job = replace(job, min_silos=other.pop("min_silos"))
+    job.strategy.validate(job)
+    return run_in_memory(
+        job, silos, vaults=lambda _: LocalVault(), identities=identities.__getitem__, **other
+    )
+
+
+def margins_of(outcome: Outcome, data: Dataset) -> np.ndarray:
+    assert outcome.artefact is not None, outcome.error
+    booster = xgboost.Booster(model_file=bytearray(outcome.artefact.files["model.ubj"]))
+    rows = xgboost.DMatrix(
+        data.X,
+        feature_names=list(data.schema.names),
+        feature_types=data.schema.feature_types,
+        enable_categorical=True,
+    )
+    margins: np.ndarray = booster.predict(rows, output_margin=True)
+    return margins
+
+
+@pytest.mark.parametrize("query", ["histogram", "candidates"])
+def test_infinite_epsilon_gives_the_tree_that_scikit_learn_grows_on_the_same_bins(
+    query: str,
+) -> None:
+    silos = silos_of(categorical=False)
+    outcome = run(replace(PLAIN, query=query), silos)
+    assert outcome.error is None
+    assert not outcome.errors
+    data = pooled(silos)
+    edges = unpack_growth(from_bytes(outcome.rounds[-1].checkpoint)).tree.edges
+    bins = to_bins(data.schema, edges, data.X)
+    peer = DecisionTreeClassifier(max_depth=3, random_state=0).fit(bins, data.labels)
+    ours = (margins_of(outcome, data) >= 0).astype(float)
+    assert np.array_equal(ours, peer.predict(bins))
+
+
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize("binning", ["private", "quantile"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_infinite_epsilon_gives_the_tree_of_the_pooled_rows(
+    secure: bool, binning: str, n_classes: int
+) -> None:
+    silos = silos_of(n_classes=n_classes)
+    strategy = replace(PLAIN, secure=secure, binning=binning)
+    outcome = run(strategy, silos, through_wire=True)
+    assert outcome.error is None
+    assert not outcome.errors
+    alone = run(replace(strategy, secure=False), {"all": pooled(silos)})
+    assert alone.artefact is not None
+    assert outcome.artefact is not None
+    assert outcome.artefact.files["model.ubj"] == alone.artefact.files["model.ubj"]
+    assert [result.round for result in outcome.rounds] == [0, 1, 2, 3]
+    assert outcome.rounds[-1].final
+
+
+def test_large_budget_is_nearly_as_good_as_none() -> None:
+    silos = silos_of(n_samples=2000)
+    test = dataset_of(99, 2000)
+    exact, private, drowned = (
+        run(DPTree(epsilon, depth=3), silos, test=test) for epsilon in (math.inf, 50.0, 0.01)
+    )
+    scores = [one.rounds[-1].metrics["test"]["auc"] for one in (exact, private, drowned)]
+    assert scores[0] > 0.8
+    assert scores[1] > scores[0] - 0.05
+    assert scores[2] < scores[0]
+
+
+def test_tree_stops_where_counts_drown_in_noise() -> None:
+    silos = silos_of(n_samples=60)
+    outcome = run(DPTree(0.05, depth=6, binning="quantile"), silos)
+    assert outcome.error is None
+    assert len(outcome.rounds) < 7
+    assert outcome.rounds[-1].final
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 7.3])
+@pytest.mark.parametrize("binning", ["private", "quantile"])
+def test_ledgers_of_all_parties_stay_within_epsilon(epsilon: float, binning: str) -> None:
+    silos = silos_of(n_samples=1000)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    strategy = DPTree(epsilon, depth=3, binning=binning)
+    outcome = run(strategy, silos, memories=memories)
+    assert outcome.artefact is not None
+    told = json.loads(outcome.artefact.files["epsilon-ledger.json"])
+    assert 0 < told["spent"] <= epsilon == told["epsilon"]
+    for memory in memories.values():
+        ledger = BudgetLedger.decode(memory["dp-ledger"])
+        assert ledger.spent <= Fraction(epsilon)
+        assert json.loads(memory["dp-ledger"]) == told
+    stages = [query for query in told["queries"] if "edges" in query["query"]]
+    assert len(stages) == (3 if binning == "private" else 0)
+
+
+def test_full_tree_spends_all_of_the_budget() -> None:
+    silos = silos_of(n_samples=1000)
+    outcome = run(DPTree(400.0, depth=2), silos)
+    assert outcome.artefact is not None
+    told = json.loads(outcome.artefact.files["epsilon-ledger.json"])
+    assert told["spent"] == pytest.approx(400.0)
+
+
+@pytest.mark.parametrize(("honest", "expected"), [(0, 1.0), (2, 2.0)])
+def test_noise_of_the_sums_has_the_variance_of_the_budget(
+    honest: int, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+    true = dp_tree._Grower.grow
+
+    def watch(self: dp_tree._Grower, total: np.ndarray, n_parts: int) -> None:
+        seen.append(total.copy())
+        true(self, total, n_parts)
+
+    monkeypatch.setattr(dp_tree._Grower, "grow", watch)
+    categories = tuple(str(code) for code in range(1200))
+    schema = Schema((Feature("code", categories),), "label", Task.BINARY, 2)
+    empty = Dataset(schema, np.zeros((1, 1), np.float32), np.zeros(1))
+    silos = {f"silo-{i}": empty for i in range(4)}
+    strategy = DPTree(0.9, depth=1, honest=honest)
+    outcome = run(strategy, silos)
+    assert outcome.error is None
+    # Bins 1 and up have no rows: what is there is noise. Three queries share the budget.
+    noise = seen[0][4:].astype(float)
+    q = math.exp(-0.3)
+    variance = 2 * q / (1 - q) ** 2
+    assert len(noise) == 2400
+    assert abs(noise.var() / (expected * variance) - 1) < 0.25
+    assert abs(noise.mean()) < 4 * math.sqrt(expected * variance / 2400)
+
+
+def test_restart_repeats_the_same_noise_and_spends_nothing_twice() -> None:
+    silos = silos_of(n_samples=1000)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    strategy = DPTree(5.0, depth=3)
+    whole = run(strategy, silos, memories=memories)
+    assert whole.artefact is not None
+    again: dict[str, dict[str, bytes]] = {
+        silo: {"dp-noise": memory["dp-noise"]} for silo, memory in memories.items()
+    }
+    cut = run(strategy, silos, memories=again, stop_after_rounds=2)
+    resumed = run(
+        strategy, silos, memories=again, checkpoint=cut.rounds[-1].checkpoint, first_round=2,
+        attempt=2,
+    )  # fmt: skip
+    assert resumed.artefact == whole.artefact
+    assert all(again[silo]["dp-ledger"] == memories[silo]["dp-ledger"] for silo in silos)
+
+
+def test_silo_refuses_a_query_beyond_its_budget() -> None:
+    silos = silos_of(n_samples=1000)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    strategy = DPTree(400.0, depth=2, honest=3)
+    run(strategy, silos, memories=memories)
+    # Another noise secret makes another tree: the silo's ledger is full, whoever asks.
+    for memory in memories.values():
+        memory["dp-noise"] = b"x" * 32
+        del memory["secure-sums/job"]
+    other = {name: dataset_of(seed + 50, 1000) for seed, name in enumerate(silos)}
+    outcome = run(strategy, other, memories=memories, attempt=2)
+    assert any(isinstance(error, BudgetExceeded) for error in outcome.errors.values())
+    assert outcome.error is not None
+
+
+def test_lost_silo_is_made_up_for_when_fewer_honest_ones_suffice() -> None:
+    silos = silos_of(5)
+    fault = Fault("silo-1", "counts-masked", round=1)
+    outcome = run(DPTree(50.0, depth=3, honest=4), silos, faults=(fault,))
+    assert outcome.error is None
+    assert len(outcome.rounds[0].silos) == 5
+    assert len(outcome.rounds[-1].silos) == 4
+
+
+def test_job_ends_rather_than_miss_noise() -> None:
+    silos = silos_of(5)
+    fault = Fault("silo-1", "counts-masked", round=1)
+    outcome = run(DPTree(50.0, depth=3), silos, faults=(fault,))
+    assert isinstance(outcome.error, QuorumLost)
+
+
+def test_silo_that_comes_late_or_twice_is_turned_away() -> None:
+    roster = tuple(Silo(f"silo-{i}") for i in range(4))
+    hub = Rendezvous(roster, roster, 1.0)
+    job = JobParameters("test", DPTree(1.0))
+    schema = dataset_of(0, 10).schema
+    start = CoordinatorStart(job, "job", 1, roster, schema, {})
+    grower = dp_tree._Grower(DPTree(1.0), hub, start)
+    for silo in roster[:3]:
+        assert grower.standing(silo, Place(0), Receipt()).stage == 0
+    grower.members = frozenset(roster[:3])
+    for silo in (roster[3], roster[0]):
+        with pytest.raises(OfferRejected, match="under way"):
+            grower.standing(silo, Place(0), Receipt())
+    assert hub.silos == roster[1:3]
+
+
+def test_missing_values_and_unknown_categories_have_a_bin_of_their_own() -> None:
+    schema = dataset_of(0, 10).schema
+    edges = (np.array([0.0], np.float32),) * 3 + (np.empty(0, np.float32),)
+    X = np.array([[-1, 0, np.nan, np.nan], [1, np.nan, 0.5, 4]], dtype=np.float32)
+    assert bin_counts(schema, edges) == [3, 3, 3, 6]
+    assert to_bins(schema, edges, X).tolist() == [[0, 1, 2, 5], [1, 2, 1, 4]]
+
+
+def test_missing_values_go_where_they_were_counted() -> None:
+    silos = silos_of()
+    for data in silos.values():
+        data.X[data.labels == 1, 0] = np.nan
+    outcome = run(PLAIN, silos)
+    data = pooled(silos)
+    assert (((margins_of(outcome, data) >= 0) == data.labels).mean()) > 0.97
+
+
+def test_tree_that_counts_a_row_twice_is_refused() -> None:
+    schema = dataset_of(0, 10).schema
+    edges = (np.array([0.0], np.float32),) * 3 + (np.empty(0, np.float32),)
+    node = np.array([0, -2, -2], dtype=np.int32)
+    tree = dp_tree.Sprout(
+        edges,
+        node,
+        np.array([1, -1, -1], dtype=np.int32),
+        np.array([1, -1, -1], dtype=np.int32),
+        np.zeros((3, 6), dtype=bool),
+    )
+    growth = dp_tree.Growth(dp_tree.STAGES, 1, ((),) * 4, tree)
+    with pytest.raises(OfferRejected, match="does not fit"):
+        dp_tree._check_growth(growth, schema)
+    doubled = replace(growth, intervals=((3, 3), (), (), ()))
+    with pytest.raises(OfferRejected, match="does not fit"):
+        dp_tree._check_growth(doubled, schema)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"depth": 0}, "depth"),
+        ({"bins": 1}, "bins"),
+        ({"binning": "uniform"}, "binning"),
+        ({"query": "counts"}, "query"),
+    ],
+)
+def test_parameter_out_of_range_is_named(change: dict[str, Any], key: str) -> None:
+    strategy = replace(DPTree(1.0), **change)
+    with pytest.raises(InvalidJob, match=rf"dp_tree\.{key}"):
+        strategy.validate(JobParameters("test", strategy))
+
+
+def test_epsilon_has_no_default() -> None:
+    with pytest.raises(TypeError, match="epsilon"):
+        DPTree()  # type: ignore[call-arg]
+
+
+def test_regression_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="regression"):
+        DPTree(1.0).validate(JobParameters("test", DPTree(1.0), task=Task.REGRESSION))
+
+
+def test_budget_too_small_for_any_noise_table_is_refused_before_anything_is_asked() -> None:
+    outcome = run(DPTree(0.001, depth=10, query="candidates"), silos_of())
+    assert isinstance(outcome.error, InvalidJob)
+
+
+def test_forecast_bounds_the_counts_that_are_sent() -> None:
+    silos = silos_of()
+    schema = silos["silo-0"].schema
+    job = JobParameters("test", DPTree(1.0))
+    forecast = DPTree(1.0, depth=2).forecast(job, schema, dict.fromkeys(silos, 300))  # type: ignore[arg-type]
+    n_bins = bin_counts(schema, ((np.zeros(4, np.float32),) * 3) + (np.empty(0, np.float32),))
+    counts = (1 + 2) * (2 + 2 * sum(n_bins)) + 4 * 2
+    assert forecast.steps["ExchangeHistograms"][1] == 8 * counts
+    assert forecast.rounds == 3
