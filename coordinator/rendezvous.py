@@ -34,10 +34,11 @@ T = TypeVar("T")
 class Parcel(Generic[T]):
     """An offer as it arrived: its RPC, and how to decode it once its step is known."""
 
-    __slots__ = ("_payload", "call", "decode")
+    __slots__ = ("_payload", "call", "decode", "remote")
 
-    def __init__(self, call: Call, decode: Callable[[type[T]], T]) -> None:
+    def __init__(self, call: Call, decode: Callable[[type[T]], T], *, remote: bool = False) -> None:
         self.call = call
+        self.remote = remote
         self.decode = decode
         self._payload: T | None = None
 
@@ -108,6 +109,8 @@ class Rendezvous:
         self._passed: dict[str, Place] = {}
         self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
         self._last: dict[Silo, tuple[Key, _Entry]] = {}
+        self._undelivered: set[tuple[Silo, str, Place]] = set()
+        self._sent = asyncio.Event()
         self._changed = asyncio.Event()
         self._ended: Exception | None = None
 
@@ -190,6 +193,8 @@ class Rendezvous:
             entry = barrier.entries.get(silo)
             if entry is not None and not entry.reply.done():
                 entry.reply.set_result(reply)
+                if entry.parcel.remote:
+                    self._undelivered.add((silo, step.name, at))
         self._forget_if_done((step.name, at))
 
     def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
@@ -269,7 +274,22 @@ class Rendezvous:
         self, silo: Silo, step: str, at: Place, call: Call, decode: Callable[[type[Any]], Any]
     ) -> asyncio.Future[Any]:
         """Take an offer in as it came from a transport; see :meth:`offer`."""
-        return self.offer(silo, step, at, Parcel(call, decode))
+        return self.offer(silo, step, at, Parcel(call, decode, remote=True))
+
+    def delivered(self, silo: Silo, step: str, at: Place) -> None:
+        """Note that a transport has sent a reply, or that its silo has gone."""
+        self._undelivered.discard((silo, step, at))
+        self._sent.set()
+
+    async def all_delivered(self, timeout_seconds: float) -> None:
+        """Wait until the transport has sent every reply; for at most ``timeout_seconds``."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._undelivered:
+                    self._sent.clear()
+                    await self._sent.wait()
+        except TimeoutError:
+            self._undelivered.clear()
 
     def end(self, error: Exception) -> None:
         """End the attempt: every open and every later exchange raises ``error``."""

@@ -64,6 +64,10 @@ class Desk(Protocol):
         """Return how many silos have offered, of how many."""
         ...
 
+    def delivered(self, silo: Silo, step: str, at: Place) -> None:
+        """Note that a reply has been sent, or that nobody waits for it any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -151,8 +155,11 @@ class ExchangeServicer:
                 offered, expected = account.desk.standing(key.step, at)
                 waiting = exchange_pb2.Waiting(offered=offered, expected=expected)
                 yield response_type(waiting=waiting).SerializeToString()
-        for frame in self._encode(response_type, reply.result()):
-            yield frame
+        try:
+            for frame in self._encode(response_type, reply.result()):
+                yield frame
+        finally:
+            account.desk.delivered(silo, key.step, at)
 
     async def _first(
         self, request_type: Any, frames: AsyncIterator[bytes], call: Call

@@ -188,9 +188,16 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         def streaming(behaviour: Any) -> Any:
             async def run(request: Any, context: Any) -> AsyncIterator[Any]:
                 started, count = time.monotonic(), _count()
-                context.add_done_callback(lambda _: finish(path, count, context, started))
-                async for message in behaviour(request, context):
-                    yield message
+                code: str | None = "CANCELLED"
+                try:
+                    async for message in behaviour(request, context):
+                        yield message
+                    code = "OK"
+                except grpc.aio.AbortError:
+                    code = None
+                    raise
+                finally:
+                    finish(path, count, context, started, code)
 
             return run
 
@@ -205,18 +212,23 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
             streaming(handler.stream_stream), taking, giving
         )
 
-    def _finish(self, path: str, count: CallCount, context: Any, started: float) -> None:
+    def _finish(
+        self,
+        path: str,
+        count: CallCount,
+        context: Any,
+        started: float,
+        code: str | None = None,
+    ) -> None:
         method = path.rpartition("/")[2]
-        code = context.code()
-        name = getattr(code, "name", None) or grpc_code_name(code)
-        self._metrics.calls.labels(method, name).inc()
+        self._metrics.calls.labels(method, code or code_name(context.code())).inc()
         self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
         self._metrics.credit(path, count, server=True)
         if self._sink is not None:
             self._sink(path, count)
 
 
-def grpc_code_name(code: Any) -> str:
+def code_name(code: Any) -> str:
     """Return the name of a status code given as a number, a code or nothing (OK)."""
     for known in grpc.StatusCode:
         if code in (known, known.value[0]):
