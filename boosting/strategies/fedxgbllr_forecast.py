@@ -1,0 +1,121 @@
+"""What a FedXGBllr job will cost, before anyone trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from boosting import metrics
+from boosting.dataset import Schema
+from boosting.heads import Head
+from boosting.ports import Forecast, Silo
+from boosting.strategies.fedxgbllr_record import validation_metrics
+from boosting.weight_changes import BLOCK
+
+if TYPE_CHECKING:
+    from boosting.job import JobParameters
+    from boosting.strategies.fedxgbllr import FedXGBllr
+
+_FRAME = 60  # bytes of a step's key and of an array's name, type and shape
+_LEAF_BYTES = {("stats", 32): 4.7, ("stats", 16): 3.0, ("none", 32): 9.5, ("none", 16): 7.8}
+_KEYS = 2600  # bytes of a key offer with its certificate chain
+_SHARES = 90  # bytes of a sealed share
+
+
+def leaves_of_tree(job: JobParameters, n_rows: float) -> float:
+    """Return the leaves of a tree without pruning (``gamma``, ``alpha`` = 0), as on a9a.
+
+    ``2^D / (1 + 45 · 2^D / n)``; pruning may leave a tenth of them.
+    """
+    full = 2.0 ** (job.booster.max_depth or 12)
+    if job.booster.max_leaves:
+        full = min(full, float(job.booster.max_leaves))
+    return full / (1.0 + 45.0 * full / max(1.0, n_rows))
+
+
+def forecast(
+    strategy: FedXGBllr, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+) -> Forecast:
+    """Return rounds, messages and bytes of one silo, and what is revealed.
+
+    Networks and normal equations are exact. Trees of M steps go up once and (K - 1)·M come down;
+    their size, and with it the vectors of ``leaves``, depends on the data and is estimated.
+    """
+    n_silos = max(1, sum(1 for n in n_samples.values() if n > 0))
+    n_rows = sum(n_samples.values()) / n_silos * (1 - strategy.validation)
+    n_outputs = schema.n_outputs
+    per_silo = strategy.steps_per_silo(max(1, len(n_samples)))
+    width = per_silo * n_outputs * job.booster.num_parallel_tree
+    leaves = leaves_of_tree(job, n_rows)
+    own = width * leaves * _LEAF_BYTES[strategy.scrub, strategy.leaf_bits] + _FRAME
+    steps: dict[str, list[float]] = {
+        "ExchangeTrees": [2, own + _FRAME, (n_silos - 1) * (own + _FRAME)]
+    }
+
+    def add(call: str, messages: float, up: float, down: float) -> None:
+        at = steps.setdefault(call, [0.0, 0.0, 0.0])
+        steps[call] = [at[0] + messages, at[1] + up, at[2] + down]
+
+    rounds = strategy.n_rounds
+    up, down = _vectors(strategy, width, n_silos, n_outputs, leaves)
+    add(
+        "ExchangeWeights" if strategy.is_network else "ExchangeSums",
+        2 * rounds,
+        rounds * (up + _FRAME),
+        rounds * (down + _FRAME),
+    )
+    if strategy.validation:
+        size = 8 * metrics.width(validation_metrics(job), n_outputs) + _FRAME
+        add("ExchangeScores", 2 * rounds, rounds * size, rounds * _FRAME)
+    if strategy.is_network and rounds:
+        add("ExchangeScores", 2, 4 * (n_outputs * width * n_silos + 1) + _FRAME, _FRAME)
+    if strategy.needs_label_sums(job):
+        add("ExchangeSums", 2, 24 + _FRAME, 16 + _FRAME)
+    if strategy.shared_cuts:
+        size = schema.n_features * strategy.shared_cuts
+        add("ExchangeSketches", 2, 48 * size, 4 * size)
+    if strategy.secure:
+        keys = rounds + strategy.needs_label_sums(job)
+        add("ExchangeKeys", 2 * keys, keys * _KEYS, keys * n_silos * _KEYS)
+        shares = 32 * keys * n_silos * _SHARES
+        add("ExchangeShares", 2 * keys, shares, shares)
+    full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * 24)
+    notes = [
+        f"trees: {leaves:.0f} leaves each are assumed, without pruning; at most {full} bytes up",
+        f"{per_silo} boosting steps a silo",
+    ]
+    if strategy.is_network:
+        notes.append(f"network: {_head(strategy, width, n_silos, n_outputs).n_parameters} weights")
+    slow = strategy.is_network and n_rows * strategy.epochs * rounds > 2e6
+    return Forecast(
+        rounds + 1,
+        {call: (int(m), int(u), int(d)) for call, (m, u, d) in steps.items()},
+        strategy.reveals,
+        tuple(notes),
+        "minutes" if slow else "seconds",
+    )
+
+
+def _head(strategy: FedXGBllr, width: int, n_silos: int, n_outputs: int) -> Head:
+    from boosting.strategies.fedxgbllr import HEADS
+
+    return Head(HEADS[strategy.combiner], n_silos, width, n_outputs, strategy.channels)
+
+
+def _vectors(
+    strategy: FedXGBllr, width: int, n_silos: int, n_outputs: int, leaves: float
+) -> tuple[float, float]:
+    """Return bytes up and down of a round's vectors."""
+    if strategy.is_network:
+        n = _head(strategy, width, n_silos, n_outputs).n_parameters
+        if strategy.secure:
+            return 6 * (n + 1), 4 * n
+        each = n * strategy.weight_bits / 8 + (
+            0 if strategy.weight_bits == 32 else 4 * -(-n // BLOCK)
+        )
+        return each + 8, each
+    if strategy.combiner == "leaves":
+        n = width * n_silos * leaves + n_outputs
+        return n * (8 if strategy.secure else 4), n * 4
+    p = width * n_silos // n_outputs + 1
+    return 8.0 * n_outputs * (p * (p + 1) // 2 + p), 8.0 * (width * n_silos + n_outputs)
