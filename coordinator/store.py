@@ -11,18 +11,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.engine import Connection
 
 from boosting.ports import JobStopped
 from coordinator.artefacts import StorageFailed
-
-SCHEMA_VERSION = 1
+from coordinator.database import (
+    ATTEMPTS,
+    JOB_SILOS,
+    JOBS,
+    META,
+    ROUNDS,
+    SCHEMA_VERSION,
+    SCORES,
+    SILOS,
+    STEP_BYTES,
+    VERSION,
+    engine_of,
+    failures,
+)
 
 
 class JobState(StrEnum):
@@ -122,97 +132,6 @@ class SiloRecord:
     last_seen: float
 
 
-_meta = sql.MetaData()
-_text = sql.Text
-_Real = sql.Double
-_version = sql.Table("hedgerow_schema", _meta, sql.Column("version", sql.Integer, primary_key=True))
-_jobs = sql.Table(
-    "jobs",
-    _meta,
-    sql.Column("job_id", _text, primary_key=True),
-    sql.Column("request_id", _text, nullable=True),
-    sql.Column("name", _text, nullable=False),
-    sql.Column("operator", _text, nullable=False),
-    sql.Column("spec", sql.LargeBinary, nullable=False),
-    sql.Column("state", _text, nullable=False),
-    sql.Column("detail", _text, nullable=False, default=""),
-    sql.Column("attempt", sql.Integer, nullable=False, default=0),
-    sql.Column("created", _Real, nullable=False),
-    sql.Column("ended", _Real, nullable=False, default=0.0),
-    sql.Column("best_round", sql.Integer, nullable=False, default=0),
-    sql.Column("artefacts", sql.JSON, nullable=False, default=list),
-    sql.Column("model", _text, nullable=False, default=""),
-    sql.Column("control_bytes_up", sql.BigInteger, nullable=False, default=0),
-    sql.Column("control_bytes_down", sql.BigInteger, nullable=False, default=0),
-    sql.UniqueConstraint("operator", "request_id"),
-)
-
-
-def _job_key() -> sql.Column[str]:
-    return sql.Column("job_id", _text, sql.ForeignKey("jobs.job_id"), primary_key=True)
-
-
-_attempts = sql.Table(
-    "attempts",
-    _meta,
-    _job_key(),
-    sql.Column("attempt", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("roster", sql.JSON, nullable=False),
-    sql.Column("started", _Real, nullable=False),
-)
-_job_silos = sql.Table(
-    "job_silos",
-    _meta,
-    _job_key(),
-    sql.Column("silo", _text, primary_key=True),
-    sql.Column("n_samples", sql.BigInteger, nullable=False),
-    sql.Column("state", _text, nullable=False),
-    sql.Column("detail", _text, nullable=False),
-)
-_rounds = sql.Table(
-    "rounds",
-    _meta,
-    _job_key(),
-    sql.Column("round", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("attempt", sql.Integer, nullable=False),
-    sql.Column("seconds", _Real, nullable=False),
-    sql.Column("bytes_up", sql.BigInteger, nullable=False),
-    sql.Column("bytes_down", sql.BigInteger, nullable=False),
-    sql.Column("silos", sql.JSON, nullable=False),
-)
-_scores = sql.Table(
-    "scores",
-    _meta,
-    _job_key(),
-    sql.Column("round", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("data", _text, primary_key=True),
-    sql.Column("metric", _text, primary_key=True),
-    sql.Column("value", _Real, nullable=True),  # null is NaN: SQLite has no other
-)
-_steps = sql.Table(
-    "step_bytes",
-    _meta,
-    _job_key(),
-    sql.Column("silo", _text, primary_key=True),
-    sql.Column("method", _text, primary_key=True),
-    *(
-        sql.Column(name, sql.BigInteger, nullable=False)
-        for name in ("calls", "messages_up", "messages_down", "bytes_up", "bytes_down")
-    ),
-)
-_silos = sql.Table(
-    "silos",
-    _meta,
-    sql.Column("name", _text, primary_key=True),
-    sql.Column("instance_id", _text, nullable=False),
-    sql.Column("version", _text, nullable=False),
-    sql.Column("strategies", sql.JSON, nullable=False),
-    sql.Column("row_count_class", sql.BigInteger, nullable=False),
-    sql.Column("first_seen", _Real, nullable=False),
-    sql.Column("last_seen", _Real, nullable=False),
-)
-
-
 class Store:
     """The coordinator's memory of jobs.
 
@@ -229,12 +148,12 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
+        self._engine = engine_of(url)
         with self._writing("opening the database") as connection:
-            _meta.create_all(connection)
-            found = connection.execute(sql.select(_version.c.version)).scalar()
+            META.create_all(connection)
+            found = connection.execute(sql.select(VERSION.c.version)).scalar()
             if found is None:
-                connection.execute(_version.insert().values(version=SCHEMA_VERSION))
+                connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
             elif found != SCHEMA_VERSION:
                 raise StorageFailed(
                     f"the database has schema version {found}, this program {SCHEMA_VERSION}"
@@ -260,14 +179,14 @@ class Store:
         """
         with self._writing("storing a job") as connection:
             if request_id:
-                same = sql.select(_jobs.c.job_id).where(
-                    _jobs.c.operator == operator, _jobs.c.request_id == request_id
+                same = sql.select(JOBS.c.job_id).where(
+                    JOBS.c.operator == operator, JOBS.c.request_id == request_id
                 )
                 earlier = connection.execute(same).scalar()
                 if earlier is not None:
                     return str(earlier)
             connection.execute(
-                _jobs.insert().values(
+                JOBS.insert().values(
                     job_id=job_id,
                     request_id=request_id or None,
                     name=name,
@@ -283,15 +202,15 @@ class Store:
         """Return a job, or None."""
         with self._reading() as connection:
             row = connection.execute(
-                sql.select(*_columns(JobRecord, _jobs)).where(_jobs.c.job_id == job_id)
+                sql.select(*_columns(JobRecord, JOBS)).where(JOBS.c.job_id == job_id)
             ).one_or_none()
         return None if row is None else _job_record(row)
 
     def jobs(self, limit: int = 100, offset: int = 0) -> tuple[JobRecord, ...]:
         """Return jobs, newest first."""
         query = (
-            sql.select(*_columns(JobRecord, _jobs))
-            .order_by(_jobs.c.created.desc(), _jobs.c.job_id)
+            sql.select(*_columns(JobRecord, JOBS))
+            .order_by(JOBS.c.created.desc(), JOBS.c.job_id)
             .limit(limit)
             .offset(offset)
         )
@@ -301,9 +220,9 @@ class Store:
     def unfinished_jobs(self) -> tuple[JobRecord, ...]:
         """Return the jobs that a restarted coordinator goes on with, oldest first."""
         query = (
-            sql.select(*_columns(JobRecord, _jobs))
-            .where(_jobs.c.state.not_in(_ENDED))
-            .order_by(_jobs.c.created, _jobs.c.job_id)
+            sql.select(*_columns(JobRecord, JOBS))
+            .where(JOBS.c.state.not_in(_ENDED))
+            .order_by(JOBS.c.created, JOBS.c.job_id)
         )
         with self._reading() as connection:
             return tuple(_job_record(row) for row in connection.execute(query))
@@ -315,8 +234,8 @@ class Store:
             values["ended"] = at
         with self._writing("storing a job's state") as connection:
             done = connection.execute(
-                _jobs.update()
-                .where(_jobs.c.job_id == job_id, _jobs.c.state.not_in(_ENDED))
+                JOBS.update()
+                .where(JOBS.c.job_id == job_id, JOBS.c.state.not_in(_ENDED))
                 .values(**values)
             )
             return bool(done.rowcount)
@@ -327,8 +246,8 @@ class Store:
         """Record the files of a job's result."""
         with self._writing("storing a job's result") as connection:
             connection.execute(
-                _jobs.update()
-                .where(_jobs.c.job_id == job_id)
+                JOBS.update()
+                .where(JOBS.c.job_id == job_id)
                 .values(artefacts=list(artefacts), model=model, best_round=best_round)
             )
 
@@ -342,17 +261,17 @@ class Store:
         """
         with self._writing("starting an attempt") as connection:
             done = connection.execute(
-                _jobs.update()
-                .where(_jobs.c.job_id == job_id, _jobs.c.state.not_in(_ENDED))
-                .values(attempt=_jobs.c.attempt + 1, state=JobState.RUNNING, detail="")
+                JOBS.update()
+                .where(JOBS.c.job_id == job_id, JOBS.c.state.not_in(_ENDED))
+                .values(attempt=JOBS.c.attempt + 1, state=JobState.RUNNING, detail="")
             )
             if not done.rowcount:
                 raise JobStopped(f"job {job_id} has ended")
             attempt = connection.execute(
-                sql.select(_jobs.c.attempt).where(_jobs.c.job_id == job_id)
+                sql.select(JOBS.c.attempt).where(JOBS.c.job_id == job_id)
             ).scalar_one()
             connection.execute(
-                _attempts.insert().values(
+                ATTEMPTS.insert().values(
                     job_id=job_id, attempt=attempt, roster=sorted(roster), started=at
                 )
             )
@@ -360,8 +279,8 @@ class Store:
 
     def roster(self, job_id: str, attempt: int) -> tuple[str, ...]:
         """Return the silos that an attempt was started with."""
-        query = sql.select(_attempts.c.roster).where(
-            _attempts.c.job_id == job_id, _attempts.c.attempt == attempt
+        query = sql.select(ATTEMPTS.c.roster).where(
+            ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.attempt == attempt
         )
         with self._reading() as connection:
             return tuple(connection.execute(query).scalar() or ())
@@ -373,7 +292,7 @@ class Store:
         with self._writing("storing a silo's standing") as connection:
             self._upsert(
                 connection,
-                _job_silos,
+                JOB_SILOS,
                 {"job_id": job_id, "silo": silo},
                 {"n_samples": n_samples, "state": state, "detail": detail},
             )
@@ -381,9 +300,9 @@ class Store:
     def job_silos(self, job_id: str) -> tuple[JobSiloRecord, ...]:
         """Return the silos of a job, sorted."""
         query = (
-            sql.select(*_columns(JobSiloRecord, _job_silos))
-            .where(_job_silos.c.job_id == job_id)
-            .order_by(_job_silos.c.silo)
+            sql.select(*_columns(JobSiloRecord, JOB_SILOS))
+            .where(JOB_SILOS.c.job_id == job_id)
+            .order_by(JOB_SILOS.c.silo)
         )
         with self._reading() as connection:
             rows = connection.execute(query).all()
@@ -410,7 +329,7 @@ class Store:
         with self._writing("storing a round") as connection:
             self._upsert(
                 connection,
-                _rounds,
+                ROUNDS,
                 key,
                 {
                     "attempt": attempt,
@@ -421,7 +340,7 @@ class Store:
                 },
             )
             connection.execute(
-                _scores.delete().where(_scores.c.job_id == job_id, _scores.c.round == round)
+                SCORES.delete().where(SCORES.c.job_id == job_id, SCORES.c.round == round)
             )
             scores = [
                 key
@@ -434,22 +353,22 @@ class Store:
                 for metric, value in values.items()
             ]
             if scores:
-                connection.execute(_scores.insert(), scores)
+                connection.execute(SCORES.insert(), scores)
             if best_round is not None:
                 connection.execute(
-                    _jobs.update().where(_jobs.c.job_id == job_id).values(best_round=best_round)
+                    JOBS.update().where(JOBS.c.job_id == job_id).values(best_round=best_round)
                 )
 
     def rounds(self, job_id: str, since: int = 0) -> tuple[RoundRecord, ...]:
         """Return a job's finished rounds from ``since`` on, in order."""
         with self._reading() as connection:
             rows = connection.execute(
-                sql.select(_rounds)
-                .where(_rounds.c.job_id == job_id, _rounds.c.round >= since)
-                .order_by(_rounds.c.round)
+                sql.select(ROUNDS)
+                .where(ROUNDS.c.job_id == job_id, ROUNDS.c.round >= since)
+                .order_by(ROUNDS.c.round)
             ).all()
             scores = connection.execute(
-                sql.select(_scores).where(_scores.c.job_id == job_id, _scores.c.round >= since)
+                sql.select(SCORES).where(SCORES.c.job_id == job_id, SCORES.c.round >= since)
             ).all()
         metrics: dict[int, dict[str, dict[str, float]]] = {}
         for score in sorted(scores, key=lambda s: (s.round, s.data, s.metric)):
@@ -475,17 +394,17 @@ class Store:
                 counts = asdict(total)
                 key = {"job_id": job_id, "silo": counts.pop("silo")}
                 key["method"] = counts.pop("method")
-                insert = self._insert(_steps).values(**key, **counts)
+                insert = self._insert(STEP_BYTES).values(**key, **counts)
                 connection.execute(
                     insert.on_conflict_do_update(
                         index_elements=list(key),
-                        set_={name: _steps.c[name] + insert.excluded[name] for name in counts},
+                        set_={name: STEP_BYTES.c[name] + insert.excluded[name] for name in counts},
                     )
                 )
 
     def byte_totals(self, job_id: str) -> tuple[StepTotal, ...]:
         """Return a job's data-plane totals, sorted by silo and method."""
-        query = sql.select(*_columns(StepTotal, _steps)).where(_steps.c.job_id == job_id)
+        query = sql.select(*_columns(StepTotal, STEP_BYTES)).where(STEP_BYTES.c.job_id == job_id)
         with self._reading() as connection:
             rows = connection.execute(query).all()
         return tuple(sorted((StepTotal(*row) for row in rows), key=lambda t: (t.silo, t.method)))
@@ -494,11 +413,11 @@ class Store:
         """Add to what the control plane moved on a job's account."""
         with self._writing("storing byte totals") as connection:
             connection.execute(
-                _jobs.update()
-                .where(_jobs.c.job_id == job_id)
+                JOBS.update()
+                .where(JOBS.c.job_id == job_id)
                 .values(
-                    control_bytes_up=_jobs.c.control_bytes_up + up,
-                    control_bytes_down=_jobs.c.control_bytes_down + down,
+                    control_bytes_up=JOBS.c.control_bytes_up + up,
+                    control_bytes_down=JOBS.c.control_bytes_down + down,
                 )
             )
 
@@ -515,7 +434,7 @@ class Store:
         with self._writing("registering a silo") as connection:
             self._upsert(
                 connection,
-                _silos,
+                SILOS,
                 {"name": name},
                 {
                     "instance_id": instance_id,
@@ -530,7 +449,7 @@ class Store:
     def silos(self) -> tuple[SiloRecord, ...]:
         """Return all silos that ever registered, sorted by name."""
         with self._reading() as connection:
-            rows = connection.execute(sql.select(*_columns(SiloRecord, _silos))).all()
+            rows = connection.execute(sql.select(*_columns(SiloRecord, SILOS))).all()
         records = (
             SiloRecord(**(dict(row._mapping) | {"strategies": tuple(row.strategies)}))
             for row in rows
@@ -556,77 +475,13 @@ class Store:
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[Connection]:
-        with _failures(doing), self._engine.begin() as connection:
+        with failures(doing), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with _failures("reading the database"), self._engine.connect() as connection:
+        with failures("reading the database"), self._engine.connect() as connection:
             yield connection.execution_options(hedgerow_reads=True)
-
-
-@contextmanager
-def _failures(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise _failure(doing, error) from error
-
-
-def _failure(doing: str, error: SQLAlchemyError) -> StorageFailed:
-    """Return the failure without the statement and its values, which the error's text holds."""
-    reason = str(getattr(error, "orig", None) or type(error).__name__).strip()
-    if "disk is full" in reason or "No space left" in reason or "disk I/O error" in reason:
-        return StorageFailed(f"no room left while {doing}: the database's disk is full ({reason})")
-    if isinstance(error, OperationalError):
-        return StorageFailed(f"{doing} failed: {reason}")
-    return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason.splitlines()[0]}")
-
-
-def _engine(url: str) -> Engine:
-    if "://" not in url:
-        url = f"sqlite:///{url}"
-    try:
-        parsed = make_url(url)
-        if parsed.drivername in ("postgres", "postgresql"):
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        if parsed.get_backend_name() == "postgresql":
-            return sql.create_engine(parsed, pool_pre_ping=True)
-        if parsed.get_backend_name() != "sqlite":
-            raise StorageFailed(
-                f"the database is SQLite or PostgreSQL, not {parsed.get_backend_name()}"
-            )
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise StorageFailed(
-            "the database URL cannot be read: sqlite:///PATH or "
-            "postgresql://USER@HOST/DATABASE is expected"
-        ) from error
-    except ModuleNotFoundError as error:
-        raise StorageFailed(
-            "PostgreSQL needs the extra 'postgres': pip install 'hedgerow[postgres]'"
-        ) from error
-    if parsed.database:
-        try:
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StorageFailed(
-                f"the database's folder cannot be made: {error.strerror}"
-            ) from error
-    engine = sql.create_engine(parsed, connect_args={"timeout": 30.0})
-
-    @sql.event.listens_for(engine, "connect")
-    def _prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # transactions are begun below, not by the driver
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @sql.event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        # A writer takes its lock at once: a read lock raised later fails instead of waiting.
-        reads = connection.get_execution_options().get("hedgerow_reads")
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-    return engine
 
 
 def _columns(record: type, table: sql.Table) -> list[sql.Column[Any]]:
