@@ -67,7 +67,8 @@ class Standing:
     blocks : tuple[TreeBlock, ...]
         What the silo did not have yet.
     scored : tuple[str, ...]
-        Rows whose scores the silo is to offer next: ``"train"``, ``"valid"``.
+        Rows whose scores after ``version`` rounds the silo is to offer first: ``"train"``,
+        ``"valid"``.
     """
 
     round: int

@@ -199,17 +199,21 @@ class Bagging:
         """Run the silo half; see the class for the protocol."""
         silo = _Silo(self, link, vault, start)
         standing = silo.catch_up(first_round=-1)
-        while standing.round < self.rounds:
-            at = Place(standing.round)
+        while standing.scored or standing.round < self.rounds:
+            resume_at = standing.round
             try:
-                offer = silo.train(standing)
-                standing = silo.hold(link.exchange(TREES, at, offer))
                 if standing.scored:
                     scores = silo.scores(standing.scored)
-                    if link.exchange(SCORES, at, scores).stop:
+                    verdict = link.exchange(SCORES, Place(standing.version - 1), scores)
+                    standing = replace(standing, scored=())
+                    if verdict.stop:
                         break
+                else:
+                    resume_at += 1
+                    offer = silo.train(standing)
+                    standing = silo.hold(link.exchange(TREES, Place(standing.round), offer))
             except PlacePassed:
-                standing = silo.catch_up(first_round=at.round + 1)
+                standing = silo.catch_up(first_round=resume_at)
         return None
 
     # --- results and checks ---
@@ -349,6 +353,7 @@ class _Coordinator:
             self.history = _History.of(about)
         self.rows = dict(start.n_samples)
         self.synced: set[Silo] = set(hub.silos)
+        self.asked: frozenset[Silo] = frozenset()  # whose scores are awaited
         self.stopped = False
         self.rates: dict[Silo, float] = {}
         self.blank: Ensemble | None = None
@@ -404,6 +409,7 @@ class _Coordinator:
         self.log.end_round(blocks)
         self.synced.update(there)
         self._plan(there)
+        self.asked = frozenset(there) if self.scored else frozenset()
         replies = {silo: self._standing(silo, offers[silo].version) for silo in there}
         self.hub.answer(TREES, at, replies)
         scores = await asyncio.to_thread(self._test_scores, blocks, trees)
@@ -445,7 +451,7 @@ class _Coordinator:
             version=self.log.version,
             digest=self.log.digest,
             blocks=self.log.since(version, None if restarted else silo),
-            scored=() if restarted else self.scored,
+            scored=self.scored if silo in self.asked else (),
         )
 
     def _plan(self, present: tuple[Silo, ...] | list[Silo]) -> None:
@@ -521,6 +527,7 @@ class _Coordinator:
         offers = await self.hub.collect(
             SCORES, at, silos=tuple(silos), quorum=min(len(silos), self.job.min_silos)
         )
+        self.asked = frozenset()
         outputs = self.schema.n_outputs
         size = metrics.width(self.names, outputs)
         scores = {}

@@ -40,7 +40,7 @@ def _encode_catch_up(payload: CatchUp) -> Parts:
 
 
 def _decode_catch_up(messages: Iterable[tree_pb2.TreePart]) -> CatchUp:
-    (part,) = _parts(messages, "catch_up", "catch_up")
+    (part,) = _parts(messages, "catch_up")
     message = part.catch_up
     if message.first_round < -1:
         raise OfferRejected("a first round below -1")
@@ -127,7 +127,8 @@ def _parts(
     for message in messages:
         kind = message.WhichOneof("part")
         if kind != first if not parts else kind not in others:
-            raise OfferRejected(f"expected {first} with {' or '.join(others)}, {kind} came")
+            awaited = first if not parts else " or ".join(others) or "nothing"
+            raise OfferRejected(f"expected {awaited}, {kind} came")
         size += len(message.more)
         if size > MAX_PACK_BYTES:
             raise OfferRejected(f"more than {MAX_PACK_BYTES} bytes of packed trees")

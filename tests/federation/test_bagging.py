@@ -1,0 +1,445 @@
+"""Whole bagging jobs with both halves, the real rendezvous and the wire's codecs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import xgboost as xgb
+
+from benchmarks.bagging import in_process
+from boosting import metrics
+from boosting.dataset import Dataset
+from boosting.ensemble import load
+from boosting.job import Booster, JobParameters
+from boosting.ports import Artefact, Link, Place, PlacePassed, Silo, SiloStart
+from boosting.strategies.bagging import SYNC, TREES, Bagging
+from boosting.tree_exchanges import CatchUp, TreeLog, TreeOffer
+from boosting.tree_packing import pack, unpack
+from crypto.vault import LocalVault
+from tests.boosting.ensembles import KINDS, Kind, dataset, margin, matrix
+from tests.boosting.federation_of_sums import Authority, TestIdentity
+from tests.federation.memory import Fault, Outcome, run_in_memory
+
+BINARY, REGRESSION, POISSON, CLASSES = KINDS[:4]
+
+
+def silos(kind: Kind, *sizes: int) -> dict[str, Dataset]:
+    return {f"silo-{i}": dataset(kind, n, seed=i) for i, n in enumerate(sizes)}
+
+
+def job(kind: Kind, strategy: Bagging, **given: Any) -> JobParameters:
+    known = {field.name for field in fields(Booster)}
+    extra = {key: value for key, value in kind.extra.items() if key in known}
+    booster = Booster(objective=kind.objective, base_score=kind.base_score, **extra)
+    return JobParameters(
+        "test", strategy, task=kind.task, seed=5, booster=given.pop("booster", booster), **given
+    )
+
+
+def run(job: JobParameters, data: Mapping[str, Dataset], **given: Any) -> Outcome:
+    """Run a job that must succeed."""
+    outcome = run_in_memory(job, data, through_wire=True, **given)
+    assert outcome.error is None, outcome.error
+    assert outcome.open_places <= 2
+    return outcome
+
+
+def model(outcome: Outcome) -> bytes:
+    assert outcome.artefact is not None
+    return outcome.artefact.files["model.ubj"]
+
+
+def blocks(outcome: Outcome) -> list[tuple[int, str, float]]:
+    log, _ = TreeLog.decode(outcome.rounds[-1].checkpoint)
+    return [(block.round, block.silo, block.factor) for block in log.blocks]
+
+
+def loop(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> bytes:
+    assert isinstance(job.strategy, Bagging)
+    parameters = {
+        **job.booster.native(),
+        "objective": job.objective,
+        "base_score": job.booster.base_score,
+        "nthread": 1,
+    }
+    if job.task.value == "multiclass":
+        parameters["num_class"] = 3
+    return in_process(
+        [data[name] for name in sorted(data)],
+        parameters,
+        rounds=job.strategy.rounds,
+        steps=job.strategy.trees_per_round,
+        etas=etas,
+        seed=job.seed,
+    )
+
+
+# --- equivalence ---
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_model_is_the_in_process_loops_to_the_byte(kind: Kind, steps: int) -> None:
+    data = silos(kind, 220, 180, 200)
+    uniform = job(kind, Bagging(rounds=3, trees_per_round=steps, lr_mode="uniform", leaf_bound=0))
+    ours = model(run(uniform, data))
+    theirs = loop(uniform, data, [0.3 / 3] * 3)
+    if kind.name == "pruned":  # deleted nodes stay in XGBoost's file
+        rows = dataset(kind, 100, 9)
+        first, second = (xgb.Booster(model_file=bytearray(m)) for m in (ours, theirs))
+        np.testing.assert_array_equal(margin(first, rows), margin(second, rows))
+        return
+    assert without_names(ours) == without_names(theirs)
+
+
+def without_names(raw: bytes) -> bytes:
+    """XGBoost itself refuses one of the feature names; ours has it translated."""
+    return raw.replace(b"weird(_name", b"weird[<name")
+
+
+def test_rates_follow_the_rows() -> None:
+    data = silos(BINARY, 100, 200, 300)
+    by_rows = job(BINARY, Bagging(rounds=2, lr_mode="rows"))
+    etas = [0.3 * n / 600 for n in (100, 200, 300)]
+    assert model(run(by_rows, data)) == loop_model(by_rows, data, etas)
+    total = job(BINARY, Bagging(rounds=2, lr_mode="total", eta_total=0.9))
+    etas = [0.9 * n / 600 for n in (100, 200, 300)]
+    assert model(run(total, data)) == loop_model(total, data, etas)
+
+
+def loop_model(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> bytes:
+    return loop(job, data, etas).replace(b"weird[<name", b"weird(_name")
+
+
+def test_gain_weights_scale_the_leaves_of_plain_trees() -> None:
+    data = silos(BINARY, 150, 250)
+    one = run(job(BINARY, Bagging(rounds=1, lr_mode="gain")), data)
+    plain = load(model(run(job(BINARY, Bagging(rounds=1, lr_mode="plain")), data)))
+    gains = [tree.total_gain for tree in plain.trees]
+    factors = [factor for _, _, factor in blocks(one)]
+    np.testing.assert_allclose(factors, np.array(gains) / sum(gains))
+    expected = [t.scaled(f).threshold for t, f in zip(plain.trees, factors, strict=True)]
+    for tree, threshold in zip(load(model(one)).trees, expected, strict=True):
+        np.testing.assert_array_equal(tree.threshold, threshold)
+
+
+def test_scores_are_those_of_the_model() -> None:
+    test = dataset(BINARY, 300, 77)
+    data = silos(BINARY, 150, 250)
+    names = ("auc", "logloss", "accuracy")
+    outcome = run(job(BINARY, Bagging(rounds=3, evaluate="silos"), metrics=names), data, test=test)
+    scores = outcome.rounds[-1].metrics
+    booster = load(model(outcome)).booster()
+    for part, rows in (("test", [test]), ("train", list(data.values()))):
+        y = np.concatenate([r.labels for r in rows])
+        margins = np.concatenate([margin(booster, r) for r in rows])
+        exact = metrics.evaluate(names, y, margins, objective=BINARY.objective)
+        for name in names:
+            tolerance = 2e-3 if (part, name) == ("train", "auc") else 1e-9
+            assert scores[part][name] == pytest.approx(exact[name], abs=tolerance)
+
+
+def test_scrubbing_changes_no_prediction_and_keeps_no_statistic() -> None:
+    data = silos(CLASSES, 150, 150)
+    whole = load(model(run(job(CLASSES, Bagging(rounds=2)), data)))
+    bare = load(model(run(job(CLASSES, Bagging(rounds=2, scrub="stats")), data)))
+    assert bare.save() == whole.scrubbed().save()
+
+
+def test_stock_xgboost_loads_the_model_and_finds_the_rounds() -> None:
+    data = silos(CLASSES, 150, 150)
+    outcome = run(job(CLASSES, Bagging(rounds=3, trees_per_round=2)), data)
+    booster = xgb.Booster(model_file=bytearray(model(outcome)))
+    assert booster.attr("fed_round_ends") == "[4,8,12]"
+    assert booster.num_boosted_rounds() == 12
+    assert booster.feature_names == ["a", "b", "weird(_name", "colour"]
+    provenance = json.loads(outcome.artefact.files["provenance.json"])  # type: ignore[union-attr]
+    assert provenance["trees"] == 36
+    assert [b["silo"] for b in provenance["blocks"]] == ["silo-0", "silo-1"] * 3
+
+
+# --- base score ---
+
+
+@pytest.mark.parametrize("sizes", [(150, 250), (100, 120, 140)], ids=["plain", "secure"])
+def test_a_regression_starts_from_the_mean_label_of_all_silos(sizes: tuple[int, ...]) -> None:
+    data = silos(REGRESSION, *sizes)
+    agreed = job(REGRESSION, Bagging(rounds=2), booster=Booster(max_depth=3))
+    authority = Authority()
+    known = {name: TestIdentity(authority, name) for name in data}
+    outcome = run(agreed, data, vaults=lambda _: LocalVault(), identities=known.__getitem__)
+    y = np.concatenate([silo.labels for silo in data.values()])
+    base_score = load(model(outcome)).about.base_score
+    np.testing.assert_allclose(base_score, [y.mean()], rtol=1e-7)
+
+
+def test_labels_that_a_loss_cannot_start_from_end_the_job() -> None:
+    data = silos(POISSON, 100, 100)
+    data = {n: replace(d, y=np.zeros(d.n_samples)) for n, d in data.items()}
+    zeros = job(POISSON, Bagging(rounds=1), booster=Booster(objective="count:poisson"))
+    outcome = run_in_memory(zeros, data)
+    assert "positive mean" in str(outcome.error)
+
+
+# --- participation ---
+
+
+def test_drawn_silos_are_the_only_ones_that_add_trees() -> None:
+    data = silos(BINARY, 100, 100, 100, 100)
+    drawn = job(BINARY, Bagging(rounds=6, silos_per_round=2))
+    first, second = run(drawn, data), run(drawn, data)
+    rounds = [[silo for r, silo, _ in blocks(first) if r == round] for round in range(6)]
+    assert all(len(names) == 2 and names == sorted(names) for names in rounds)
+    assert len({tuple(names) for names in rounds}) > 1
+    assert model(first) == model(second)
+    assert first.rounds[0].silos == tuple(rounds[0])
+
+
+def test_cyclic_silos_take_turns() -> None:
+    outcome = run(job(BINARY, Bagging(rounds=5, mode="cyclic")), silos(BINARY, 90, 80, 70))
+    names = [silo for _, silo, _ in blocks(outcome)]
+    assert names == ["silo-0", "silo-1", "silo-2", "silo-0", "silo-1"]
+
+
+def test_an_empty_silo_looks_on_and_a_single_class_silo_takes_part() -> None:
+    data = silos(BINARY, 150, 0, 120)
+    ones = replace(data["silo-2"], y=np.ones(120))
+    outcome = run(job(BINARY, Bagging(rounds=3, validation=0.2)), {**data, "silo-2": ones})
+    assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-2"}
+    assert not outcome.errors
+    assert np.isfinite(outcome.rounds[-1].metrics["valid"]["logloss"])
+
+
+def test_early_stopping_keeps_the_best_round() -> None:
+    data = silos(BINARY, 60, 60)
+    hot = Booster(eta=1.0, max_depth=8, lambda_=0.0, min_child_weight=0.0)
+    stopping = Bagging(
+        rounds=60, lr_mode="plain", validation=0.4, early_stopping_rounds=3, evaluate="none"
+    )
+    outcome = run(job(BINARY, stopping, booster=hot, metrics=("logloss",)), data)
+    losses = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
+    best = int(np.argmin(losses))
+    assert len(losses) == best + 4 < 60
+    assert outcome.rounds[-1].best_round == best
+    assert [result.final for result in outcome.rounds] == [False] * (best + 3) + [True]
+    assert len(load(model(outcome)).round_ends) == best + 1
+    assert not outcome.errors
+
+
+# --- faults ---
+
+
+def test_a_coordinator_that_starts_again_ends_with_the_same_bytes() -> None:
+    data = silos(CLASSES, 120, 90, 100)
+    sampled = Booster(max_depth=3, subsample=0.7, colsample_bynode=0.7)
+    test = dataset(CLASSES, 50, 3)
+    again = job(CLASSES, Bagging(rounds=4, validation=0.2), booster=sampled)
+    undisturbed = run(again, data, test=test)
+    for done in (1, 3):
+        killed = run(again, data, test=test, stop_after_rounds=done)
+        resumed = run(
+            again,
+            data,
+            test=test,
+            checkpoint=killed.rounds[-1].checkpoint,
+            first_round=done,
+            attempt=2,
+        )
+        assert model(resumed) == model(undisturbed)
+        assert resumed.rounds[-1].metrics == undisturbed.rounds[-1].metrics
+        assert resumed.rounds[-1].checkpoint == undisturbed.rounds[-1].checkpoint
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lost_silo_is_left_out_while_enough_remain(when: str) -> None:
+    data = silos(BINARY, 100, 100, 200)
+    fault = Fault("silo-2", "trees", round=1, when=when)
+    tolerant = job(BINARY, Bagging(rounds=4, lr_mode="rows"), min_silos=2)
+    outcome = run(tolerant, data, faults=(fault,))
+    by_round = [[s for r, s, _ in blocks(outcome) if r == round] for round in range(4)]
+    assert by_round[0] == ["silo-0", "silo-1", "silo-2"]
+    assert by_round[2] == by_round[3] == ["silo-0", "silo-1"]
+    # The rates of the round in which it was lost are those of the silos that were there.
+    scale = {factor for r, _, factor in blocks(outcome) if r == 1}
+    assert scale == ({1.0} if "silo-2" in by_round[1] else {2.0})
+
+
+def test_the_job_ends_when_too_few_silos_remain() -> None:
+    data = silos(BINARY, 100, 100, 100)
+    faults = tuple(Fault(f"silo-{k}", "trees", round=1) for k in (1, 2))
+    strict = job(BINARY, Bagging(rounds=3), min_silos=2)
+    outcome = run_in_memory(strict, data, faults=faults)
+    assert "needs 2 silos" in str(outcome.error)
+    assert len(outcome.rounds) == 1
+
+
+def test_a_late_silo_catches_up_and_takes_part() -> None:
+    data = silos(BINARY, 1500, 1500, 100)
+    patient = job(BINARY, Bagging(rounds=60), min_silos=2)
+    outcome = run(patient, data, late={"silo-2": 0.3})
+    rounds = [r for r, silo, _ in blocks(outcome) if silo == "silo-2"]
+    assert rounds, "it came too late for the job"
+    assert rounds[0] > 0
+    assert rounds == list(range(rounds[0], 60))
+    assert not outcome.errors
+
+
+@dataclass(frozen=True, slots=True)
+class Returning(Bagging):
+    """One silo is passed over in a round and says so itself, as after a network failure."""
+
+    def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+        if start.silo == "silo-1":
+            link = Flaky(link)
+        return Bagging.participate(self, link, vault, start)
+
+
+class Flaky:
+    """Loses the reply of round 1 and finds the place passed."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.check, self.remember, self.recall = link.check, link.remember, link.recall
+
+    def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        reply = self.link.exchange(step, at, offer)
+        if step is TREES and at.round == 1:
+            raise PlacePassed("the reply was lost")
+        return reply
+
+
+def test_a_silo_that_lost_a_reply_is_sent_its_own_trees_too() -> None:
+    data = silos(BINARY, 120, 100)
+    outcome = run(job(BINARY, Returning(rounds=4)), data)
+    assert not outcome.errors
+    names = [(r, silo) for r, silo, _ in blocks(outcome)]
+    assert (1, "silo-1") in names
+    assert (3, "silo-1") in names
+
+
+@dataclass(frozen=True, slots=True)
+class Lying(Bagging):
+    """The last silo sends what it should not."""
+
+    lie: str = ""
+
+    def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+        if start.silo != "silo-2":
+            return Bagging.participate(self, link, vault, start)
+        standing = link.exchange(SYNC, Place(0), CatchUp(0, -1, start.dataset.n_samples))
+        link.exchange(TREES, Place(0), LIES[self.lie](standing))
+        return None
+
+
+def offer_of(kind: Kind, steps: int, **columns: Any) -> TreeOffer:
+    from boosting.ensemble import trees_of
+    from tests.boosting.ensembles import train
+
+    trees = trees_of(train(kind, dataset(kind, 100, 1), 1))
+    return TreeOffer(0, steps, 1.0, pack([replace(tree, **columns) for tree in trees]))
+
+
+LIES = {
+    "garbage": lambda _: TreeOffer(0, 1, 1.0, b"\x01garbage"),
+    "64 MiB of garbage": lambda _: TreeOffer(0, 1, 1.0, b"\x01" + bytes(range(256)) * (1 << 18)),
+    "more steps": lambda _: offer_of(BINARY, 2),
+    "no trees": lambda _: TreeOffer(0, 1, 1.0, b""),
+    "another class": lambda _: offer_of(BINARY, 1, group=1),
+    "another model": lambda _: replace(offer_of(BINARY, 1), version=3),
+    "no gain": lambda _: replace(offer_of(BINARY, 1), gain=float("nan")),
+    "huge leaves": lambda _: rescaled(offer_of(BINARY, 1), 1e6),
+    "infinite leaves": lambda _: rescaled(offer_of(BINARY, 1), np.inf),
+}
+
+
+def rescaled(offer: TreeOffer, factor: float) -> TreeOffer:
+    with np.errstate(all="ignore"):
+        return replace(offer, data=pack([t.scaled(factor) for t in unpack(offer.data)]))
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_upload_is_refused_and_the_others_go_on(lie: str) -> None:
+    data = silos(BINARY, 100, 100, 100)
+    outcome = run(job(BINARY, Lying(rounds=2, lie=lie), min_silos=2), data)
+    assert type(outcome.errors[Silo("silo-2")]).__name__ == "OfferRejected"
+    assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-1"}
+
+
+def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
+    data = silos(BINARY, 100, 100, 100)
+    outcome = run_in_memory(job(BINARY, Lying(rounds=2, lie="garbage"), min_silos=3), data)
+    assert "silo-2" in str(outcome.error)
+
+
+def test_a_model_that_differs_is_noticed() -> None:
+    from boosting.ports import FederationError
+    from boosting.tree_exchanges import Standing
+
+    class Deceived(Flaky):
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            reply = self.link.exchange(step, at, offer)
+            if isinstance(reply, Standing) and at.round == 1 and step is TREES:
+                return replace(reply, digest=bytes(32))
+            return reply
+
+    @dataclass(frozen=True, slots=True)
+    class WithDeceived(Bagging):
+        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+            if start.silo == "silo-2":
+                link = Deceived(link)
+            return Bagging.participate(self, link, vault, start)
+
+    data = silos(BINARY, 100, 100, 100)
+    outcome = run(job(BINARY, WithDeceived(rounds=3), min_silos=2), data)
+    assert isinstance(outcome.errors[Silo("silo-2")], FederationError)
+    assert "differs" in str(outcome.errors[Silo("silo-2")])
+
+
+# --- what travels ---
+
+
+def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
+    sent: dict[str, list[tuple[int, str, int]]] = {}
+
+    class Watching(Flaky):
+        def __init__(self, link: Link, silo: str) -> None:
+            super().__init__(link)
+            self.silo = silo
+
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            reply = self.link.exchange(step, at, offer)
+            if step in (TREES, SYNC):
+                seen = [(b.round, b.silo, len(b.data)) for b in reply.blocks]
+                sent.setdefault(self.silo, []).extend(seen)
+            return reply
+
+    @dataclass(frozen=True, slots=True)
+    class Watched(Bagging):
+        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+            return Bagging.participate(self, Watching(link, start.silo), vault, start)
+
+    run(job(BINARY, Watched(rounds=3)), silos(BINARY, 100, 100, 100))
+    for name, seen in sent.items():
+        assert [(r, s) for r, s, _ in seen] == [
+            (r, f"silo-{k}") for r in range(3) for k in range(3)
+        ]
+        assert all((size == 0) == (silo == name) for _, silo, size in seen)
+
+
+def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:
+    """Through the training loss: each silo's pooled score comes from its own margins."""
+    data = silos(REGRESSION, 200, 200)
+    outcome = run(job(REGRESSION, Bagging(rounds=3, evaluate="silos"), metrics=("rmse",)), data)
+    booster = load(model(outcome)).booster()
+    squares = sum(
+        float(((margin(booster, rows).astype(np.float64) - rows.labels) ** 2).sum())
+        for rows in data.values()
+    )
+    n = sum(rows.n_samples for rows in data.values())
+    assert outcome.rounds[-1].metrics["train"]["rmse"] == pytest.approx((squares / n) ** 0.5)
+    assert matrix(data["silo-0"]).num_row() == 200
