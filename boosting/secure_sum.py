@@ -44,7 +44,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -84,8 +85,9 @@ from boosting.sum_exchanges import (
 )
 from crypto import masking, shamir
 from crypto.fixed_point import pack, residue_dtype, unpack
+from crypto.key_agreement import BoxInvalid, KeyInvalid
 from crypto.masking import Residues
-from crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
+from crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault, VaultRefused
 
 Reply = TypeVar("Reply")
 
@@ -157,6 +159,15 @@ class _Record:
             self.vectors[vector] = present
             while len(self.vectors) > _REMEMBERED_DIGESTS:
                 del self.vectors[next(iter(self.vectors))]
+
+
+@contextmanager
+def _vault_rules() -> Iterator[None]:
+    """Say that a sum is refused where the vault refuses."""
+    try:
+        yield
+    except (VaultRefused, BoxInvalid, KeyInvalid) as error:
+        raise SumRefused(str(error)) from error
 
 
 class SiloSums:
@@ -256,7 +267,8 @@ class SiloSums:
             key_digest(self._session, offers),
             self._parameters.threshold_of(len(members)),
         )
-        vault.join_group(self._group)
+        with _vault_rules():
+            vault.join_group(self._group)
         self._participants = members
         self._number = 0
         return members
@@ -295,6 +307,12 @@ class SiloSums:
             return self._link.exchange(steps.plain, at, PlainVector(values, ring_bits))
         if self._group is None:
             raise SumRefused("no keys were agreed on: setup comes before sums")
+        with _vault_rules():
+            return self._secure_sum(steps, at, values, ring_bits, whole)
+
+    def _secure_sum(
+        self, steps: SumSteps[Reply], at: Place, values: Residues, ring_bits: int, whole: bool
+    ) -> Reply:
         self._deal(steps, at)
         ticket = SumTicket(
             self._session,
@@ -307,6 +325,7 @@ class SiloSums:
         )
         self._number += 1
         masked, commitment = self._vault.mask_vector(ticket, values)
+        masked = masked.astype(values.dtype, copy=False)  # a remote vault has one width
         vector = None
         if not steps.repeatable and values.any():
             vector = hashlib.sha256(values.tobytes()).hexdigest()[:16]
@@ -328,6 +347,7 @@ class SiloSums:
         values = self._vault.remove_group_mask(
             self._session, self._number - 1, total.present, total.values
         )
+        values = values.astype(total.values.dtype, copy=False)
         return Total(values, total.ring_bits, total.present)
 
     def _deal(self, steps: SumSteps[Reply], at: Place) -> None:

@@ -19,8 +19,7 @@ from boosting.sum_exchanges import (
     SumParameters,
     Unmasking,
 )
-from crypto.key_agreement import BoxInvalid
-from crypto.vault import LocalVault, VaultRefused
+from crypto.vault import LocalVault
 from tests.boosting.federation_of_sums import Federation, MemoryJournal, SumsEnded, names
 from tests.boosting.test_secure_sum import N, expected, run, vector
 from tests.federation.memory import Fault
@@ -159,7 +158,7 @@ def test_sets_below_the_threshold_or_with_strangers_are_not_signed(
     ended = Federation(SEVEN, linger_seconds=0.5).run(coordinate, take_part)
     assert ended.result == {}
     for silo in present[:4]:
-        assert isinstance(ended.errors[silo], (SumRefused, VaultRefused))
+        assert isinstance(ended.errors[silo], SumRefused)
 
 
 def two_attempts(
@@ -306,8 +305,9 @@ def test_silos_that_are_shown_different_groups_do_not_open_each_others_boxes() -
         return {name: offer for name, offer in offers.items() if name != SEVEN[6]}
 
     ended = Federation(SEVEN).run(with_roster(hide), take_part)
-    assert isinstance(ended.errors[VICTIM], (BoxInvalid, VaultRefused, SumRefused))
-    assert isinstance(ended.errors[SEVEN[1]], BoxInvalid)
+    for silo in SEVEN[:2]:
+        assert isinstance(ended.errors[silo], SumRefused)
+    assert "does not open" in str(ended.errors[SEVEN[1]])
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_an_altered_box_names_its_sender() -> None:
 
     ended = Federation(SEVEN).run(honest, participate)
     for silo in OTHERS:
-        assert isinstance(ended.errors[silo], BoxInvalid)
+        assert isinstance(ended.errors[silo], SumRefused)
         assert VICTIM in str(ended.errors[silo])
 
 
