@@ -1,7 +1,8 @@
 """One peer's Paillier rates: ``crypto_peers.py WHO [--bits N] [--quick]``.
 
-Runs in the peers' environment and prints the rows as one line of JSON. Imports nothing of this project. Rates are per second of CPU
-time of the whole process, so threads of a peer do not flatter it.
+Runs in the peers' environment and prints the rows as one line of JSON; imports nothing of this
+project. Rates are per second of CPU time of the whole process, so a peer's threads do not flatter
+it.
 """
 
 from __future__ import annotations
