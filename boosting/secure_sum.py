@@ -28,10 +28,11 @@ Rules that strategies keep:
   across restarts too. A coordinator that goes on inside a round gets its totals from its journal.
 
 Reveals: to the coordinator the totals, who took part and when, and nothing more of a silo's vector
-unless it colludes with so many silos that the threshold no longer holds, or with all but one. With
+unless it colludes with so many silos that the threshold no longer holds, or with all but one. It
+chooses who is in a group, so ``least_silos`` bounds how few a vector hides among. With
 ``blind_coordinator`` totals stay masked to it, and the silos learn them. With ``dropout_recovery =
-false`` the signed sets are missing: silos trust the coordinator to show all the same participants.
-Silos learn who takes part. The argument is in docs/threat-model.md.
+false`` nothing is shared and all of the group must be there: a lost silo ends the job. Silos learn
+who takes part. The argument is in docs/threat-model.md.
 
 References
 ----------
@@ -369,6 +370,8 @@ class SiloSums:
         present = tuple(sorted({self._silo, *boxes}))
         if not set(present) <= set(self._participants):
             raise SumRefused("shares came from silos that do not take part")
+        if not count and present != self._participants:
+            raise SumRefused("without dropout recovery all of the group take part")
         self._check_size(present)
         self._vault.open_shares(
             self._session, self._number, count, {str(s): box for s, box in boxes.items()}
