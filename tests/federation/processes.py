@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Federation:
             self.start_agent(silo)
         return self
 
-    def start_coordinator(self) -> None:
+    def start_coordinator(self, prefix: list[str] | None = None) -> None:
         port = self.ports.get("coordinator", {}).get("port", 0)
         self._spawn(
             "coordinator",
@@ -69,6 +69,7 @@ class Federation:
                 "metrics": "127.0.0.1:0",
                 **self.coordinator_settings,
             },
+            prefix or [],
         )
 
     def start_agent(self, silo: str, *, name: str = "", identity: str = "", **extra: Any) -> str:
@@ -87,7 +88,9 @@ class Federation:
         )
         return name
 
-    def _spawn(self, name: str, module: str, config: dict[str, Any]) -> None:
+    def _spawn(
+        self, name: str, module: str, config: dict[str, Any], prefix: Sequence[str] = ()
+    ) -> None:
         ready = self.folder / f"{name}.ready"
         ready.unlink(missing_ok=True)
         path = self.folder / f"{name}.toml"
@@ -95,7 +98,7 @@ class Federation:
         log = (self.folder / f"{name}.log").open("ab")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", module, "--config", str(path)],
+            [*prefix, sys.executable, "-m", module, "--config", str(path)],
             stdout=log,
             stderr=log,
             cwd=self.folder,
@@ -160,12 +163,12 @@ class Federation:
 
 @contextmanager
 def federation(
-    folder: Path, n_silos: int = 3, n_rows: int = 400, **coordinator: Any
+    folder: Path, n_silos: int = 3, n_rows: int = 400, *, start: bool = True, **coordinator: Any
 ) -> Iterator[Federation]:
     silos = {f"s{k}": write_table(folder / f"s{k}.parquet", n_rows, k) for k in range(n_silos)}
     made = Federation(folder, silos, **coordinator)
     try:
-        yield made.start()
+        yield made.start() if start else made
     finally:
         made.stop()
 

@@ -199,3 +199,41 @@ def test_a_table_that_does_not_fit_is_named_with_its_first_difference(
         assert re.search(message, view.detail), view.detail
     finally:
         fed.stop()
+
+
+def test_a_full_disk_under_the_checkpoints_fails_the_job_and_keeps_earlier_rounds(
+    tmp_path: Path,
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    # A file system of its own, in a namespace of the coordinator's: nothing outlives it.
+    with federation(tmp_path, start=False, artefacts=str(small / "a")) as fed:
+        fed.start_coordinator(
+            prefix=[
+                "unshare",
+                "-rm",
+                "sh",
+                "-c",
+                f'mount -t tmpfs -o size=128k none {small} && exec "$@"',
+                "-",
+            ]
+        )
+        for silo in fed.silos:
+            fed.start_agent(silo)
+        job_id = fed.submit(job(rounds=4000))
+        view = fed.end(job_id, 120)
+        assert view.state == "FAILED"
+        assert "no room left" in view.detail
+        assert "checkpoint" in view.detail
+        done = [r.round for r in view.rounds]
+        assert done == list(range(len(done)))
+        assert len(done) > 1
+        kept = list(
+            (Path("/proc") / str(fed.processes["coordinator"].pid) / "root").glob(
+                str(small / "a" / job_id / "checkpoints" / "*").lstrip("/")
+            )
+        )
+        assert kept
+        assert "Traceback" not in fed.log("coordinator")
+        # The next job is not harmed by the failed one, but for the lack of room.
+        assert fed.alive("coordinator")
