@@ -155,54 +155,57 @@ def count_candidates(by_bin: NDArray[np.int64], n_bins: list[int]) -> NDArray[np
     return np.concatenate(parts, axis=1)
 
 
+def _purity(
+    counts: NDArray[np.float64], noise_squares: NDArray[np.float64] | float = 0.0
+) -> NDArray[np.float64]:
+    """Return ``sum(c**2) / sum(c)`` of noisy counts, less what noise adds to the squares."""
+    counts = np.maximum(counts, 0.0)
+    size = counts.sum(axis=-1)
+    square = np.maximum((counts**2).sum(axis=-1) - noise_squares, 0.0)
+    found: NDArray[np.float64] = np.zeros_like(size)
+    np.divide(square, size, out=found, where=size > 0.0)
+    return found
+
+
 def _gini_gains(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return decreases of weighted Gini impurity; counts below 0 are taken for 0."""
-    left, right = np.maximum(left, 0.0), np.maximum(right, 0.0)
-
-    def purity(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        size = counts.sum(axis=-1)
-        square = (counts**2).sum(axis=-1)
-        found: NDArray[np.float64] = np.zeros_like(size)
-        np.divide(square, size, out=found, where=size > 0.0)
-        return found
-
-    gain: NDArray[np.float64] = purity(left) + purity(right) - purity(left + right)
-    empty = (left.sum(axis=-1) <= 0.0) | (right.sum(axis=-1) <= 0.0)
-    gain[empty] = -np.inf
+    gain = _purity(left) + _purity(right) - _purity(left + right)
+    gain[(left.sum(axis=-1) <= 0.0) | (right.sum(axis=-1) <= 0.0)] = -np.inf
     return gain
 
 
 def best_by_histogram(
-    schema: Schema, by_bin: NDArray[np.int64], n_bins: list[int], noise: float
+    by_bin: NDArray[np.int64], n_bins: list[int], noise: float
 ) -> tuple[int, NDArray[np.bool_]] | None:
     """Return the best split of one node: feature, and which of its bins go left.
 
-    Cuts of all features are read from one noisy histogram. Categories are ordered by the share of
-    the node's most frequent class (class 1 of two), drawn to the node's share where counts are
-    within ``noise``; the missing bin is one of them. ``None`` when no cut has a gain.
+    Cuts of all features are read from one noisy histogram. A side of many bins adds up much noise:
+    what noise is expected to add to squares is taken off, and a side must have more rows than
+    twice its noise. Else features of many bins would win by noise alone. ``None`` when no cut has
+    a gain.
+
+    Parameters
+    ----------
+    by_bin : ndarray of shape (sum of bins, n_classes), int64
+    noise : float
+        Standard deviation of a count.
     """
     starts = np.cumsum([0, *n_bins])
+    Q = by_bin.shape[1]
     best_gain, best = 1e-10, None
     for feature, count in enumerate(n_bins):
         own = by_bin[starts[feature] : starts[feature + 1]].astype(np.float64)
-        order = np.arange(count)
-        if schema.features[feature].is_categorical:
-            clipped = np.maximum(own, 0.0)
-            total = clipped.sum(axis=0)
-            column = 1 if len(total) == 2 else int(np.argmax(total))
-            prior = total[column] / max(total.sum(), 1e-300)
-            pull = 2.0 * noise + 1e-9
-            share = (clipped[:, column] + pull * prior) / (clipped.sum(axis=1) + pull)
-            order = np.argsort(share, kind="stable")
-        left = np.cumsum(own[order], axis=0)[:-1]
-        gains = _gini_gains(left, own.sum(axis=0) - left)
-        if not gains.size:
-            continue
-        cut = int(np.argmax(gains))
-        if gains[cut] > best_gain * (1 + 1e-10):
-            goes_left = np.zeros(count, dtype=np.bool_)
-            goes_left[order[: cut + 1]] = True
-            best_gain, best = float(gains[cut]), (feature, goes_left)
+        left = np.cumsum(own, axis=0)[:-1]
+        right = own.sum(axis=0) - left
+        squares_left = Q * noise**2 * np.arange(1, count)
+        squares_right = Q * noise**2 * np.arange(count - 1, 0, -1)
+        gains = _purity(left, squares_left) + _purity(right, squares_right)
+        gains -= _purity(own.sum(axis=0), Q * noise**2 * count)
+        for side, squares in ((left, squares_left), (right, squares_right)):
+            gains[side.sum(axis=1) <= 2.0 * np.sqrt(squares)] = -np.inf
+        if gains.size and gains.max() > best_gain * (1.0 + 1e-10):
+            cut = int(np.argmax(gains))
+            best_gain, best = float(gains[cut]), (feature, np.arange(count) <= cut)
     return best
 
 

@@ -585,7 +585,7 @@ class _Grower:
                 if self._drowns(classes[at], max(n_bins), n_parts):
                     continue
                 found = (
-                    best_by_histogram(self._start.schema, rest[at], n_bins, noise)
+                    best_by_histogram(rest[at], n_bins, noise)
                     if self._strategy.query == "histogram"
                     else best_by_candidates(rest[at].reshape(-1, 2, Q), n_bins)
                 )
