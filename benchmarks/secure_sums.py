@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from boosting.secure_sum import CoordinatorSums, SiloSums
 from boosting.sum_exchanges import SumParameters
 from coordinator.rendezvous import Parcel, Rendezvous
 from crypto import shamir
+from crypto.fixed_point import RINGS, pack, residue_dtype, unpack
 from crypto.keystream import apply_keystreams
+from crypto.masking import Residues
 from crypto.vault import LocalVault
 from services import authority
 from services.certificates import IdentityPaths, Role
@@ -63,6 +66,10 @@ def median_cpu(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
+def repack(residues: Residues, ring_bits: int) -> Residues:
+    return unpack(pack(residues, ring_bits), ring_bits)
+
+
 def row(metric: str, who: str, value: float, unit: str, **more: object) -> Row:
     return {"metric": metric, "who": who, "value": value, "unit": unit, **more}
 
@@ -83,6 +90,11 @@ def rows(quick: bool) -> list[Row]:
         row("mask_values", "hedgerow", n * peers / seconds, "values/s", peers=peers),
         row("mask_vector_seconds", "hedgerow", seconds, "s", values=n, peers=peers),
     ]
+    for ring_bits in RINGS:
+        words = np.random.default_rng(1).integers(0, 1 << ring_bits, n, dtype=np.uint64)
+        residues = words.astype(residue_dtype(ring_bits))
+        seconds = median_cpu(partial(repack, residues, ring_bits), repeats)
+        out.append(row("pack_unpack_seconds", "hedgerow", seconds, "s", values=n, bits=ring_bits))
     secrets = [shamir.random_element() for _ in range(32)]
     seconds = median_cpu(lambda: shamir.split(secrets, 67, 100), 3) / len(secrets)
     out.append(row("share_secret_67_of_100", "hedgerow", seconds, "s"))
