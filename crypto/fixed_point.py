@@ -230,4 +230,4 @@ def unpack(packed: bytes, ring_bits: int) -> NDArray[np.unsignedinteger]:
         out = wide.view(dtype.newbyteorder("<")).reshape(-1)
     else:
         out = np.frombuffer(packed, dtype=dtype.newbyteorder("<"))
-    return out.astype(dtype)
+    return out.astype(dtype, copy=ring_bits != 48)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from boosting.ports import Call, OfferRejected, Place, PlacePassed, QuorumLost, Silo
 from boosting.secure_sum import CoordinatorSums, SiloSums, SumRefused
@@ -142,6 +145,30 @@ def test_a_second_silo_lost_during_recovery_leaves_an_exact_sum(step: str, when:
     counted = step == "sum-seeds" and when == "after"
     first = tuple(s for s in SEVEN if s != SEVEN[0]) if counted else rest
     check_totals(ended, [first, rest])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    faults=st.lists(
+        st.builds(
+            Fault,
+            silo=st.sampled_from(SEVEN[:2]),
+            step=st.sampled_from(
+                ["sum-shares", "sum-masked", "sum-agree", "sum-seeds", "sum-unmask"]
+            ),
+            round=st.integers(0, 3),
+            when=st.sampled_from(["before", "after"]),
+        ),
+        max_size=4,
+    )
+)
+def test_whenever_two_silos_are_lost_every_sum_is_exact_over_its_set(faults: list[Fault]) -> None:
+    ended = run(Federation(SEVEN, RECOVERING), rounds=4, faults=tuple(faults))
+    check_totals(ended, [outcome.present for outcome in ended.result or []])
+    assert len(ended.result) == 4
+    for earlier, later in pairwise(ended.result):
+        assert set(later.present) <= set(earlier.present)
+    assert set(SEVEN[2:]) <= set(ended.result[-1].present)
 
 
 def test_recovery_takes_its_extra_exchanges_only_when_somebody_is_lost() -> None:
