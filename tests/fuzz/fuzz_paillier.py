@@ -1,6 +1,6 @@
 """Fuzz what Paillier reads from others: keys, ciphertexts, answers, bins.
 
-``python -m tests.fuzz.fuzz_paillier -max_total_time=60`` (libFuzzer's options). An input that raises
+``python -m tests.fuzz.fuzz_paillier -max_total_time=60`` (libFuzzer options). An input that raises
 anything but the stated refusals, or that comes back changed, is a finding.
 """
 
