@@ -382,3 +382,40 @@ def bisected_thresholds(state: Bisection) -> list[NDArray[np.float32]]:
         found = np.isfinite(state.error[j])
         out.append(np.unique(_from_keys(state.best[j][found])))
     return out
+
+
+class Bisector:
+    """Thresholds of numeric columns from sums of counts, whoever sees the sums.
+
+    The first counts are of all present values, at the upper fence.
+
+    Parameters
+    ----------
+    tolerance : float
+        Rank error allowed, relative to the present rows.
+    """
+
+    def __init__(self, n_columns: int, max_bin: int, tolerance: float) -> None:
+        self._max_bin = max_bin
+        self._tolerance = tolerance
+        self._state: Bisection | None = None
+        self.column = np.arange(n_columns, dtype=np.int64)
+        self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to count."""
+        return self.key.shape[0] == 0
+
+    def take(self, below: NDArray[np.int64]) -> None:
+        """Take the summed counts below :attr:`key` of :attr:`column`, and propose the next."""
+        if self._state is None:
+            self._state = begin_bisection(below, self._max_bin)
+        else:
+            self._state = refine(self._state, self.column, self.key, below)
+        self.column, self.key = propose(self._state, self._tolerance)
+
+    @property
+    def thresholds(self) -> list[NDArray[np.float32]]:
+        """Inner thresholds of each column."""
+        return [] if self._state is None else bisected_thresholds(self._state)

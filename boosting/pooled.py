@@ -12,7 +12,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.cuts import Cuts, cuts_from_thresholds, merge_summaries, summarise
+from boosting.cuts import (
+    Bisector,
+    Cuts,
+    count_below,
+    cuts_from_thresholds,
+    merge_summaries,
+    summarise,
+)
 from boosting.dataset import Dataset
 from boosting.ensemble import Ensemble, Tree, blank
 from boosting.grower import ColumnSampler, Grower, GrownTree
@@ -20,7 +27,14 @@ from boosting.histogram import build_histograms, node_sums
 from boosting.job import Booster, JobParameters
 from boosting.objective import POISSON_MAX_DELTA_STEP, Objective, StartRule, objective_of
 from boosting.partition import RowPartition
-from boosting.quantising import Quantiser, bound_of_exponents, exponents, static_bound
+from boosting.quantising import (
+    LabelMean,
+    Quantiser,
+    bound_of_exponents,
+    exponents,
+    label_exponents,
+    static_bound,
+)
 from boosting.sampling import Sample, Sampler
 from boosting.splitting import TreeParameters
 from boosting.table import Table
@@ -57,10 +71,24 @@ def start_score(
     if booster.base_score is not None:
         return booster.base_score
     if objective.start_rule is StartRule.MEAN:
-        return float(np.float32(np.average(y, weights=weight)))
+        labels = LabelMean(y.shape[0], *label_exponents(y, weight))
+        return labels.mean(labels.sums(y, weight))
     if objective.start_rule is StartRule.MEDIAN:
-        return float(np.float32(np.median(y)))
+        return median_of(median_search(), np.sort(y.astype(np.float32)))
     return objective.default_base_score
+
+
+def median_search() -> Bisector:
+    """Return the search for a median: a single threshold of a single column."""
+    return Bisector(1, 2, 0.0)
+
+
+def median_of(search: Bisector, labels: NDArray[np.float32]) -> float:
+    """Return the median that bisecting on counts of sorted labels leads to."""
+    while not search.done:
+        search.take(count_below([labels], search.column, search.key))
+    found = search.thresholds[0]
+    return float(found[0]) if found.shape[0] else 0.0
 
 
 def train_pooled(
@@ -105,7 +133,7 @@ def train_pooled(
     ensemble = blank(schema, objective.model_name, booster, base_score)
     table = Table.of(dataset, cuts, objective.margin_of(base_score), n_threads)
     sizes = [dataset.n_samples] if blocks is None else list(blocks)
-    max_weight = 1.0 if dataset.weight is None else float(dataset.weight.max(initial=0.0))
+    max_weight = 2.0 ** label_exponents(dataset.labels, dataset.weight)[0]
     trees_per_round = 1 if multi_output else schema.n_outputs
     for r in range(rounds):
         g, h = objective.gradients(table.margins, table.y, table.weight)

@@ -212,3 +212,51 @@ def _round_rows(  # type: ignore[no-untyped-def]
                 out[row, 2 * c] = np.int64(np.rint(a))
                 out[row, 2 * c + 1] = np.int64(np.rint(b))
     return good
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMean:
+    """The mean label of all silos, from integer sums: equal however rows are spread.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of all silos.
+    weight_exponent, label_exponent : int
+        Powers of two above the largest weight and the largest weighted ``|label|`` of all silos.
+    """
+
+    n_rows: int
+    weight_exponent: int
+    label_exponent: int
+
+    def sums(self, y: NDArray[np.float64], weight: NDArray[np.float64] | None) -> NDArray[np.int64]:
+        """Return a silo's part: weighted labels and weights, shape (2,), int64."""
+        w = np.ones(y.shape[0]) if weight is None else weight
+        label, weights = self._fixed
+        return np.array([label.quantise(w * y).sum(), weights.quantise(w).sum()], dtype=np.int64)
+
+    def mean(self, sums: NDArray[np.int64]) -> float:
+        """Return the mean from the summed parts, rounded to float32; 0 without weight."""
+        label, weights = self._fixed
+        if sums[1] == 0:
+            return 0.0
+        total = math.ldexp(float(sums[0]), -label.fraction_bits)
+        return float(np.float32(total / math.ldexp(float(sums[1]), -weights.fraction_bits)))
+
+    @property
+    def _fixed(self) -> tuple[FixedPoint, FixedPoint]:
+        rows = max(1, self.n_rows)
+        return (
+            FixedPoint.fitting(rows, 2.0 ** max(self.label_exponent, -100)),
+            FixedPoint.fitting(rows, 2.0 ** max(self.weight_exponent, -100)),
+        )
+
+
+def label_exponents(y: NDArray[np.float64], weight: NDArray[np.float64] | None) -> tuple[int, int]:
+    """Return powers of two above the largest weight and weighted ``|label|`` of a silo."""
+    w = np.ones(y.shape[0]) if weight is None else weight
+    return (
+        log2_ceil(float(w.max(initial=0.0))),
+        log2_ceil(float(np.abs(w * y).max(initial=0.0))),
+    )

@@ -46,11 +46,19 @@ class Table:
             n_threads,
         )
 
-    def add_tree(self, tree: GrownTree, partition: RowPartition, groups: Sequence[int]) -> None:
-        """Add a tree's leaf values to the margins of all rows, sampled or not, in float32."""
+    def add_tree(
+        self, tree: GrownTree, partition: RowPartition | None, groups: Sequence[int]
+    ) -> None:
+        """Add a tree's leaf values to the margins of all rows, sampled or not, in float32.
+
+        Parameters
+        ----------
+        partition : RowPartition or None
+            Of the rows that the tree was grown on; saves routing them where it has all rows.
+        """
         leaves = tree.leaves
         columns = np.array(groups, dtype=np.int64)
-        if partition.order.shape[0] == self.margins.shape[0]:
+        if partition is not None and partition.order.shape[0] == self.margins.shape[0]:
             starts, stops = partition.spans([int(node) for node in leaves])
             _add_by_span(partition.order, starts, stops, tree.value[leaves], columns, self.margins)
             return

@@ -1,0 +1,122 @@
+"""What a histogram job is expected to cost: formulas, with trees taken as full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from boosting import metrics
+from boosting.objective import StartRule
+from boosting.ports import Call, Forecast, Silo
+from boosting.strategies.histogram_state import Plan
+
+if TYPE_CHECKING:
+    from boosting.dataset import Schema
+    from boosting.job import JobParameters
+    from boosting.strategies.histogram import Histogram
+
+_SIGNED_NAME = 100  # a name with its signature
+_CERTIFICATE = 1500
+_SHARE = 48
+_SMALL = 64  # a reply or an offer of a few numbers
+_SPLIT = 24
+_BISECTIONS = 20
+
+
+class _Bill:
+    """Messages and bytes of one silo, by RPC."""
+
+    def __init__(self, strategy: Histogram, n_silos: int) -> None:
+        self._strategy = strategy
+        self._n_silos = n_silos
+        self._n_sums = 0
+        self.messages: Counter[str] = Counter()
+        self.up: Counter[str] = Counter()
+        self.down: Counter[str] = Counter()
+
+    def exchange(self, call: Call, up: float, down: float, times: int = 1) -> None:
+        self.messages[call.value] += times
+        self.up[call.value] += round(up * times)
+        self.down[call.value] += round(down * times)
+
+    def sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
+        """Add sums of vectors of ``n_bytes``."""
+        if not self._strategy.secure or not self._strategy.dropout_recovery:
+            self.exchange(call, n_bytes + _SMALL, reply, times)
+            return
+        self._n_sums += times
+        self.exchange(call, n_bytes + 2 * _SIGNED_NAME, self._n_silos * _SIGNED_NAME, times)
+        self.exchange(call, self._n_silos * _SHARE, reply, times)
+
+    def setup(self, batch: int) -> None:
+        """Add the keys, and the shares of self masks of all sums so far."""
+        if not self._strategy.secure:
+            return
+        self.exchange(Call.KEYS, _CERTIFICATE, self._n_silos * _CERTIFICATE)
+        if self._strategy.dropout_recovery:
+            times = -(-self._n_sums // batch)
+            boxes = (self._n_silos - 1) * (batch * _SHARE + _SMALL)
+            self.exchange(Call.SHARES, boxes, boxes, times)
+
+
+def forecast(
+    strategy: Histogram, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+) -> Forecast:
+    """Return messages and bytes of one silo by step, and what is revealed."""
+    plan = Plan.of(strategy, job, schema)
+    bill = _Bill(strategy, max(len(n_samples), 1))
+    n_rows = sum(n_samples.values())
+    max_bin, n_numeric = job.booster.max_bin, len(plan.numeric)
+    bill.exchange(Call.SKETCHES, _SMALL, _SMALL, 2)
+    bill.exchange(Call.SUMS, _SMALL, _SMALL)
+    bill.sum(Call.SUMS, 8, _SMALL)
+    if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
+        bill.sum(Call.SUMS, 16, _SMALL)
+    elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
+        bill.sum(Call.SUMS, 8, _SMALL, 32)
+    if strategy.binning == "summary":
+        points = min(4 * max_bin, max(n_samples.values(), default=0))
+        bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
+    elif strategy.binning == "recursive":
+        counted = n_numeric * (max_bin - 1)
+        bill.sum(Call.SKETCHES, 8 * counted, 16 * counted, _BISECTIONS)
+    rounds, p = strategy.rounds, plan.parameters
+    ring_bytes = (
+        4
+        if strategy.coarse_bits and n_rows << strategy.coarse_bits < 1 << 30
+        else 8
+        if strategy.coarse_bits
+        else strategy.ring_bits // 8
+    )
+    if strategy.needs_bounds(job, schema.n_outputs):
+        bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
+    for level in range(plan.n_levels if p.max_depth or p.loss_guided else 12):
+        n_splits = 1 if p.loss_guided else 1 << level
+        reply = plan.n_trees * n_splits * (_SPLIT + 8)
+        if strategy.blind_coordinator:
+            reply = plan.n_padded(0, level) * ring_bytes
+        n_bytes = plan.n_padded(0, level) * ring_bytes
+        bill.sum(Call.HISTOGRAMS, n_bytes, reply + _SMALL, rounds)
+    if strategy.coarse_bits:
+        n_bytes = plan.n_padded_leaves * strategy.ring_bits // 8
+        bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, rounds)
+    if strategy.validation:
+        names = job.metrics or metrics.defaults(schema.task)
+        bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
+        bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), _SMALL, rounds)
+    bill.setup(strategy.sum_parameters(job).batch)
+    notes = [f"trees of {plan.n_levels} levels taken as full; smaller trees send less"]
+    if not strategy.validation and not strategy.blind_coordinator:
+        notes.append("without test rows at the coordinator, rounds are scored by secure sums")
+    cells = n_rows * schema.n_features * rounds * plan.n_trees
+    return Forecast(
+        rounds,
+        {
+            call: (bill.messages[call], bill.up[call], bill.down[call])
+            for call in sorted(bill.messages)
+        },
+        strategy.reveals,
+        tuple(notes),
+        "seconds" if cells < 1e9 else "minutes" if cells < 1e12 else "hours",
+    )

@@ -1,0 +1,386 @@
+"""Histogram boosting, both halves: the pooled engine's trees bit for bit, and steady in faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.ensemble import Ensemble, load
+from boosting.job import Booster, JobParameters
+from boosting.pooled import train_pooled
+from boosting.ports import InvalidJob, Silo
+from boosting.strategies.histogram import Histogram
+from boosting.strategies.histogram_state import Agreed, unpack
+from crypto.vault import LocalVault
+from tests import oracles
+from tests.boosting.federation_of_sums import Authority, TestIdentity
+from tests.federation.memory import Fault, Outcome, run_in_memory
+
+AUTHORITY = Authority()
+ROUNDS = 3
+
+
+def silos_of(data: Dataset, sizes: tuple[int, ...]) -> dict[str, Dataset]:
+    edges = np.cumsum((0, *sizes))
+    return {f"silo-{i}": data.take(np.arange(edges[i], edges[i + 1])) for i in range(len(sizes))}
+
+
+def job_of(strategy: Histogram, task: Task, booster: Booster, **other: object) -> JobParameters:
+    return JobParameters(
+        "test",
+        strategy,
+        task=task,
+        seed=11,
+        booster=booster,
+        step_timeout_seconds=10.0,
+        **other,  # type: ignore[arg-type]
+    )
+
+
+def run(job: JobParameters, silos: dict[str, Dataset], **other: object) -> Outcome:
+    identities = {silo: TestIdentity(AUTHORITY, silo) for silo in silos}
+    return run_in_memory(
+        job,
+        silos,
+        vaults=lambda _: LocalVault(),
+        identities=lambda silo: identities[silo],
+        **other,  # type: ignore[arg-type]
+    )
+
+
+def model_of(outcome: Outcome) -> Ensemble:
+    assert outcome.error is None, outcome.error
+    assert outcome.artefact is not None
+    return load(outcome.artefact.files["model.ubj"])
+
+
+def same(a: Ensemble, b: Ensemble) -> bool:
+    names = ("left", "feature", "threshold", "default_left", "gain", "cover", "weight")
+    return len(a.trees) == len(b.trees) and all(
+        np.array_equal(getattr(x, name), getattr(y, name))
+        for x, y in zip(a.trees, b.trees, strict=True)
+        for name in names
+    )
+
+
+def pooled_of(
+    job: JobParameters, data: Dataset, outcome: Outcome, sizes: tuple[int, ...], **other: object
+) -> Ensemble:
+    agreed = Agreed.read(unpack(outcome.rounds[-1].checkpoint))
+    strategy = job.strategy
+    assert isinstance(strategy, Histogram)
+    plain = replace(job, booster=strategy.booster_of(job))
+    return train_pooled(
+        plain,
+        data,
+        len(outcome.rounds),
+        cuts=agreed.cuts,
+        sampler=strategy.sampler,
+        blocks=sizes,
+        multi_output=strategy.multi_output,
+        coarse_bits=strategy.coarse_bits,
+        ring_bits=strategy.ring_bits,
+        **other,  # type: ignore[arg-type]
+    )
+
+
+SIZES = (900, 0, 400, 200)
+
+VARIANTS = {
+    "masked": (Task.BINARY, Histogram(rounds=ROUNDS), Booster(max_depth=4, max_bin=32)),
+    "plain": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, secure=False),
+        Booster(max_depth=4, max_bin=32),
+    ),
+    "without recovery": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, dropout_recovery=False),
+        Booster(max_depth=4, max_bin=32),
+    ),
+    "48-bit ring": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, ring_bits=48),
+        Booster(max_depth=4, max_bin=32),
+    ),
+    "regression, recursive cuts": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS, binning="recursive", binning_error=1e-2),
+        Booster(max_depth=3, max_bin=16),
+    ),
+    "absolute errors from the median": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS),
+        Booster(max_depth=3, max_bin=16, objective="lae"),
+    ),
+    "classes": (Task.MULTICLASS, Histogram(rounds=ROUNDS), Booster(max_depth=3, max_bin=16)),
+    "classes in one tree": (
+        Task.MULTICLASS,
+        Histogram(rounds=ROUNDS, multi_output=True),
+        Booster(max_depth=3, max_bin=16),
+    ),
+    "loss-guided columns": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, growth="lossguide"),
+        Booster(max_depth=0, max_leaves=9, max_bin=16, colsample_bytree=0.7, colsample_bynode=0.7),
+    ),
+    "mvs": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, sampling="mvs", sampling_rate=0.3),
+        Booster(max_depth=3, max_bin=16),
+    ),
+    "coarse": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, coarse_bits=5),
+        Booster(max_depth=4, max_bin=32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_federated_model_is_the_pooled_one_bit_for_bit(name: str) -> None:
+    task, strategy, booster = VARIANTS[name]
+    data = oracles.generated(task, sum(SIZES), weighted=name in ("masked", "regression"))
+    job = job_of(strategy, task, booster)
+    strategy.validate(job)
+    outcome = run(job, silos_of(data, SIZES))
+    assert not outcome.errors
+    assert same(model_of(outcome), pooled_of(job, data, outcome, SIZES))
+    assert outcome.rounds[-1].final
+    assert outcome.open_places <= 3
+
+
+def plain_job(rounds: int = 4, **strategy: object) -> JobParameters:
+    booster = Booster(max_depth=3, max_bin=16)
+    kind = Histogram(rounds=rounds, **strategy)  # type: ignore[arg-type]
+    return job_of(kind, Task.BINARY, booster, min_silos=3)
+
+
+DATA = oracles.generated(Task.BINARY, 1500)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["masked", "unmask"])
+def test_a_silo_lost_at_a_rounds_start_is_out_and_the_others_go_on(
+    secure: bool, when: str, step: str
+) -> None:
+    if not secure and step == "unmask":
+        step = "plain"
+    name = f"histograms-{step if secure else 'plain'}"
+    sizes = (500, 400, 300, 200, 100)
+    job = plain_job(secure=secure)
+    outcome = run(job, silos_of(DATA, sizes), faults=(Fault("silo-4", name, 1, 0, when),))
+    ensemble = model_of(outcome)
+    assert len(outcome.rounds) == 4
+    assert "silo-4" in outcome.rounds[0].silos
+    assert "silo-4" not in outcome.rounds[2].silos
+    # From the round after, trees are those of the rest, on the margins that all agree on.
+    covers = [tree.cover[0] for tree in ensemble.trees]
+    assert covers[2] < covers[0] * 0.96
+
+
+def test_a_silo_lost_inside_a_tree_closes_it_and_the_next_starts_without_it() -> None:
+    sizes = (500, 400, 300, 200, 100)
+    fault = Fault("silo-4", "histograms-masked", 1, 2, "before")
+    outcome = run(plain_job(), silos_of(DATA, sizes), faults=(fault,))
+    ensemble = model_of(outcome)
+    whole = run(plain_job(), silos_of(DATA, sizes))
+    depths = [tree.n_nodes for tree in ensemble.trees]
+    assert depths[1] < model_of(whole).trees[1].n_nodes
+    assert depths[2] > depths[1]
+    assert np.array_equal(ensemble.trees[0].threshold, model_of(whole).trees[0].threshold)
+    # What the closed tree has of levels 0 and 1 came from all silos' sums.
+    closed, full = ensemble.trees[1], model_of(whole).trees[1]
+    assert np.array_equal(closed.feature[:3], full.feature[:3])
+    assert np.array_equal(closed.cover[:7], full.cover[:7])
+    assert outcome.rounds[-1].silos == ("silo-0", "silo-1", "silo-2", "silo-3")
+
+
+def test_a_silo_that_comes_late_enters_at_a_rounds_start_with_all_trees() -> None:
+    sizes = (500, 400, 300, 300)
+    job = plain_job(rounds=80)
+    outcome = run(job, silos_of(DATA, sizes), late={"silo-3": 0.2})
+    assert outcome.error is None
+    assert not outcome.errors
+    present = ["silo-3" in result.silos for result in outcome.rounds]
+    assert not present[0]
+    assert present[-1]
+    first = present.index(True)
+    assert first < 80
+    trees = model_of(outcome).trees
+    # Its rows are weighed by the margins of the trees that it missed: h would be 1/4 otherwise.
+    assert trees[first].cover[0] > trees[first - 1].cover[0]
+    assert trees[first].cover[0] < trees[first - 1].cover[0] + 0.24 * 300
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_restarted_coordinator_goes_on_from_the_last_round(secure: bool) -> None:
+    sizes = (500, 400, 300, 300)
+    job = plain_job(secure=secure)
+    memories: dict[str, dict[str, bytes]] = {f"silo-{i}": {} for i in range(4)}
+    whole = model_of(run(job, silos_of(DATA, sizes)))
+    begun = run(job, silos_of(DATA, sizes), memories=memories, stop_after_rounds=2)
+    ended = run(
+        job,
+        silos_of(DATA, sizes),
+        memories=memories,
+        checkpoint=begun.rounds[-1].checkpoint,
+        first_round=2,
+        attempt=2,
+    )
+    assert len(ended.rounds) == 2
+    assert same(model_of(ended), whole)
+
+
+def test_too_few_silos_end_the_job_by_name() -> None:
+    sizes = (500, 500, 500)
+    fault = Fault("silo-1", "histograms-masked", 1, 1, "before")
+    outcome = run(plain_job(), silos_of(DATA, sizes), faults=(fault,))
+    assert outcome.error is not None
+    assert "silo-1" in str(outcome.error)
+
+
+def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
+    sizes = (500, 400, 300, 300)
+    seen = []
+    for blind, coarse in ((False, 0), (True, 0), (True, 5), (False, 5)):
+        job = plain_job(
+            rounds=3, binning="recursive", binning_error=1e-2, blind_coordinator=blind,
+            coarse_bits=coarse,
+        )  # fmt: skip
+        job.strategy.validate(job)
+        outcome = run(job, silos_of(DATA, sizes))
+        assert not outcome.errors
+        if not blind:
+            seen.append(model_of(outcome))
+            continue
+        assert outcome.artefact is not None
+        assert set(outcome.artefact.files) == {"job.json"}
+        models = {silo: kept.files["model.ubj"] for silo, kept in outcome.kept.items() if kept}
+        assert len(models) == 4
+        assert len(set(models.values())) == 1
+        model = load(next(iter(models.values())))
+        seen.append(model)
+        # Nothing of a tree is in what the coordinator keeps.
+        for result in outcome.rounds:
+            assert set(unpack(result.checkpoint).arrays) == {"round", "best_round", "best_score"}
+    assert same(seen[0], seen[1])
+    assert same(seen[2], seen[3])
+
+
+def test_a_blind_coordinator_gets_uniform_noise() -> None:
+    from boosting.strategies import histogram_coordinator
+
+    totals = []
+    job = plain_job(rounds=2, binning="recursive", binning_error=1e-2, blind_coordinator=True)
+    original = histogram_coordinator.write_total
+
+    def watched(total, ring_bits, present):  # type: ignore[no-untyped-def]
+        totals.append(total)
+        return original(total, ring_bits, present)
+
+    histogram_coordinator.write_total = watched
+    try:
+        run(job, silos_of(DATA, (500, 500, 500)))
+    finally:
+        histogram_coordinator.write_total = original
+    words = np.concatenate(totals)
+    assert words.shape[0] > 1000
+    # Sums are small numbers; masked ones have even bits, the highest included.
+    for bit in range(64):
+        share = ((words >> np.uint64(bit)) & np.uint64(1)).mean()
+        assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(words.shape[0])
+    # Lengths are the same in every round, whatever the trees are like.
+    sizes = [t.shape[0] for t in totals]
+    assert sizes[-3:] == sizes[-6:-3]
+
+
+def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
+    booster = Booster(max_depth=6, max_bin=16, eta=1.0, min_child_weight=0.0)
+    strategy = Histogram(rounds=40, validation=0.3, patience=3)
+    job = job_of(strategy, Task.BINARY, booster, metrics=("logloss",))
+    outcome = run(job, silos_of(DATA, (500, 400, 300, 300)))
+    assert outcome.error is None
+    assert not outcome.errors
+    scores = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
+    last = outcome.rounds[-1]
+    assert last.final
+    assert last.best_round == int(np.argmin(scores))
+    assert len(scores) == last.best_round + 4
+
+
+def test_test_rows_of_the_coordinator_are_scored_as_stock_xgboost_scores_them() -> None:
+    import xgboost as xgb
+
+    from boosting import metrics
+
+    test = oracles.generated(Task.BINARY, 600, seed=5)
+    outcome = run(plain_job(), silos_of(DATA, (500, 500, 500)), test=test)
+    assert outcome.artefact is not None
+    stock = xgb.Booster(model_file=bytearray(outcome.artefact.files["model.ubj"]))
+    rows = xgb.DMatrix(test.X, feature_types=test.schema.feature_types, enable_categorical=True)
+    margins = stock.predict(rows, output_margin=True, validate_features=False)
+    expected = metrics.evaluate(
+        ("auc", "logloss"), test.labels, margins, objective="binary:logistic"
+    )
+    assert outcome.rounds[-1].metrics["test"] == pytest.approx(expected)
+
+
+def test_training_rows_are_scored_by_a_sum_where_nobody_else_has_any() -> None:
+    outcome = run(plain_job(), silos_of(DATA, (500, 500, 500)))
+    losses = [result.metrics["train"]["logloss"] for result in outcome.rounds]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_given_cut_points_are_used_as_they_are() -> None:
+    points = tuple(f"n{j}: -1 0 0.5" for j in range(5))
+    job = plain_job(rounds=2, binning="given", cut_points=points)
+    job.strategy.validate(job)
+    outcome = run(job, silos_of(DATA, (500, 500, 500)))
+    agreed = Agreed.read(unpack(outcome.rounds[-1].checkpoint))
+    assert agreed.cuts.of(0).tolist()[:3] == [-1.0, 0.0, 0.5]
+    assert same(model_of(outcome), pooled_of(job, DATA, outcome, (500, 500, 500)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "booster", "named"),
+    [
+        ({"sampling": "best"}, {}, "sampling"),
+        ({"ring_bits": 16}, {}, "ring_bits"),
+        ({"patience": 3}, {}, "patience"),
+        ({"binning": "given"}, {}, "cut_points"),
+        ({"blind_coordinator": True}, {}, "binning"),
+        ({"blind_coordinator": True, "secure": False}, {}, "blind_coordinator"),
+        ({}, {"max_bin": 1}, "max_bin"),
+        ({}, {"num_parallel_tree": 2}, "num_parallel_tree"),
+        ({}, {"subsample": 0.5}, "subsample"),
+        ({}, {"objective": "reg:absoluteerror"}, "objective"),
+        ({"growth": "breadth"}, {}, "growth"),
+    ],
+)
+def test_jobs_that_cannot_run_name_the_parameter(
+    fields: dict[str, object], booster: dict[str, object], named: str
+) -> None:
+    strategy = Histogram(**fields)  # type: ignore[arg-type]
+    job = job_of(strategy, Task.BINARY, replace(Booster(), **booster))  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match=named):
+        strategy.validate(job)
+
+
+def test_the_forecast_is_the_formula_of_full_trees() -> None:
+    features = tuple(Feature(f"f{j}") for j in range(28))
+    schema = Schema(features, "label", Task.BINARY, 2)
+    job = job_of(Histogram(rounds=1), Task.BINARY, Booster(max_depth=8))
+    rows = {Silo(f"silo-{i}"): 200_000 for i in range(5)}
+    told = job.strategy.forecast(job, schema, rows)
+    _, up, down = told.steps["ExchangeHistograms"]
+    assert up == pytest.approx(28 * 256 * 16 * 128, rel=0.001)
+    assert down < 20_000
+    assert told.reveals == Histogram.reveals
+    smaller = replace(job, strategy=Histogram(rounds=1, ring_bits=48))
+    up_48 = smaller.strategy.forecast(smaller, schema, rows).steps["ExchangeHistograms"][1]
+    assert up_48 / up == pytest.approx(0.75, rel=0.01)
