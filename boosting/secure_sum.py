@@ -151,6 +151,10 @@ class _Record:
             return "the same values were unmasked over another set already"
         return None
 
+    def bound(self, key: str, at: Place) -> tuple[Silo, ...]:
+        """Return the only set that a sum may still be unmasked over; empty if it is open."""
+        return self.sets.get(key, ()) if at.round == self.round else ()
+
     def note(self, key: str, at: Place, vector: str | None, present: tuple[Silo, ...]) -> None:
         if at.round > self.round:
             self.round, self.sets = at.round, {}
@@ -392,9 +396,9 @@ class SiloSums:
         signature = b""
         if place.forbidden(self._record, full) is None:
             signature = self._identity.sign(self._vault.endorse(session, number, full))
-        reply = self._link.exchange(
-            steps.masked, place.at, MaskedVector(masked, ticket.ring_bits, commitment, signature)
-        )
+        bound = self._record.bound(place.key, place.at)
+        offer = MaskedVector(masked, ticket.ring_bits, commitment, signature, bound)
+        reply = self._link.exchange(steps.masked, place.at, offer)
         agreed: tuple[Silo, ...] | None = None
         passing = 0
         while reply.present != agreed:
@@ -417,8 +421,8 @@ class SiloSums:
             if agreed != full:
                 # Not recorded yet: without shares of self masks these seeds open no vector.
                 seeds = self._vault.reveal_pair_seeds(session, number, agreed)
-                offer = PairSeeds({Silo(peer): seed for peer, seed in seeds.items()})
-                reply = self._link.exchange(steps.seeds, repeat(place.at, passing), offer)
+                known = PairSeeds({Silo(peer): seed for peer, seed in seeds.items()})
+                reply = self._link.exchange(steps.seeds, repeat(place.at, passing), known)
         assert agreed is not None
         self._remember(place, agreed)
         shares = self._vault.reveal_shares(session, number, agreed)
@@ -540,7 +544,8 @@ class CoordinatorSums:
     parameters : SumParameters
     journal : Journal or None
         Where totals are made durable before they are answered. Without one a restart inside a
-        round can only ask for the very same sets again; silos refuse any other.
+        round sums again over the same sets, which the silos know; it ends the job if a silo of
+        such a set is gone.
     """
 
     def __init__(
@@ -743,7 +748,7 @@ class CoordinatorSums:
                 self._hub.reject(steps.masked, at, silo, _misfit(n_values, ring_bits))
                 del uploads[silo]
                 waiting.discard(silo)
-        begun = await self._begun(steps.name, at)
+        begun = await self._begun(steps.name, at, uploads)
         present = tuple(uploads)
         wanted = begun or (self._last if whole and self._last else present)
         fixed = whole or bool(begun)
@@ -908,10 +913,19 @@ class CoordinatorSums:
         total = unpack(packed, bits) if kept["unmasked"] else None
         return SumOutcome(at, total, bits, tuple(Silo(name) for name in kept["present"]))
 
-    async def _begun(self, name: str, at: Place) -> tuple[Silo, ...]:
-        """Return the set that an earlier process began to unmask this sum over, if any."""
+    async def _begun(
+        self, name: str, at: Place, uploads: Mapping[Silo, MaskedVector]
+    ) -> tuple[Silo, ...]:
+        """Return the set that an earlier attempt began to unmask this sum over, if any.
+
+        The journal knows, or the silos do: sets of one sum are nested, the smallest was the last.
+        """
         kept = await asyncio.to_thread(self._kept, name, at) if self._journal else None
-        return kept.present if kept is not None else ()
+        if kept is not None:
+            return kept.present
+        return min(
+            (upload.bound for upload in uploads.values() if upload.bound), key=len, default=()
+        )
 
     async def _store(
         self,

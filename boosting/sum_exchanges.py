@@ -100,13 +100,15 @@ class MaskedVector:
     """Masked residues, the self mask's commitment, and the signature over the full set.
 
     ``commitment`` is empty without a self mask, ``signature`` where the silo does not agree to
-    unmask over the full set.
+    unmask over the full set. ``bound`` is the set that the silo let this sum be unmasked over in an
+    earlier attempt, and so the only one that it agrees to; empty if there was none.
     """
 
     values: Residues
     ring_bits: int
     commitment: bytes
     signature: bytes
+    bound: tuple[Silo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

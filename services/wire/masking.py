@@ -164,12 +164,15 @@ def _decode_plain(messages: Received) -> PlainVector:
 
 
 def _encode_masked(payload: MaskedVector) -> Parts:
-    return _encode_vector(payload.values, payload.ring_bits, payload.commitment, payload.signature)
+    return _encode_vector(
+        payload.values, payload.ring_bits, payload.commitment, payload.signature, payload.bound
+    )
 
 
 def _decode_masked(messages: Received) -> MaskedVector:
     values, head = _decode_vector(messages)
-    return MaskedVector(values, head.ring_bits, head.commitment, head.signature)
+    bound = tuple(Silo(name) for name in head.present)
+    return MaskedVector(values, head.ring_bits, head.commitment, head.signature, bound)
 
 
 def _encode_total(payload: Total) -> Parts:

@@ -179,9 +179,26 @@ def test_a_restarted_coordinator_gets_the_same_sum_again_and_no_other() -> None:
     np.testing.assert_array_equal(again.result[0].total, expected(SEVEN, 0))
     _, without = two_attempts(Federation(SEVEN), OTHERS)
     assert isinstance(without.error, QuorumLost)
-    assert all(isinstance(without.errors[silo], SumRefused) for silo in OTHERS)
-    assert "unmasked over another set" in str(without.errors[OTHERS[0]])
+    assert VICTIM in str(without.error)
     assert "sum-unmask" not in {name for _, name in without.traffic}
+
+
+def test_a_coordinator_that_asks_for_another_set_after_a_restart_gets_no_signature() -> None:
+    federation = Federation(SEVEN)
+    assert run(federation).error is None
+
+    async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
+        async def forget(*where: Any) -> tuple[Silo, ...]:
+            return ()
+
+        sums._begun = forget  # type: ignore[method-assign]
+        return await honest(sums, hub)
+
+    ended = federation.run(coordinate, take_part, attempt=2, present=OTHERS)
+    assert isinstance(ended.error, QuorumLost)
+    assert all(isinstance(ended.errors[silo], SumRefused) for silo in OTHERS)
+    assert "unmasked over another set" in str(ended.errors[OTHERS[0]])
+    assert "sum-unmask" not in {name for _, name in ended.traffic}
 
 
 def test_without_recovery_a_second_set_is_not_even_uploaded() -> None:
@@ -218,6 +235,21 @@ def test_the_same_values_are_not_unmasked_at_a_later_place_without_a_silo() -> N
     for silo in OTHERS:
         assert isinstance(ended.errors[silo], SumRefused)
         assert "same values" in str(ended.errors[silo])
+
+
+def test_a_sum_over_fewer_is_summed_again_over_the_same_though_all_are_back() -> None:
+    """Without a journal the silos say which set they are bound to."""
+    federation = Federation(SEVEN, through_wire=True)
+    fault = Fault(VICTIM, "sum-masked", round=0)
+    assert run(federation, faults=(fault,)).error is None
+    again = run(federation, attempt=2)
+    assert again.error is None
+    assert again.result[0].present == OTHERS
+    np.testing.assert_array_equal(again.result[0].total, expected(OTHERS, 0))
+    assert isinstance(again.errors[VICTIM], PlacePassed)
+    missing = run(federation, attempt=3, present=OTHERS[1:])
+    assert isinstance(missing.error, QuorumLost)
+    assert OTHERS[0] in str(missing.error)
 
 
 class TornJournal(MemoryJournal):

@@ -61,13 +61,14 @@ def test_vectors_come_back_as_they_were_in_frames_of_a_mebibyte(ring_bits: int, 
     residues = rng.integers(0, 1 << ring_bits, n, dtype=np.uint64)
     residues = residues.astype(residue_dtype(ring_bits))
     plain = through(PlainVector(residues, ring_bits))
-    masked = through(MaskedVector(residues, ring_bits, b"c" * 32, b"sig"))
+    masked = through(MaskedVector(residues, ring_bits, b"c" * 32, b"sig", (Silo("x"),)))
     total = through(Total(residues, ring_bits, (Silo("a"), Silo("b"))))
     for payload in (plain, masked, total):
         assert payload.values.dtype == residues.dtype
         assert payload.ring_bits == ring_bits
         np.testing.assert_array_equal(payload.values, residues)
     assert (masked.commitment, masked.signature) == (b"c" * 32, b"sig")
+    assert masked.bound == ("x",)
     assert total.present == ("a", "b")
 
 

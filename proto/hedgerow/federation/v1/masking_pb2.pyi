@@ -178,7 +178,9 @@ class ResidueVector(_message.Message):
     """Of a masked vector: signature over the set of all participants; empty where withheld."""
     @_builtins.property
     def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of a total: who is in it, sorted."""
+        """Of a total: who is in it, sorted. Of a masked vector: the only set that the silo agrees to,
+        where it let this sum be unmasked in an earlier attempt; else empty.
+        """
 
     def __init__(
         self,
