@@ -96,12 +96,12 @@ class Engine:
 
 
 def best_kernel() -> Kernel:
-    """Return the fastest kernel of this machine: ``ifma`` where the CPU has it, else gmpy2.
+    """Return the fastest kernel of this machine.
 
-    One core of gmpy2 beats one core of the portable C kernel, which is there for threads.
+    A core of the portable kernel and a core of gmpy2 do about as much, but threads share a tree's
+    ciphertexts, which processes must be sent.
     """
-    kernels = available_kernels()
-    return "ifma" if "ifma" in kernels else "gmpy2"
+    return available_kernels()[0]
 
 
 class FixedBases:
@@ -216,6 +216,7 @@ class _NativeModulus(Modulus):
         native = _native()
         assert native is not None, "Engine checks the kernel"
         self._native = native
+        self._lanes = 8 if ifma else 1
         self._limbs, word_bits = native.radix(ifma, self.n_bytes)
         self._bits = self._limbs * word_bits
         radix = mpz(1) << self._bits
@@ -236,11 +237,11 @@ class _NativeModulus(Modulus):
 
     def _share(self, n: int, cost: int, part: Callable[[int, int], None]) -> None:
         """Run ``part(low, high)`` over ranges of n items, ``cost`` multiplications each."""
-        if self.workers == 1 or n * cost < _LEAST_SHARED_WORK // 4 or n < 16:
+        if self.workers == 1 or n * cost < _LEAST_SHARED_WORK // 4:
             part(0, n)
             return
-        # Whole vectors of eight lanes, several ranges a worker so that uneven cores even out.
-        size = max(8, -(-n // (4 * self.workers)) + 7 & ~7)
+        # Whole vectors of lanes, several ranges a worker so that uneven cores even out.
+        size = -(-n // (4 * self.workers * self._lanes)) * self._lanes
         edges = [*range(0, n, size), n]
         _run_all([functools.partial(part, a, b) for a, b in itertools.pairwise(edges)])
 
@@ -362,6 +363,15 @@ class _NativeModulus(Modulus):
 class _GmpModulus(Modulus):
     """gmpy2; threads share powers, worker processes share loops of multiplications."""
 
+    def _share(self, a: Residues, unit: int, run: Callable[[Residues], list[int]]) -> Residues:
+        """Return ``run`` over parts of ``a`` on threads, cut at multiples of ``unit``."""
+        size = max(1, -(-len(a) // (unit * self.workers))) * unit
+        parts = [a[i : i + size] for i in range(0, len(a), size)]
+        if len(parts) < 2:
+            return _objects(run(a))
+        results = _run_all([functools.partial(run, part) for part in parts])
+        return _objects([value for result in results for value in result])
+
     def load(self, data: NDArray[np.uint8]) -> Residues:
         return _objects([v % self.value for v in bytes_to_ints(data)])
 
@@ -391,11 +401,17 @@ class _GmpModulus(Modulus):
         return _objects([value for part in _run_all(parts) for value in part])
 
     def horner(self, a: Residues, slots: int, shift: int) -> Residues:
-        rows = a.reshape(-1, slots)
-        result: Residues = rows[:, 0]
-        for k in range(1, slots):
-            result = self.multiply(self.power(result, 1 << shift), rows[:, k])
-        return result
+        m, factor = self.value, mpz(1) << shift
+
+        def run(part: Residues) -> list[int]:
+            rows = part.reshape(-1, slots)
+            sums = list(rows[:, 0])
+            for k in range(1, slots):
+                shifted = gmpy2.powmod_base_list(sums, factor, m)
+                sums = [u * v % m for u, v in zip(shifted, rows[:, k], strict=True)]
+            return sums
+
+        return self._share(a, slots, run)
 
     def segment_products(
         self, a: Residues, index: NDArray[np.uint32], start: NDArray[np.int64]

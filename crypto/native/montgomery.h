@@ -81,42 +81,39 @@ static void subtract_once(const modulus_t *mod, uint64_t *words) {
   if (!borrow) memcpy(words, less, 8 * (size_t)mod->limbs);
 }
 
-/* r = a b / R mod m, fully reduced; a < R, b < m, radix 2^64 (coarsely integrated operand scanning). */
+/* t[0 .. n) += a x; returns the word that is carried out. */
+static inline uint64_t add_multiple(uint64_t *t, const uint64_t *a, uint64_t x, int n) {
+  unsigned __int128 sum = 0;
+#pragma GCC unroll 4
+  for (int j = 0; j < n; j++) {
+    sum += (unsigned __int128)a[j] * x + t[j];
+    t[j] = (uint64_t)sum;
+    sum >>= 64;
+  }
+  return (uint64_t)sum;
+}
+
+/* r = a b / R mod m, fully reduced; a < R, b < m, radix 2^64: the product, then its reduction. */
 static void multiply_portable(const modulus_t *mod, uint64_t *r, const uint64_t *a,
                               const uint64_t *b) {
   const int n = mod->limbs;
-  const uint64_t *m = mod->m;
-  uint64_t t[MAX_LIMBS + 2];
-  memset(t, 0, 8 * ((size_t)n + 2));
+  uint64_t t[2 * MAX_LIMBS], less[MAX_LIMBS];
+  memset(t, 0, 8 * (size_t)n);
+  for (int i = 0; i < n; i++) t[n + i] = add_multiple(t + i, a, b[i], n);
+  uint64_t carry = 0;
   for (int i = 0; i < n; i++) {
-    unsigned __int128 sum = 0;
-    for (int j = 0; j < n; j++) {
-      sum += (unsigned __int128)a[j] * b[i] + t[j];
-      t[j] = (uint64_t)sum;
-      sum >>= 64;
-    }
-    sum += t[n];
-    t[n] = (uint64_t)sum;
-    t[n + 1] = (uint64_t)(sum >> 64);
-    const uint64_t q = t[0] * mod->inverse;
-    sum = ((unsigned __int128)q * m[0] + t[0]) >> 64;
-    for (int j = 1; j < n; j++) {
-      sum += (unsigned __int128)q * m[j] + t[j];
-      t[j - 1] = (uint64_t)sum;
-      sum >>= 64;
-    }
-    sum += t[n];
-    t[n - 1] = (uint64_t)sum;
-    t[n] = t[n + 1] + (uint64_t)(sum >> 64);
+    const uint64_t out = add_multiple(t + i, mod->m, t[i] * mod->inverse, n);
+    const unsigned __int128 sum = (unsigned __int128)t[n + i] + out + carry;
+    t[n + i] = (uint64_t)sum;
+    carry = (uint64_t)(sum >> 64);
   }
-  uint64_t less[MAX_LIMBS];
   uint64_t borrow = 0;
   for (int j = 0; j < n; j++) {
-    const unsigned __int128 difference = (unsigned __int128)t[j] - m[j] - borrow;
+    const unsigned __int128 difference = (unsigned __int128)t[n + j] - mod->m[j] - borrow;
     less[j] = (uint64_t)difference;
     borrow = (uint64_t)(difference >> 64) & 1;
   }
-  memcpy(r, t[n] || !borrow ? less : t, 8 * (size_t)n);
+  memcpy(r, carry || !borrow ? less : t + n, 8 * (size_t)n);
 }
 
 #if defined(__x86_64__)
