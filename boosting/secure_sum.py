@@ -44,11 +44,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -84,15 +82,21 @@ from boosting.sum_exchanges import (
     repeat,
     session_name,
 )
+from boosting.sum_records import (
+    Journal,
+    SiloRecord,
+    SumOutcome,
+    UnmaskingAt,
+    keep_sum,
+    kept_sum,
+)
 from crypto import masking, shamir
-from crypto.fixed_point import pack, residue_dtype, unpack
+from crypto.fixed_point import residue_dtype
 from crypto.key_agreement import BoxInvalid, KeyInvalid
 from crypto.masking import Residues
 from crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault, VaultRefused
 
 Reply = TypeVar("Reply")
-
-_REMEMBERED_DIGESTS = 256
 
 
 class SumRefused(FederationError):
@@ -101,69 +105,6 @@ class SumRefused(FederationError):
 
 class SumCorrupt(FederationError):
     """The shares that silos revealed do not fit the self mask that was used."""
-
-
-@dataclass(slots=True)
-class _Record:
-    """What a silo let be unmasked, kept durable: the newest round's sums, and recent vectors."""
-
-    round: int = -1
-    sets: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
-    last: tuple[Silo, ...] = ()
-    vectors: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, raw: bytes | None) -> _Record:
-        if raw is None:
-            return cls()
-        kept = json.loads(raw)
-        known = [tuple(Silo(name) for name in names) for names in kept["known"]]
-        return cls(
-            kept["round"],
-            {key: known[at] for key, at in kept["sets"].items()},
-            known[kept["last"]],
-            {key: known[at] for key, at in kept["vectors"].items()},
-        )
-
-    def encode(self) -> bytes:
-        known = list(dict.fromkeys([self.last, *self.sets.values(), *self.vectors.values()]))
-        index = {names: at for at, names in enumerate(known)}
-        kept = {
-            "round": self.round,
-            "known": known,
-            "last": index[self.last],
-            "sets": {key: index[names] for key, names in self.sets.items()},
-            "vectors": {key: index[names] for key, names in self.vectors.items()},
-        }
-        return json.dumps(kept, separators=(",", ":")).encode()
-
-    def forbids(
-        self, key: str, at: Place, vector: str | None, present: tuple[Silo, ...], whole: bool
-    ) -> str | None:
-        """Return why a sum may not be unmasked over ``present``, or ``None`` if it may."""
-        if at.round < self.round:
-            return f"round {at.round} is over, round {self.round} has been unmasked"
-        if at.round == self.round and self.sets.get(key, present) != present:
-            return "it was unmasked over another set already"
-        if whole and self.last and self.last != present:
-            return "its set differs from the one that the sums before it were over"
-        if vector is not None and self.vectors.get(vector, present) != present:
-            return "the same values were unmasked over another set already"
-        return None
-
-    def bound(self, key: str, at: Place) -> tuple[Silo, ...]:
-        """Return the only set that a sum may still be unmasked over; empty if it is open."""
-        return self.sets.get(key, ()) if at.round == self.round else ()
-
-    def note(self, key: str, at: Place, vector: str | None, present: tuple[Silo, ...]) -> None:
-        if at.round > self.round:
-            self.round, self.sets = at.round, {}
-        self.sets[key] = self.last = present
-        if vector is not None:
-            self.vectors.pop(vector, None)
-            self.vectors[vector] = present
-            while len(self.vectors) > _REMEMBERED_DIGESTS:
-                del self.vectors[next(iter(self.vectors))]
 
 
 @contextmanager
@@ -222,7 +163,7 @@ class SiloSums:
         self._participants: tuple[Silo, ...] = ()
         self._number = 0
         self._key = f"secure-sums/{job_id}"
-        self._record = _Record.parse(link.recall(self._key))
+        self._record = SiloRecord.parse(link.recall(self._key))
 
     @property
     def participants(self) -> tuple[Silo, ...]:
@@ -334,7 +275,7 @@ class SiloSums:
         vector = None
         if not steps.repeatable and values.any():
             vector = hashlib.sha256(values.tobytes()).hexdigest()[:16]
-        place = _Unmask(f"{steps.name}/{at.level}/{at.passing}", at, vector, whole)
+        place = UnmaskingAt(f"{steps.name}/{at.level}/{at.passing}", at, vector, whole)
         if not self._parameters.dropout_recovery:
             self._permit(place, self._participants)
             self._remember(place, self._participants)
@@ -386,7 +327,7 @@ class SiloSums:
         self,
         steps: SumSteps[Reply],
         ticket: SumTicket,
-        place: _Unmask,
+        place: UnmaskingAt,
         masked: Residues,
         commitment: bytes,
     ) -> Reply:
@@ -433,7 +374,7 @@ class SiloSums:
             Unmasking({Silo(owner): share for owner, share in shares.items()}),
         )
 
-    def _permit(self, place: _Unmask, present: tuple[Silo, ...]) -> None:
+    def _permit(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:
         self._check_size(present)
         reason = place.forbidden(self._record, present)
         if reason is not None:
@@ -448,7 +389,7 @@ class SiloSums:
         if len(present) < least:
             raise SumRefused(f"{len(present)} silos are fewer than the {least} that a sum needs")
 
-    def _remember(self, place: _Unmask, present: tuple[Silo, ...]) -> None:
+    def _remember(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:
         self._record.note(place.key, place.at, place.vector, present)
         self._link.remember(self._key, self._record.encode())
 
@@ -484,53 +425,6 @@ class SiloSums:
     def _identity(self) -> Identity:
         assert self._maybe_identity is not None
         return self._maybe_identity
-
-
-@dataclass(frozen=True, slots=True)
-class _Unmask:
-    """What the record needs to know of the sum at hand."""
-
-    key: str
-    at: Place
-    vector: str | None
-    whole: bool
-
-    def forbidden(self, record: _Record, present: tuple[Silo, ...]) -> str | None:
-        return record.forbids(self.key, self.at, self.vector, present, self.whole)
-
-
-class Journal(Protocol):
-    """Durable records of one job at the coordinator; a later record of a key replaces it."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Make a record durable before returning; called from a worker thread."""
-        ...
-
-    def recall(self, key: str) -> bytes | None:
-        """Return the record of a key, or ``None``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SumOutcome:
-    """A sum as the coordinator half gets it.
-
-    Parameters
-    ----------
-    total : ndarray of shape (n,) or None
-        Residues; still under the group masks with a blind coordinator; ``None`` when the sum was
-        abandoned because ``whole`` was asked and somebody was lost.
-    present : tuple[Silo, ...]
-        Whose vectors are in the total (of an abandoned sum: who was there).
-    answering : tuple[Silo, ...]
-        Who waits for the reply; empty for a total from the journal.
-    """
-
-    at: Place
-    total: Residues | None
-    ring_bits: int
-    present: tuple[Silo, ...]
-    answering: tuple[Silo, ...] = ()
 
 
 class CoordinatorSums:
@@ -631,7 +525,7 @@ class CoordinatorSums:
         After a restart the strategy takes the sums of the round from here, in order, until the
         first that is missing; silos are told by its own steps at which place to go on.
         """
-        kept = self._kept(steps.name, at)
+        kept = kept_sum(self._journal, steps.name, at) if self._journal else None
         if kept is None or kept.total is None:
             return None
         self._last = kept.present
@@ -901,18 +795,6 @@ class CoordinatorSums:
     def _threshold(self) -> int:
         return self._parameters.threshold_of(len(self._members))
 
-    def _kept(self, name: str, at: Place) -> SumOutcome | None:
-        raw = self._journal.recall(_journal_key(name, at)) if self._journal else None
-        if raw is None:
-            return None
-        head, _, packed = raw.partition(b"\n")
-        kept = json.loads(head)
-        if kept["round"] != at.round:
-            return None
-        bits = kept["ring_bits"]
-        total = unpack(packed, bits) if kept["unmasked"] else None
-        return SumOutcome(at, total, bits, tuple(Silo(name) for name in kept["present"]))
-
     async def _begun(
         self, name: str, at: Place, uploads: Mapping[Silo, MaskedVector]
     ) -> tuple[Silo, ...]:
@@ -920,9 +802,10 @@ class CoordinatorSums:
 
         The journal knows, or the silos do: sets of one sum are nested, the smallest was the last.
         """
-        kept = await asyncio.to_thread(self._kept, name, at) if self._journal else None
-        if kept is not None:
-            return kept.present
+        if self._journal is not None:
+            kept = await asyncio.to_thread(kept_sum, self._journal, name, at)
+            if kept is not None:
+                return kept.present
         return min(
             (upload.bound for upload in uploads.values() if upload.bound), key=len, default=()
         )
@@ -935,25 +818,11 @@ class CoordinatorSums:
         ring_bits: int,
         present: tuple[Silo, ...],
     ) -> None:
-        """Make durable that a sum is about to be unmasked (no total yet), or its total."""
-        if self._journal is None:
-            return
-        head = {
-            "round": at.round,
-            "ring_bits": ring_bits,
-            "present": present,
-            "unmasked": total is not None,
-        }
-        packed = b"" if total is None else pack(total, ring_bits)
-        value = json.dumps(head, separators=(",", ":")).encode() + b"\n" + packed
-        await asyncio.to_thread(self._journal.remember, _journal_key(name, at), value)
+        if self._journal is not None:
+            await asyncio.to_thread(keep_sum, self._journal, name, at, total, ring_bits, present)
 
 
 _ABANDONED = PresentSet((), {}, abandoned=True)
-
-
-def _journal_key(name: str, at: Place) -> str:
-    return f"secure-sums/{name}/{at.level}/{at.passing}"
 
 
 def _fits(values: Residues, n_values: int, ring_bits: int) -> bool:
