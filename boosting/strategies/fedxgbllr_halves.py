@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boosting import metrics
-from boosting.combiners import Combiner, HeadCombiner, Rows, State
+from boosting.combiners import Combiner, HeadCombiner, Rows
 from boosting.cuts import Summary, merge_summaries, summarise
 from boosting.dataset import Dataset, Task
 from boosting.ensemble import Tree, trees_of
@@ -21,6 +21,7 @@ from boosting.leaf_values import LeafOrdinals
 from boosting.ports import (
     Call,
     CoordinatorStart,
+    DataError,
     Hub,
     Link,
     OfferRejected,
@@ -44,10 +45,17 @@ from boosting.strategies.fedxgbllr_record import (
     silos_of,
     validation_metrics,
 )
+from boosting.strategies.fedxgbllr_vectors import (
+    Form,
+    read_points,
+    read_update,
+    update,
+    update_form,
+    write_points,
+)
 from boosting.sum_exchanges import SumParameters
 from boosting.tensors import Tensors, scalar
 from boosting.tree_uploads import cut_columns, encode_trees, uncut, with_fences
-from boosting.weight_changes import change_form, pack_change, unpack_change
 
 if TYPE_CHECKING:
     from boosting.job import JobParameters
@@ -73,8 +81,6 @@ SYNC = Step("sync", Call.TREES, Tensors, Tensors, "nothing")
 
 _TREES, _SPLIT, _TRAIN, _ROUND = range(300, 304)  # purposes of random streams
 _POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
-
-Form = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 def _stream(job: JobParameters, silo: int, round_: int, purpose: int) -> np.random.Generator:
@@ -221,10 +227,15 @@ class _SiloHalf:
         }
         if cuts is not None:
             parameters["max_bin"] = max(2, *(len(of_feature) for of_feature in cuts))
-        booster = xgboost.Booster(parameters, [rows])
-        for step in range(self.agreed.n_steps):
-            self.link.check()
-            booster.update(rows, step)
+        try:
+            booster = xgboost.Booster(parameters, [rows])
+            for step in range(self.agreed.n_steps):
+                self.link.check()
+                booster.update(rows, step)
+        except xgboost.core.XGBoostError as error:
+            # Its first line says what; the rest is a C++ stack.
+            what = str(error).partition("\n")[0].rpartition("] ")[2]
+            raise DataError(f"XGBoost cannot train on this silo's rows: {what}") from error
         trees = trees_of(booster)
         return trees if cuts is None else uncut(trees, cuts, start.schema)
 
@@ -249,9 +260,9 @@ class _SiloHalf:
             told = add_securely(self.link, self.sums, _kind(self.strategy), at, vector)
         else:
             rng = _stream(self.job, self.number, self.round, _ROUND)
-            update = _written_update(self.strategy, self.combiner, vector, self.round, known, rng)
-            told = self.link.exchange(_kind(self.strategy).plain, at, Tensors(update))
-        self.candidates = _read_points(self.strategy, self.combiner, told, known)
+            arrays = update(self.strategy, self.combiner, vector, self.round, known, rng)
+            told = self.link.exchange(_kind(self.strategy).plain, at, Tensors(arrays))
+        self.candidates = read_points(self.strategy, self.combiner, told, known)
         self.final = bool(told.get("final", "|u1", (1,))[0])
         if self.strategy.validation:
             self._score(Place(self.round, 1))
@@ -297,75 +308,6 @@ class _SiloHalf:
         if self.sums is not None:
             return add_securely(self.link, self.sums, kind, at, vector)
         return self.link.exchange(kind.plain, at, Tensors({"sum": vector}))
-
-
-# --- what a round's vectors look like in the clear -----------------------------------------------
-
-
-def _update_form(strategy: FedXGBllr, combiner: Combiner, round_: int) -> Form:
-    form = combiner.form(round_)
-    if strategy.weight_bits == 32:
-        return form
-    return {"rows": form["rows"], **change_form(form["weights"][1][0], strategy.weight_bits)}
-
-
-def _written_update(
-    strategy: FedXGBllr,
-    combiner: Combiner,
-    vector: Floats,
-    round_: int,
-    known: NDArray[Any],
-    rng: np.random.Generator,
-) -> Arrays:
-    arrays = combiner.compact(vector, round_)
-    if strategy.weight_bits == 32:
-        return arrays
-    weights = arrays.pop("weights")
-    change = weights - np.tile(known, len(weights) // len(known))
-    return {**arrays, **pack_change(change, strategy.weight_bits, rng)}
-
-
-def _read_update(
-    strategy: FedXGBllr, combiner: Combiner, arrays: Arrays, round_: int, known: NDArray[Any]
-) -> Floats:
-    if strategy.weight_bits != 32:
-        n = combiner.form(round_)["weights"][1][0]
-        change = unpack_change(arrays, n, strategy.weight_bits)
-        weights = (np.tile(known, n // len(known)) + change).astype(np.float32)
-        arrays = {"rows": arrays["rows"], "weights": weights}
-    return combiner.expand(arrays, round_)
-
-
-def _written_points(
-    strategy: FedXGBllr,
-    combiner: Combiner,
-    state: State,
-    known: NDArray[Any],
-    rng: np.random.Generator,
-) -> tuple[Arrays, State]:
-    """Return the candidates for silos, and the state as silos will then have it."""
-    if strategy.weight_bits == 32:
-        return {"candidates": state.candidates.astype(combiner.point_type)}, state
-    n_points, n = state.candidates.shape
-    change = (state.candidates - known).reshape(-1)
-    arrays = pack_change(change, strategy.weight_bits, rng)
-    points = known + unpack_change(arrays, n_points * n, strategy.weight_bits).reshape(n_points, n)
-    points = points.astype(np.float32)
-    return arrays, replace(state, candidates=points, solution=points[0])
-
-
-def _read_points(
-    strategy: FedXGBllr, combiner: Combiner, told: Tensors, known: NDArray[Any]
-) -> NDArray[Any]:
-    n = len(known)
-    if strategy.weight_bits == 32:
-        return told.get("candidates", combiner.point_type, (None, n))
-    per_byte = 1 if strategy.weight_bits == 8 else 2
-    n_points = max(1, len(told.get("steps", "|u1", (None,))) * per_byte // n)
-    form = change_form(n_points * n, strategy.weight_bits)
-    arrays = {name: told.get(name, *shape) for name, shape in form.items()}
-    change = unpack_change(arrays, n_points * n, strategy.weight_bits).reshape(n_points, n)
-    return (known + change).astype(np.float32)
 
 
 # --- the coordinator's half --------------------------------------------------------------------
@@ -514,22 +456,22 @@ class _CoordinatorHalf:
         combiner, known = record.combiner, record.state.candidates[0]
         if self.sums is not None:
             await self.sums.setup(Place(round_))
-        update = await self._collect_updates(Place(round_), known)
-        state = await asyncio.to_thread(combiner.advance, record.state, update.total, round_)
+        updates = await self._collect_updates(Place(round_), known)
+        state = await asyncio.to_thread(combiner.advance, record.state, updates.total, round_)
         last = round_ >= combiner.n_rounds
         rng = _stream(self.job, len(self.start.silos), round_, _ROUND)
-        reply, record.state = _written_points(strategy, combiner, state, known, rng)
+        reply, record.state = write_points(strategy, combiner, state, known, rng)
         final = last and not strategy.validation
-        update.answer(Tensors({**reply, "final": np.array([final], np.uint8)}))
+        updates.answer(Tensors({**reply, "final": np.array([final], np.uint8)}))
         scores: dict[str, dict[str, float]] = {}
         if strategy.validation:
-            scores["valid"], final = await self._choose(Place(round_, 1), update.present, last)
+            scores["valid"], final = await self._choose(Place(round_, 1), updates.present, last)
         else:
             record.best, record.best_round = record.state.solution, round_
         if final and isinstance(combiner, HeadCombiner):
-            await self._gather_rates(Place(round_, 2), update.present)
+            await self._gather_rates(Place(round_, 2), updates.present)
         record.round, record.final = round_ + 1, final
-        return await self._result(round_, update.present, scores)
+        return await self._result(round_, updates.present, scores)
 
     async def _choose(
         self, at: Place, silos: tuple[Silo, ...], last: bool
@@ -581,9 +523,9 @@ class _CoordinatorHalf:
         strategy, combiner = self.strategy, self.record.combiner
 
         def read(arrays: Arrays) -> Floats:
-            return _read_update(strategy, combiner, arrays, at.round, known)
+            return read_update(strategy, combiner, arrays, at.round, known)
 
-        form = _update_form(strategy, combiner, at.round)
+        form = update_form(strategy, combiner, at.round)
         return await self._collect_as(
             _kind(strategy), at, combiner.width(at.round), form, read, None
         )

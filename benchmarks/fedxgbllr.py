@@ -1,0 +1,510 @@
+"""FedXGBllr's tables: accuracy beside pooled XGBoost and averages, CPU time, bytes on the wire.
+
+``python -m benchmarks.fedxgbllr [--what accuracy,time,bytes] [--data DIR] [--sets a9a,abalone]
+[--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR`` has tables named as the paper's sets
+(``a9a.parquet``, ...); without it the Adult data of the examples are used. The protocol is
+ALGORITHMS §8: a quarter of the rows tests, the rest is divided equally; choices are made on a fifth
+of each silo's rows and never on test rows. The federation is played in this process with the
+strategy's own functions; bytes are those of the encoded messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from numpy.typing import NDArray
+
+from boosting.combiners import Combiner, HeadCombiner, Rows
+from boosting.dataset import Dataset, Task
+from boosting.ensemble import Tree, trees_of
+from boosting.heads import Head, HeadKind
+from boosting.job import Booster, JobParameters
+from boosting.leaf_values import LeafOrdinals
+from boosting.learning_rates import Schedule, fit_head
+from boosting.silo_rows import booster_parameters, matrix
+from boosting.strategies.fedxgbllr import FedXGBllr
+from boosting.strategies.fedxgbllr_record import Agreed
+from boosting.strategies.fedxgbllr_vectors import read_points, read_update, update, write_points
+from boosting.tables import for_job, read_table
+from boosting.tensors import Tensors, scalar
+from boosting.tree_uploads import encode_trees
+from services.wire import codec_of
+
+ADULT = Path(__file__).resolve().parent.parent / "examples/data/adult.parquet"
+REGRESSIONS = ("abalone", "cpusmall", "space_ga")
+SETS = ("a9a", "cod_rna", "abalone", "cpusmall", "higgs_26k")
+TREES = 500
+PAPER = Booster(eta=0.1, max_depth=8, subsample=0.8, alpha=5.0, gamma=5.0)
+HELD = 0.2
+Row = dict[str, object]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One data set, number of silos and seed: who holds which rows, and everyone's trees."""
+
+    name: str
+    job: JobParameters
+    silos: tuple[Dataset, ...]
+    test: Dataset
+    center: float
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return self.job.task
+
+    def score(self, margins: Floats) -> float:
+        """Return the accuracy in percent, or the mean squared error."""
+        if self.task is Task.BINARY:
+            return float(100 * np.mean((margins >= 0) == (self.test.labels == 1)))
+        return float(np.mean((margins + self.center - self.test.labels) ** 2))
+
+
+def load_set(name: str, folder: Path | None) -> Dataset:
+    """Return a table; of a set with published parts the one for training."""
+    task = Task.REGRESSION if name in REGRESSIONS else Task.BINARY
+    path = ADULT if folder is None else folder / f"{name}.parquet"
+    table = read_table(str(path))
+    if "_split" in table.column_names and folder is not None:
+        parts = np.array(table["_split"].to_pylist())
+        table = table.filter(parts == "train")
+    return for_job(table, JobParameters("t", FedXGBllr(), task=task), path.name)
+
+
+def studies(name: str, rows: Dataset, n_silos: int, seed: int) -> Study:
+    """Return the set split by seed: a quarter tests, the rest is divided equally."""
+    order = np.random.default_rng(seed).permutation(rows.n_samples)
+    n_test = round(rows.n_samples / 4)
+    test, train = order[:n_test], order[n_test:]
+    job = JobParameters("t", FedXGBllr(), task=rows.schema.task, seed=seed, booster=PAPER)
+    center = float(rows.labels[train].mean()) if job.task is Task.REGRESSION else 0.0
+    parts = tuple(rows.take(part) for part in np.array_split(train, n_silos))
+    return Study(name, job, parts, rows.take(test), center)
+
+
+def grow(study: Study, rows: Dataset, n_steps: int, number: int) -> xgb.Booster:
+    """Return a booster as a silo grows it."""
+    parameters = {
+        **booster_parameters(study.job, 1, 1),
+        "base_score": 0.5 if study.task is Task.BINARY else 0.0,
+        "seed": 1000 * study.job.seed + number,
+    }
+    table = rows if study.task is Task.BINARY else replace(rows, y=rows.labels - study.center)
+    return xgb.train(parameters, matrix(table, 1), n_steps)
+
+
+def margins_of(booster: xgb.Booster, rows: Dataset) -> Floats:
+    """Return a booster's margins."""
+    found = booster.predict(matrix(rows, 1), output_margin=True, validate_features=False)
+    return np.asarray(found, np.float64)
+
+
+@dataclass
+class Played:
+    """A federation in this process: all trees, and each silo's rows as ordinals."""
+
+    study: Study
+    trees: list[list[Tree]]
+    rows: list[Rows]
+    test: LeafOrdinals
+
+    @classmethod
+    def of(cls, study: Study, boosters: Sequence[xgb.Booster], silos: Sequence[Dataset]) -> Played:
+        """Return the federation after round 0."""
+        trees = [trees_of(booster) for booster in boosters]
+        every = [tree for part in trees for tree in part]
+        rows = [Rows(LeafOrdinals.of(every, part.X), part.labels - study.center) for part in silos]
+        return cls(study, trees, rows, LeafOrdinals.of(every, study.test.X))
+
+    def combiner(self, strategy: FedXGBllr) -> Combiner:
+        """Return the strategy's combiner of these trees."""
+        study = self.study
+        table = self.test.table
+        return strategy.combine(table, study.task, len(self.trees), 1, study.job.seed)
+
+    def rounds(
+        self, strategy: FedXGBllr, *, seconds: list[float] | None = None
+    ) -> Iterator[tuple[Combiner, Any, int]]:
+        """Yield combiner, state and bytes of each round's vectors."""
+        combiner = self.combiner(strategy)
+        state, seed = combiner.initial(), self.study.job.seed
+        yield combiner, state, 0
+        for round_ in range(1, combiner.n_rounds + 1):
+            total, sent, known = np.zeros(combiner.width(round_)), 0, state.candidates[0]
+            for number, rows in enumerate(self.rows):
+                rng = np.random.default_rng([seed, number, round_])
+                started = time.process_time()
+                vector = combiner.local(state.candidates, rows, round_, 0, rng, lambda: None)
+                if seconds is not None:
+                    seconds.append(time.process_time() - started)
+                arrays = update(strategy, combiner, vector, round_, known, rng)
+                sent += wire_bytes(Tensors(arrays))
+                total += read_update(strategy, combiner, arrays, round_, known)
+            state = combiner.advance(state, total, round_)
+            rng = np.random.default_rng([seed, round_])
+            arrays, state = write_points(strategy, combiner, state, known, rng)
+            read_points(strategy, combiner, Tensors(arrays), known)
+            sent += wire_bytes(Tensors(arrays)) * len(self.rows)
+            yield combiner, state, sent
+
+
+def wire_bytes(payload: Tensors) -> int:
+    """Return the bytes of a payload's protobuf frames."""
+    return sum(len(m.SerializeToString()) for m in codec_of(Tensors).encode(payload))
+
+
+def linear_of(task: Task) -> str:
+    """Return the name of the one-rate-a-tree combiner."""
+    return "ridge" if task is Task.REGRESSION else "logit_ridge"
+
+
+def strategies(task: Task, *, validation: float = 0.0) -> dict[str, FedXGBllr]:
+    """Return the combiners of the table, as a user would set them."""
+    return {
+        "cnn": FedXGBllr(trees=TREES, validation=validation),
+        linear_of(task): FedXGBllr(trees=TREES, combiner=linear_of(task), validation=validation),
+        "leaves": FedXGBllr(trees=TREES, combiner="leaves", rounds=16, validation=validation),
+    }
+
+
+Key = tuple[str, int, int]
+
+
+def paths(played: Played) -> Iterator[tuple[Key, Combiner, NDArray[Any]]]:
+    """Yield what there is to choose from: every combiner, round and penalty, with its point."""
+    mean = played.combiner(FedXGBllr(combiner="mean"))
+    yield ("mean", 0, 0), mean, mean.initial().solution
+    for name, strategy in strategies(played.study.task, validation=HELD).items():
+        for number, (combiner, state, _) in enumerate(played.rounds(strategy)):
+            for place, point in enumerate(state.candidates if number else ()):
+                yield (name, number, place), combiner, point
+
+
+def accuracy(study: Study) -> Iterator[tuple[str, float]]:
+    """Yield (who, score) of baselines and combiners.
+
+    A plain name is the last round at default parameters. ``-selected``: a fifth of each silo's
+    rows is held out of trees and training and chooses round and penalty; ``-chosen``: the same
+    choice, made on those rows, for the federation on all rows. ``best-`` chooses the combiner too.
+    """
+    n_silos, pooled = len(study.silos), _together(study.silos)
+    yield "xgboost-pooled", study.score(margins_of(grow(study, pooled, TREES, 99), study.test))
+    alone = [grow(study, part, TREES, number) for number, part in enumerate(study.silos)]
+    own = [study.score(margins_of(booster, study.test)) for booster in alone]
+    yield "silo-alone-mean", statistics.mean(own)
+    yield "silo-alone-best", max(own) if study.task is Task.BINARY else min(own)
+    played = Played.of(study, [booster[: TREES // n_silos] for booster in alone], study.silos)
+    scores = {
+        key: study.score(combiner.margins(point, played.test)[:, 0])
+        for key, combiner, point in paths(played)
+    }
+    yield "mean", scores["mean", 0, 0]
+    for name, strategy in strategies(study.task).items():
+        if name == "cnn":
+            yield name, scores["cnn", strategy.n_rounds, 0]
+            continue
+        for combiner, state, _ in played.rounds(strategy):
+            last = combiner, state
+        yield name, study.score(last[0].margins(last[1].solution, played.test)[:, 0])
+    for name, (key, score) in selected(study).items():
+        yield f"{name}-selected", score
+        yield f"{name}-chosen", scores[key]
+
+
+def selected(study: Study) -> dict[str, tuple[Key, float]]:
+    """Return, for each combiner and for the best, what validation rows choose, and its score."""
+    n_silos = len(study.silos)
+    kept, held = [], []
+    for number, part in enumerate(study.silos):
+        order = np.random.default_rng([study.job.seed, number]).permutation(part.n_samples)
+        n_held = round(HELD * part.n_samples)
+        held.append(part.take(order[:n_held]))
+        kept.append(part.take(order[n_held:]))
+    boosters = [grow(study, part, TREES // n_silos, n) for n, part in enumerate(kept)]
+    played = Played.of(study, boosters, kept)
+    every = [tree for part in played.trees for tree in part]
+    valid = _together(held)
+    leaves = LeafOrdinals.of(every, valid.X)
+    judge = replace(study, test=valid)
+    least: dict[str, tuple[float, Key, float]] = {}
+    for key, combiner, point in paths(played):
+        loss = _loss(judge, combiner.margins(point, leaves)[:, 0])
+        if key[0] not in least or loss < least[key[0]][0]:
+            score = study.score(combiner.margins(point, played.test)[:, 0])
+            least[key[0]] = loss, key, score
+    found = {name: (key, score) for name, (_, key, score) in least.items()}
+    _, key, score = min(least.values())
+    return {**found, "best": (key, score)}
+
+
+def _loss(study: Study, margins: Floats) -> float:
+    """Return the mean logloss or squared error on a study's test rows."""
+    if study.task is Task.BINARY:
+        y = study.test.labels
+        return float(np.mean(np.logaddexp(0, margins) - y * margins))
+    return study.score(margins)
+
+
+def _together(parts: Sequence[Dataset]) -> Dataset:
+    return replace(
+        parts[0],
+        X=np.concatenate([part.X for part in parts]),
+        y=np.concatenate([part.labels for part in parts]),
+    )
+
+
+def times(study: Study) -> Iterator[Row]:
+    """Yield CPU seconds a silo of the paper's schedule and of the fast profile, and scores."""
+    n_silos = len(study.silos)
+    boosters = [grow(study, part, TREES // n_silos, n) for n, part in enumerate(study.silos)]
+    played = Played.of(study, boosters, study.silos)
+    profiles = {
+        "paper-schedule": FedXGBllr(epochs=100),
+        "fast-profile": FedXGBllr(),
+        "leaves": FedXGBllr(combiner="leaves", rounds=16),
+        linear_of(study.task): FedXGBllr(combiner=linear_of(study.task)),
+    }
+    for name, strategy in profiles.items():
+        seconds: list[float] = []
+        for combiner, state, _ in played.rounds(strategy, seconds=seconds):
+            last = combiner, state
+        score = study.score(last[0].margins(last[1].solution, played.test)[:, 0])
+        metric = f"{study.name}_{n_silos}_silos_{name}"
+        yield _row(f"{metric}_cpu_a_silo", "hedgerow", sum(seconds) / n_silos, "s")
+        yield _row(f"{metric}_score", "hedgerow", score, _unit(study))
+    yield from step_times()
+
+
+def step_times(n_rows: int = 6400) -> Iterator[Row]:
+    """Yield CPU microseconds of a step of 64 rows, ours and with torch's own modules."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    offsets = np.arange(TREES + 1) * 60
+    from boosting.leaf_values import LeafTable
+
+    table = LeafTable(
+        rng.normal(0, 0.05, 60 * TREES).astype(np.float32), offsets, np.zeros(TREES, np.int64)
+    )
+    leaves = LeafOrdinals(table, rng.integers(0, 60, (n_rows, TREES)).astype(np.uint8))
+    y = (rng.random(n_rows) < 0.5).astype(float)
+    head = Head(HeadKind.CNN, 2, TREES // 2)
+    weights = head.initial(rng)
+    fit_head(head, weights, leaves, y, Task.BINARY, Schedule(1, 64), rng)
+    started = time.process_time()
+    fit_head(head, weights, leaves, y, Task.BINARY, Schedule(5, 64), rng)
+    ours = (time.process_time() - started) / (5 * n_rows / 64)
+    torch.set_num_threads(1)
+    network = torch.nn.Sequential(
+        torch.nn.Conv1d(1, 64, TREES // 2, stride=TREES // 2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 1),
+    )
+    adam = torch.optim.Adam(network.parameters(), betas=(0.5, 0.999))
+    X = torch.from_numpy(leaves.outputs(np.arange(n_rows)))
+    labels = torch.from_numpy(y.astype(np.float32))
+    measure = torch.nn.BCEWithLogitsLoss()
+    started = time.process_time()
+    for batch in torch.randperm(n_rows).split(64):
+        adam.zero_grad()
+        measure(network(X[batch, None, :])[:, 0], labels[batch]).backward()
+        adam.step()
+    plain = (time.process_time() - started) / (n_rows / 64)
+    yield _row("step_of_64_rows", "hedgerow", 1e6 * ours, "µs")
+    yield _row("step_of_64_rows", "torch-modules", 1e6 * plain, "µs")
+
+
+SHRUNK: dict[str, dict[str, Any]] = {
+    "lossless": {},
+    "leaf_bits=16": {"leaf_bits": 16},
+    "shared_cuts=64": {"shared_cuts": 64},
+    "weight_bits=8": {"weight_bits": 8},
+    "weight_bits=4": {"weight_bits": 4},
+    "weight_bits=8 leaf_bits=16": {"weight_bits": 8, "leaf_bits": 16},
+}
+
+
+def traffic(study: Study) -> Iterator[Row]:
+    """Yield bytes of network, trees and all, of all silos together, exact and shrunk."""
+    n_silos = len(study.silos)
+    for name, options in SHRUNK.items():
+        strategy = FedXGBllr(trees=TREES, **options)
+        sent, score = federation_bytes(study, strategy)
+        for kind, value in {**sent, "total": sum(sent.values())}.items():
+            metric = f"{study.name}_{n_silos}_silos_bytes_{kind} {name}"
+            yield _row(metric, "hedgerow", value, "B")
+        yield _row(f"{study.name}_{n_silos}_silos_score {name}", "hedgerow", score, _unit(study))
+    plain = [grow(study, part, TREES // n_silos, n) for n, part in enumerate(study.silos)]
+    ubjson = sum(len(booster.save_raw("ubj")) for booster in plain)
+    yield _row(f"{study.name}_{n_silos}_silos_bytes_trees UBJSON", "formula", n_silos * ubjson, "B")
+    network = 4 * Head(HeadKind.CNN, n_silos, TREES // n_silos).n_parameters
+    yield _row(
+        f"{study.name}_{n_silos}_silos_bytes_network 2KR·SZ", "formula", 20 * n_silos * network, "B"
+    )
+
+
+def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int], float]:
+    """Return payload bytes by kind, of all silos up and down, and the score they buy."""
+    from boosting.cuts import merge_summaries, summarise
+    from boosting.tree_uploads import cut_columns, uncut, with_fences
+
+    n_silos, schema = len(study.silos), study.silos[0].schema
+    job = replace(study.job, strategy=strategy)
+    agreed = Agreed.start(strategy, job, schema, n_silos)
+    sent = {"network": 0, "trees": 0}
+    if strategy.shared_cuts:
+        numeric = [j for j, f in enumerate(schema.features) if not f.is_categorical]
+        points = {
+            j: [summarise(p.X[:, j], 4 * strategy.shared_cuts) for p in study.silos]
+            for j in numeric
+        }
+        inner = [np.empty(0, np.float32)] * schema.n_features
+        for j, given in points.items():
+            inner[j] = merge_summaries(given, strategy.shared_cuts)
+            sent["trees"] += sum(12 * len(p.values) + 8 for p in given)
+        agreed = replace(agreed, cuts=with_fences(inner))
+        sent["trees"] += n_silos * wire_bytes(Tensors(agreed.told()))
+    trees = []
+    for number, part in enumerate(study.silos):
+        X = part.X if agreed.cuts is None else cut_columns(part.X, agreed.cuts, schema)
+        grown = trees_of(grow(study, replace(part, X=X), TREES // n_silos, number))
+        if agreed.cuts is not None:
+            grown = uncut(grown, agreed.cuts, schema)
+        upload = {"rows": scalar(float(part.n_samples)), **encode_trees(grown, agreed.form)}
+        sent["trees"] += n_silos * wire_bytes(Tensors(upload))  # one up, K - 1 down
+        trees.append(agreed.decode(Tensors(upload)))
+    every = [tree for part in trees for tree in part]
+    rows = [
+        Rows(LeafOrdinals.of(every, part.X), part.labels - study.center) for part in study.silos
+    ]
+    played = Played(study, trees, rows, LeafOrdinals.of(every, study.test.X))
+    for combiner, state, size in played.rounds(strategy):
+        sent["network"] += size
+        last = combiner, state
+    score = study.score(last[0].margins(last[1].solution, played.test)[:, 0])
+    if isinstance(last[0], HeadCombiner):
+        sent["rates"] = n_silos * wire_bytes(Tensors({"sum": np.zeros(TREES + 1, np.float32)}))
+    return sent, score
+
+
+def _unit(study: Study) -> str:
+    return "%" if study.task is Task.BINARY else "MSE"
+
+
+def _row(metric: str, who: str, value: float, unit: str) -> Row:
+    return {"metric": metric, "who": who, "value": float(value), "unit": unit}
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Return mean and half width of the 95 % interval of paired differences (Student's t)."""
+    from scipy import stats
+
+    mean = statistics.mean(differences)
+    if len(differences) < 2:
+        return mean, float("nan")
+    spread = statistics.stdev(differences) / len(differences) ** 0.5
+    return mean, float(stats.t.ppf(0.975, len(differences) - 1) * spread)
+
+
+def summary(found: dict[tuple[str, int, str], list[float]]) -> Iterator[Row]:
+    """Yield mean and spread over seeds, and paired differences from pooled and from the mean."""
+    for (name, n_silos, who), values in found.items():
+        metric = f"{name}_{n_silos}_silos"
+        unit = "MSE" if name in REGRESSIONS else "%"
+        yield _row(metric, who, statistics.mean(values), unit)
+        if len(values) > 1:
+            yield _row(f"{metric}_sd", who, statistics.stdev(values), unit)
+        for other in ("xgboost-pooled", "mean"):
+            base = found[name, n_silos, other]
+            if who != other and len(base) == len(values):
+                gaps = [a - b for a, b in zip(values, base, strict=True)]
+                difference, half = interval(gaps)
+                yield _row(f"{metric}_minus_{other}", who, difference, unit)
+                yield _row(f"{metric}_minus_{other}_half_width", who, half, unit)
+
+
+def merged(files: Sequence[Path]) -> dict[tuple[str, int, str], list[float]]:
+    """Return the scores of earlier runs by set, silos and who, in the order of seeds."""
+    by_seed: dict[int, list[tuple[tuple[str, int, str], float]]] = {}
+    for file in files:
+        for row in json.loads(file.read_text()):
+            match = re.fullmatch(r"(.+)_(\d+)_silos_seed_(\d+)", row["metric"])
+            if match:
+                key = match[1], int(match[2]), row["who"]
+                by_seed.setdefault(int(match[3]), []).append((key, row["value"]))
+    found: dict[tuple[str, int, str], list[float]] = {}
+    for seed in sorted(by_seed):
+        for key, value in by_seed[seed]:
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def main() -> None:
+    """Print rows; write them to a file where one is named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--what", default="accuracy,time,bytes")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--silos", default="2,5,10")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="Adult or the first set, one seed")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--merge", type=Path, nargs="*", help="only sum up files of earlier runs")
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    names = given.sets.split(",") if given.data else ["adult"]
+    silos = [int(k) for k in given.silos.split(",")]
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    if given.quick:
+        names, silos, seeds = names[:1], silos[:1], range(1)
+    rows: list[Row] = []
+
+    def tell(row: Row) -> None:
+        rows.append(row)
+        print(f"{row['metric']:60} {row['who']:20} {row['value']:14.4f} {row['unit']}", flush=True)
+        if given.json:
+            given.json.write_text(json.dumps(rows, indent=1))
+
+    if given.merge:
+        for row in summary(merged(given.merge)):
+            tell(row)
+        return
+    tables = {name: load_set(name, given.data) for name in names}
+    what = given.what.split(",")
+    if "time" in what:
+        for row in times(studies(names[0], tables[names[0]], 2, 0)):
+            tell(row)
+    if "bytes" in what:
+        for name in names:
+            for row in traffic(studies(name, tables[name], silos[-1], 0)):
+                tell(row)
+    if "accuracy" in what:
+        found: dict[tuple[str, int, str], list[float]] = {}
+        for seed in seeds:
+            for name in names:
+                for n_silos in silos:
+                    study = studies(name, tables[name], n_silos, seed)
+                    for who, score in accuracy(study):
+                        found.setdefault((name, n_silos, who), []).append(score)
+                        tell(_row(f"{name}_{n_silos}_silos_seed_{seed}", who, score, _unit(study)))
+        for row in summary(found):
+            tell(row)
+
+
+if __name__ == "__main__":
+    main()
