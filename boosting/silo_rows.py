@@ -6,6 +6,7 @@ loading, slicing or evaluating that model; see ALGORITHMS §2.2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boosting.ensemble import Ensemble, Tree, trees_of
+from boosting.ports import DataError
 
 if TYPE_CHECKING:
     import xgboost
@@ -114,11 +116,19 @@ class ScoredRows:
 
         assert self._matrix is not None, "a silo without rows does not train"
         self._matrix.set_base_margin(self.margins)
-        booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
-        for step in range(n_steps):
-            check()
-            booster.update(self._matrix, step)
+        try:
+            booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
+            for step in range(n_steps):
+                check()
+                booster.update(self._matrix, step)
+        except xgboost.core.XGBoostError as error:
+            raise DataError(f"XGBoost cannot train here: {first_line(error)}") from error
         return trees_of(booster)
+
+
+def first_line(error: Exception) -> str:
+    """Return what XGBoost says of an error, without time, source line and stack."""
+    return re.sub(r"^\[[0-9:]+\] \S+ ", "", str(error).partition("\n")[0])
 
 
 def roster_index(silo: Silo, roster: tuple[Silo, ...]) -> int:

@@ -207,7 +207,8 @@ class TreeLog:
         last = self.version if n_rounds is None else n_rounds
         for round in range(last):
             blocks = self._blocks[self._starts[round] : self._starts[round + 1]]
-            start = extended(start, blocks)
+            trees = [t.scaled(block.factor) for block in blocks for t in unpack(block.data)]
+            start = start.extend(trees, n_steps=sum(block.steps for block in blocks))
         return start
 
     def encode(self, about: dict[str, object]) -> bytes:
@@ -231,19 +232,3 @@ class TreeLog:
         assert block.round == self.version, "blocks come in the order of their rounds"
         self._blocks.append(block)
         self.digest = extend_digest(self.digest, block)
-
-
-def extended(ensemble: Ensemble, blocks: Sequence[TreeBlock], *, stats: bool = True) -> Ensemble:
-    """Return the ensemble with the trees of one round's blocks.
-
-    Parameters
-    ----------
-    blocks : sequence of TreeBlock
-        With their data; validated before.
-    stats : bool
-        Whether gains, covers and weights are wanted.
-    """
-    trees = [
-        tree.scaled(block.factor) for block in blocks for tree in unpack(block.data, stats=stats)
-    ]
-    return ensemble.extend(trees, n_steps=sum(block.steps for block in blocks))

@@ -14,9 +14,10 @@ import xgboost as xgb
 from benchmarks.bagging import in_process
 from boosting import metrics
 from boosting.dataset import Dataset
-from boosting.ensemble import load
+from boosting.ensemble import blank, load
 from boosting.job import Booster, JobParameters
-from boosting.ports import Artefact, Link, Place, PlacePassed, Silo, SiloStart
+from boosting.ports import Artefact, DataError, Link, Place, PlacePassed, Silo, SiloStart
+from boosting.silo_rows import ScoredRows
 from boosting.strategies.bagging import SYNC, TREES, Bagging
 from boosting.tree_exchanges import CatchUp, TreeLog, TreeOffer
 from boosting.tree_packing import pack, unpack
@@ -26,6 +27,7 @@ from tests.boosting.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 
 BINARY, REGRESSION, POISSON, CLASSES = KINDS[:4]
+START = (BINARY.objective, Booster(), BINARY.base_score)
 
 
 def silos(kind: Kind, *sizes: int) -> dict[str, Dataset]:
@@ -378,12 +380,11 @@ def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
 
 def test_a_model_that_differs_is_noticed() -> None:
     from boosting.ports import FederationError
-    from boosting.tree_exchanges import Standing
 
     class Deceived(Flaky):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
-            if isinstance(reply, Standing) and at.round == 1 and step is TREES:
+            if step is TREES and at.round == 1:
                 return replace(reply, digest=bytes(32))
             return reply
 
@@ -443,3 +444,26 @@ def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:
     n = sum(rows.n_samples for rows in data.values())
     assert outcome.rounds[-1].metrics["train"]["rmse"] == pytest.approx((squares / n) ** 0.5)
     assert matrix(data["silo-0"]).num_row() == 200
+
+
+@pytest.mark.parametrize(
+    ("booster", "says"),
+    [
+        (Booster(tree_method="exact"), "exact takes no categorical"),
+        (Booster(monotone_constraints=(1, 0)), "expected 4, came 2"),
+        (Booster(grow_policy="sideways"), "'depthwise', 'lossguide'"),
+        (Booster(subsample=1.5), "subsample"),
+    ],
+)
+def test_a_booster_that_does_not_suit_the_tables_ends_the_job(booster: Booster, says: str) -> None:
+    outcome = run_in_memory(job(BINARY, Bagging(), booster=booster), silos(BINARY, 50, 50))
+    assert says in str(outcome.error)
+
+
+def test_what_xgboost_refuses_is_told_without_a_stack() -> None:
+    data = silos(BINARY, 50, 50)
+    rows = ScoredRows(data["silo-0"], blank(data["silo-0"].schema, *START), 1)
+    with pytest.raises(DataError) as caught:
+        rows.train({"objective": BINARY.objective, "max_depth": -3}, 1)
+    assert "max_depth" in str(caught.value)
+    assert "\n" not in str(caught.value)
