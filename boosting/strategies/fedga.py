@@ -260,7 +260,7 @@ class FedGA:
     validation_share: float = 0.3
     noise_limit: float = 0.15
     complexity_limit: float = 0.05
-    distinct_limit: float = 0.5
+    distinct_limit: float = 0.9
     participation: float = 1.0
     patience: int = 15
     min_leaf: int = 1
