@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -281,13 +282,37 @@ def test_the_job_ends_when_too_few_silos_remain() -> None:
 
 
 def test_a_late_silo_catches_up_and_takes_part() -> None:
-    data = silos(BINARY, 1500, 1500, 100)
-    patient = job(BINARY, Bagging(rounds=60), min_silos=2)
-    outcome = run(patient, data, late={"silo-2": 0.3})
+    third_round, synchronised = threading.Event(), threading.Event()
+
+    class Paced(Flaky):
+        """Silo 2 comes in round 3 or later; round 5 waits for it."""
+
+        def __init__(self, link: Link, silo: str) -> None:
+            super().__init__(link)
+            self.silo = silo
+
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            if self.silo == "silo-2" and step is SYNC:
+                third_round.wait(30)
+            if self.silo == "silo-0" and at.round == 3:
+                third_round.set()
+            if self.silo == "silo-0" and at.round == 5:
+                synchronised.wait(30)
+            reply = self.link.exchange(step, at, offer)
+            if self.silo == "silo-2" and step is SYNC:
+                synchronised.set()
+            return reply
+
+    @dataclass(frozen=True, slots=True)
+    class Late(Bagging):
+        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+            return Bagging.participate(self, Paced(link, start.silo), vault, start)
+
+    data = silos(BINARY, 100, 100, 100)
+    outcome = run(job(BINARY, Late(rounds=12), min_silos=2), data, late={"silo-2": 0.0})
     rounds = [r for r, silo, _ in blocks(outcome) if silo == "silo-2"]
-    assert rounds, "it came too late for the job"
-    assert rounds[0] > 0
-    assert rounds == list(range(rounds[0], 60))
+    assert 3 < rounds[0] <= 7
+    assert rounds == list(range(rounds[0], 12))
     assert not outcome.errors
 
 
