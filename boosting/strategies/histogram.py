@@ -112,7 +112,7 @@ class Histogram:
         64 or 48: ring of lossless sums. Coarse sums use 32 where their bound allows.
     validation : float
         Share of each silo's rows held out to score rounds on.
-    patience : int
+    early_stopping_rounds : int
         Rounds without a better score on validation rows that end the job; 0 is never.
 
     References
@@ -143,7 +143,7 @@ class Histogram:
     coarse_bits: int = 0
     ring_bits: int = 64
     validation: float = 0.0
-    patience: int = 0
+    early_stopping_rounds: int = 0
 
     @property
     def sampler(self) -> Sampler:
@@ -180,7 +180,7 @@ class Histogram:
         _expect("rounds", self.rounds, 1, 100_000)
         _expect("binning_error", self.binning_error, 0.0, 0.1)
         _expect("validation", self.validation, 0.0, 0.5)
-        _expect("patience", self.patience, 0, 100_000)
+        _expect("early_stopping_rounds", self.early_stopping_rounds, 0, 100_000)
         _choose("binning", self.binning, ("summary", "recursive", "given"))
         _choose("bins_policy", self.bins_policy, ("fixed", "pax_printed", "proportional"))
         _choose("growth", self.growth, ("", "depthwise", "lossguide"))
@@ -202,8 +202,8 @@ class Histogram:
             raise InvalidJob("monotone_constraints: not for trees with several outputs")
         if self.binning == "given" and not self.cut_points:
             raise InvalidJob("[histogram] cut_points: expected for binning = 'given', none came")
-        if self.patience and not self.validation:
-            raise InvalidJob("[histogram] patience: expected validation > 0")
+        if self.early_stopping_rounds and not self.validation:
+            raise InvalidJob("[histogram] early_stopping_rounds: expected validation > 0")
         self._validate_blind(job, parameters, objective.start_rule)
         metrics.check(job.metrics, job.task)
 

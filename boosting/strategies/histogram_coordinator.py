@@ -464,7 +464,8 @@ class _CoordinatorHalf:
             return {}
         self.closed_round = r
         self.final = r + 1 >= self.strategy.rounds or (
-            self.strategy.patience > 0 and r - self.best_round >= self.strategy.patience
+            self.strategy.early_stopping_rounds > 0
+            and r - self.best_round >= self.strategy.early_stopping_rounds
         )
         self.setup_next = not self.final and bool(self.sums.joining or r + 1 in self.wanted)
         return {

@@ -301,7 +301,7 @@ def test_a_blind_coordinator_gets_uniform_noise() -> None:
 
 def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     booster = Booster(max_depth=6, max_bin=16, eta=1.0, min_child_weight=0.0)
-    strategy = Histogram(rounds=40, validation=0.3, patience=3)
+    strategy = Histogram(rounds=40, validation=0.3, early_stopping_rounds=3)
     job = job_of(strategy, Task.BINARY, booster, metrics=("logloss",))
     outcome = run(job, silos_of(DATA, (500, 400, 300, 300)))
     assert outcome.error is None
@@ -351,7 +351,7 @@ def test_given_cut_points_are_used_as_they_are() -> None:
     [
         ({"sampling": "best"}, {}, "sampling"),
         ({"ring_bits": 16}, {}, "ring_bits"),
-        ({"patience": 3}, {}, "patience"),
+        ({"early_stopping_rounds": 3}, {}, "early_stopping_rounds"),
         ({"binning": "given"}, {}, "cut_points"),
         ({"blind_coordinator": True}, {}, "binning"),
         ({"blind_coordinator": True, "secure": False}, {}, "blind_coordinator"),
@@ -384,3 +384,26 @@ def test_the_forecast_is_the_formula_of_full_trees() -> None:
     smaller = replace(job, strategy=Histogram(rounds=1, ring_bits=48))
     up_48 = smaller.strategy.forecast(smaller, schema, rows).steps["ExchangeHistograms"][1]
     assert up_48 / up == pytest.approx(0.75, rel=0.01)
+
+
+def test_every_payload_fits_its_frames_and_changes_nothing() -> None:
+    sizes = (500, 400, 300, 300)
+    for fields in (
+        {"coarse_bits": 5},
+        {"secure": False, "validation": 0.2},
+        {"binning": "recursive", "binning_error": 1e-2},
+        {"dropout_recovery": False},
+    ):
+        job = plain_job(rounds=2, **fields)
+        plain, wired = (run(job, silos_of(DATA, sizes), through_wire=w) for w in (False, True))
+        assert not wired.errors
+        assert same(model_of(plain), model_of(wired))
+
+
+def test_parameters_and_their_message_have_the_same_fields() -> None:
+    from dataclasses import fields
+
+    from hedgerow.federation.v1 import strategy_pb2
+
+    message = {f.name for f in strategy_pb2.Histogram.DESCRIPTOR.fields}
+    assert message == {field.name for field in fields(Histogram)}

@@ -352,6 +352,19 @@ class Histogram(_message.Message):
     DROPOUT_RECOVERY_FIELD_NUMBER: _builtins.int
     BLIND_COORDINATOR_FIELD_NUMBER: _builtins.int
     GROWTH_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    CUT_POINTS_FIELD_NUMBER: _builtins.int
+    BINNING_ERROR_FIELD_NUMBER: _builtins.int
+    BINS_POLICY_FIELD_NUMBER: _builtins.int
+    MULTI_OUTPUT_FIELD_NUMBER: _builtins.int
+    REWEIGHT_FIELD_NUMBER: _builtins.int
+    MVS_LAMBDA_FIELD_NUMBER: _builtins.int
+    TOP_RATE_FIELD_NUMBER: _builtins.int
+    OTHER_RATE_FIELD_NUMBER: _builtins.int
+    COARSE_BITS_FIELD_NUMBER: _builtins.int
+    RING_BITS_FIELD_NUMBER: _builtins.int
+    VALIDATION_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_ROUNDS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -367,7 +380,35 @@ class Histogram(_message.Message):
     blind_coordinator: _builtins.bool
     """Whether sums stay hidden from the coordinator."""
     growth: _builtins.str
-    """depthwise or lossguide."""
+    """depthwise or lossguide; grow_policy of the booster when empty."""
+    threshold: _builtins.int
+    """Silos that must agree to an unmasking; two thirds and one when not set."""
+    binning_error: _builtins.float
+    """Rank error of recursive cuts, relative to the rows."""
+    bins_policy: _builtins.str
+    """Size of a silo's summary: fixed, pax_printed or proportional."""
+    multi_output: _builtins.bool
+    """One tree with vector leaves for all classes."""
+    reweight: _builtins.bool
+    """Whether uniform sampling weights kept rows up."""
+    mvs_lambda: _builtins.float
+    """Weight of the hessian in scores of mvs."""
+    top_rate: _builtins.float
+    """GOSS: share of rows kept for their gradient."""
+    other_rate: _builtins.float
+    """GOSS: share of rows drawn from the rest."""
+    coarse_bits: _builtins.int
+    """Bits of the gradients that splits are searched on; 0 for lossless sums."""
+    ring_bits: _builtins.int
+    """Ring of lossless sums: 64 or 48 bits."""
+    validation: _builtins.float
+    """Share of each silo's rows that rounds are scored on."""
+    early_stopping_rounds: _builtins.int
+    """Rounds without a better validation score before training ends; 0 for never."""
+    @_builtins.property
+    def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
+
     def __init__(
         self,
         *,
@@ -379,19 +420,50 @@ class Histogram(_message.Message):
         dropout_recovery: _builtins.bool | None = ...,
         blind_coordinator: _builtins.bool | None = ...,
         growth: _builtins.str | None = ...,
+        threshold: _builtins.int | None = ...,
+        cut_points: _abc.Iterable[_builtins.str] | None = ...,
+        binning_error: _builtins.float | None = ...,
+        bins_policy: _builtins.str | None = ...,
+        multi_output: _builtins.bool | None = ...,
+        reweight: _builtins.bool | None = ...,
+        mvs_lambda: _builtins.float | None = ...,
+        top_rate: _builtins.float | None = ...,
+        other_rate: _builtins.float | None = ...,
+        coarse_bits: _builtins.int | None = ...,
+        ring_bits: _builtins.int | None = ...,
+        validation: _builtins.float | None = ...,
+        early_stopping_rounds: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_blind_coordinator", b"_blind_coordinator", "_dropout_recovery", b"_dropout_recovery", "_growth", b"_growth", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_secure", b"_secure", "binning", b"binning", "blind_coordinator", b"blind_coordinator", "dropout_recovery", b"dropout_recovery", "growth", b"growth", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "secure", b"secure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_secure", b"_secure", "_threshold", b"_threshold", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "secure", b"secure", "threshold", b"threshold", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_blind_coordinator", b"_blind_coordinator", "_dropout_recovery", b"_dropout_recovery", "_growth", b"_growth", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_secure", b"_secure", "binning", b"binning", "blind_coordinator", b"blind_coordinator", "dropout_recovery", b"dropout_recovery", "growth", b"growth", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "secure", b"secure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_secure", b"_secure", "_threshold", b"_threshold", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "secure", b"secure", "threshold", b"threshold", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
+    _WhichOneofReturnType__binning_error: _TypeAlias = _typing.Literal["binning_error"]  # noqa: Y015
+    _WhichOneofArgType__binning_error: _TypeAlias = _typing.Literal["_binning_error", b"_binning_error"]  # noqa: Y015
+    _WhichOneofReturnType__bins_policy: _TypeAlias = _typing.Literal["bins_policy"]  # noqa: Y015
+    _WhichOneofArgType__bins_policy: _TypeAlias = _typing.Literal["_bins_policy", b"_bins_policy"]  # noqa: Y015
     _WhichOneofReturnType__blind_coordinator: _TypeAlias = _typing.Literal["blind_coordinator"]  # noqa: Y015
     _WhichOneofArgType__blind_coordinator: _TypeAlias = _typing.Literal["_blind_coordinator", b"_blind_coordinator"]  # noqa: Y015
+    _WhichOneofReturnType__coarse_bits: _TypeAlias = _typing.Literal["coarse_bits"]  # noqa: Y015
+    _WhichOneofArgType__coarse_bits: _TypeAlias = _typing.Literal["_coarse_bits", b"_coarse_bits"]  # noqa: Y015
     _WhichOneofReturnType__dropout_recovery: _TypeAlias = _typing.Literal["dropout_recovery"]  # noqa: Y015
     _WhichOneofArgType__dropout_recovery: _TypeAlias = _typing.Literal["_dropout_recovery", b"_dropout_recovery"]  # noqa: Y015
+    _WhichOneofReturnType__early_stopping_rounds: _TypeAlias = _typing.Literal["early_stopping_rounds"]  # noqa: Y015
+    _WhichOneofArgType__early_stopping_rounds: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds"]  # noqa: Y015
     _WhichOneofReturnType__growth: _TypeAlias = _typing.Literal["growth"]  # noqa: Y015
     _WhichOneofArgType__growth: _TypeAlias = _typing.Literal["_growth", b"_growth"]  # noqa: Y015
+    _WhichOneofReturnType__multi_output: _TypeAlias = _typing.Literal["multi_output"]  # noqa: Y015
+    _WhichOneofArgType__multi_output: _TypeAlias = _typing.Literal["_multi_output", b"_multi_output"]  # noqa: Y015
+    _WhichOneofReturnType__mvs_lambda: _TypeAlias = _typing.Literal["mvs_lambda"]  # noqa: Y015
+    _WhichOneofArgType__mvs_lambda: _TypeAlias = _typing.Literal["_mvs_lambda", b"_mvs_lambda"]  # noqa: Y015
+    _WhichOneofReturnType__other_rate: _TypeAlias = _typing.Literal["other_rate"]  # noqa: Y015
+    _WhichOneofArgType__other_rate: _TypeAlias = _typing.Literal["_other_rate", b"_other_rate"]  # noqa: Y015
+    _WhichOneofReturnType__reweight: _TypeAlias = _typing.Literal["reweight"]  # noqa: Y015
+    _WhichOneofArgType__reweight: _TypeAlias = _typing.Literal["_reweight", b"_reweight"]  # noqa: Y015
+    _WhichOneofReturnType__ring_bits: _TypeAlias = _typing.Literal["ring_bits"]  # noqa: Y015
+    _WhichOneofArgType__ring_bits: _TypeAlias = _typing.Literal["_ring_bits", b"_ring_bits"]  # noqa: Y015
     _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
     _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
     _WhichOneofReturnType__sampling: _TypeAlias = _typing.Literal["sampling"]  # noqa: Y015
@@ -400,14 +472,38 @@ class Histogram(_message.Message):
     _WhichOneofArgType__sampling_rate: _TypeAlias = _typing.Literal["_sampling_rate", b"_sampling_rate"]  # noqa: Y015
     _WhichOneofReturnType__secure: _TypeAlias = _typing.Literal["secure"]  # noqa: Y015
     _WhichOneofArgType__secure: _TypeAlias = _typing.Literal["_secure", b"_secure"]  # noqa: Y015
+    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
+    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__top_rate: _TypeAlias = _typing.Literal["top_rate"]  # noqa: Y015
+    _WhichOneofArgType__top_rate: _TypeAlias = _typing.Literal["_top_rate", b"_top_rate"]  # noqa: Y015
+    _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
+    _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__binning) -> _WhichOneofReturnType__binning | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__binning_error) -> _WhichOneofReturnType__binning_error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bins_policy) -> _WhichOneofReturnType__bins_policy | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__blind_coordinator) -> _WhichOneofReturnType__blind_coordinator | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__coarse_bits) -> _WhichOneofReturnType__coarse_bits | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dropout_recovery) -> _WhichOneofReturnType__dropout_recovery | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__early_stopping_rounds) -> _WhichOneofReturnType__early_stopping_rounds | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth) -> _WhichOneofReturnType__growth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__multi_output) -> _WhichOneofReturnType__multi_output | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mvs_lambda) -> _WhichOneofReturnType__mvs_lambda | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__other_rate) -> _WhichOneofReturnType__other_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reweight) -> _WhichOneofReturnType__reweight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ring_bits) -> _WhichOneofReturnType__ring_bits | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
     @_typing.overload
@@ -416,6 +512,12 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling_rate) -> _WhichOneofReturnType__sampling_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__secure) -> _WhichOneofReturnType__secure | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_rate) -> _WhichOneofReturnType__top_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
 
 Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
 
@@ -699,6 +801,21 @@ class SecureBoost(_message.Message):
     COMPLETE_SECURE_FIELD_NUMBER: _builtins.int
     MULTI_OUTPUT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    SAMPLING_RATE_FIELD_NUMBER: _builtins.int
+    TOP_RATE_FIELD_NUMBER: _builtins.int
+    OTHER_RATE_FIELD_NUMBER: _builtins.int
+    ALIGNMENT_FIELD_NUMBER: _builtins.int
+    FRACTION_BITS_FIELD_NUMBER: _builtins.int
+    MIN_LEAF_FIELD_NUMBER: _builtins.int
+    MAX_PURITY_FIELD_NUMBER: _builtins.int
+    ROUNDS_PER_PARTY_FIELD_NUMBER: _builtins.int
+    HOST_DEPTH_FIELD_NUMBER: _builtins.int
+    GUEST_DEPTH_FIELD_NUMBER: _builtins.int
+    VALIDATION_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_ROUNDS_FIELD_NUMBER: _builtins.int
+    INFERENCE_FIELD_NUMBER: _builtins.int
+    PREDICT_FROM_FIELD_NUMBER: _builtins.int
+    ALLOW_INSECURE_FIELD_NUMBER: _builtins.int
     active: _builtins.str
     """Silo that holds the labels."""
     rounds: _builtins.int
@@ -710,11 +827,41 @@ class SecureBoost(_message.Message):
     mode: _builtins.str
     """standard, mix or layered."""
     complete_secure: _builtins.int
-    """First trees that use the active party's features only."""
+    """First rounds that use the active party's features only."""
     multi_output: _builtins.bool
     """One tree with vector leaves for all classes."""
     sampling: _builtins.str
-    """none, goss or mvs."""
+    """none, uniform, goss or mvs."""
+    sampling_rate: _builtins.float
+    """Share of rows that uniform and mvs keep."""
+    top_rate: _builtins.float
+    """GOSS: share of rows kept for their gradient."""
+    other_rate: _builtins.float
+    """GOSS: share of rows drawn from the rest."""
+    alignment: _builtins.str
+    """psi or digest."""
+    fraction_bits: _builtins.int
+    """Fraction bits of encrypted gradients; 0 for the scheme's own."""
+    min_leaf: _builtins.int
+    """Least rows on either side of a passive party's split."""
+    max_purity: _builtins.float
+    """Largest estimated share of one label on either side of a passive party's split."""
+    rounds_per_party: _builtins.int
+    """mix: rounds of one party before the next one's turn."""
+    host_depth: _builtins.int
+    """layered: upper levels, of the passive party."""
+    guest_depth: _builtins.int
+    """layered: lower levels, of the active party."""
+    validation: _builtins.float
+    """Share of rows held back for early stopping."""
+    early_stopping_rounds: _builtins.int
+    """Rounds without a better validation score before training ends; 0 for never."""
+    inference: _builtins.str
+    """standard or eini."""
+    predict_from: _builtins.str
+    """Score tables with this model, by its name, instead of training; empty to train."""
+    allow_insecure: _builtins.bool
+    """Allow plain encryption and keys of any size; for tests."""
     def __init__(
         self,
         *,
@@ -726,42 +873,117 @@ class SecureBoost(_message.Message):
         complete_secure: _builtins.int | None = ...,
         multi_output: _builtins.bool | None = ...,
         sampling: _builtins.str | None = ...,
+        sampling_rate: _builtins.float | None = ...,
+        top_rate: _builtins.float | None = ...,
+        other_rate: _builtins.float | None = ...,
+        alignment: _builtins.str | None = ...,
+        fraction_bits: _builtins.int | None = ...,
+        min_leaf: _builtins.int | None = ...,
+        max_purity: _builtins.float | None = ...,
+        rounds_per_party: _builtins.int | None = ...,
+        host_depth: _builtins.int | None = ...,
+        guest_depth: _builtins.int | None = ...,
+        validation: _builtins.float | None = ...,
+        early_stopping_rounds: _builtins.int | None = ...,
+        inference: _builtins.str | None = ...,
+        predict_from: _builtins.str | None = ...,
+        allow_insecure: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_complete_secure", b"_complete_secure", "_encryption", b"_encryption", "_key_bits", b"_key_bits", "_mode", b"_mode", "_multi_output", b"_multi_output", "_rounds", b"_rounds", "_sampling", b"_sampling", "active", b"active", "complete_secure", b"complete_secure", "encryption", b"encryption", "key_bits", b"key_bits", "mode", b"mode", "multi_output", b"multi_output", "rounds", b"rounds", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_complete_secure", b"_complete_secure", "_encryption", b"_encryption", "_key_bits", b"_key_bits", "_mode", b"_mode", "_multi_output", b"_multi_output", "_rounds", b"_rounds", "_sampling", b"_sampling", "active", b"active", "complete_secure", b"complete_secure", "encryption", b"encryption", "key_bits", b"key_bits", "mode", b"mode", "multi_output", b"multi_output", "rounds", b"rounds", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
+    _WhichOneofReturnType__alignment: _TypeAlias = _typing.Literal["alignment"]  # noqa: Y015
+    _WhichOneofArgType__alignment: _TypeAlias = _typing.Literal["_alignment", b"_alignment"]  # noqa: Y015
+    _WhichOneofReturnType__allow_insecure: _TypeAlias = _typing.Literal["allow_insecure"]  # noqa: Y015
+    _WhichOneofArgType__allow_insecure: _TypeAlias = _typing.Literal["_allow_insecure", b"_allow_insecure"]  # noqa: Y015
     _WhichOneofReturnType__complete_secure: _TypeAlias = _typing.Literal["complete_secure"]  # noqa: Y015
     _WhichOneofArgType__complete_secure: _TypeAlias = _typing.Literal["_complete_secure", b"_complete_secure"]  # noqa: Y015
+    _WhichOneofReturnType__early_stopping_rounds: _TypeAlias = _typing.Literal["early_stopping_rounds"]  # noqa: Y015
+    _WhichOneofArgType__early_stopping_rounds: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds"]  # noqa: Y015
     _WhichOneofReturnType__encryption: _TypeAlias = _typing.Literal["encryption"]  # noqa: Y015
     _WhichOneofArgType__encryption: _TypeAlias = _typing.Literal["_encryption", b"_encryption"]  # noqa: Y015
+    _WhichOneofReturnType__fraction_bits: _TypeAlias = _typing.Literal["fraction_bits"]  # noqa: Y015
+    _WhichOneofArgType__fraction_bits: _TypeAlias = _typing.Literal["_fraction_bits", b"_fraction_bits"]  # noqa: Y015
+    _WhichOneofReturnType__guest_depth: _TypeAlias = _typing.Literal["guest_depth"]  # noqa: Y015
+    _WhichOneofArgType__guest_depth: _TypeAlias = _typing.Literal["_guest_depth", b"_guest_depth"]  # noqa: Y015
+    _WhichOneofReturnType__host_depth: _TypeAlias = _typing.Literal["host_depth"]  # noqa: Y015
+    _WhichOneofArgType__host_depth: _TypeAlias = _typing.Literal["_host_depth", b"_host_depth"]  # noqa: Y015
+    _WhichOneofReturnType__inference: _TypeAlias = _typing.Literal["inference"]  # noqa: Y015
+    _WhichOneofArgType__inference: _TypeAlias = _typing.Literal["_inference", b"_inference"]  # noqa: Y015
     _WhichOneofReturnType__key_bits: _TypeAlias = _typing.Literal["key_bits"]  # noqa: Y015
     _WhichOneofArgType__key_bits: _TypeAlias = _typing.Literal["_key_bits", b"_key_bits"]  # noqa: Y015
+    _WhichOneofReturnType__max_purity: _TypeAlias = _typing.Literal["max_purity"]  # noqa: Y015
+    _WhichOneofArgType__max_purity: _TypeAlias = _typing.Literal["_max_purity", b"_max_purity"]  # noqa: Y015
+    _WhichOneofReturnType__min_leaf: _TypeAlias = _typing.Literal["min_leaf"]  # noqa: Y015
+    _WhichOneofArgType__min_leaf: _TypeAlias = _typing.Literal["_min_leaf", b"_min_leaf"]  # noqa: Y015
     _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
     _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__multi_output: _TypeAlias = _typing.Literal["multi_output"]  # noqa: Y015
     _WhichOneofArgType__multi_output: _TypeAlias = _typing.Literal["_multi_output", b"_multi_output"]  # noqa: Y015
+    _WhichOneofReturnType__other_rate: _TypeAlias = _typing.Literal["other_rate"]  # noqa: Y015
+    _WhichOneofArgType__other_rate: _TypeAlias = _typing.Literal["_other_rate", b"_other_rate"]  # noqa: Y015
+    _WhichOneofReturnType__predict_from: _TypeAlias = _typing.Literal["predict_from"]  # noqa: Y015
+    _WhichOneofArgType__predict_from: _TypeAlias = _typing.Literal["_predict_from", b"_predict_from"]  # noqa: Y015
     _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
     _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__rounds_per_party: _TypeAlias = _typing.Literal["rounds_per_party"]  # noqa: Y015
+    _WhichOneofArgType__rounds_per_party: _TypeAlias = _typing.Literal["_rounds_per_party", b"_rounds_per_party"]  # noqa: Y015
     _WhichOneofReturnType__sampling: _TypeAlias = _typing.Literal["sampling"]  # noqa: Y015
     _WhichOneofArgType__sampling: _TypeAlias = _typing.Literal["_sampling", b"_sampling"]  # noqa: Y015
+    _WhichOneofReturnType__sampling_rate: _TypeAlias = _typing.Literal["sampling_rate"]  # noqa: Y015
+    _WhichOneofArgType__sampling_rate: _TypeAlias = _typing.Literal["_sampling_rate", b"_sampling_rate"]  # noqa: Y015
+    _WhichOneofReturnType__top_rate: _TypeAlias = _typing.Literal["top_rate"]  # noqa: Y015
+    _WhichOneofArgType__top_rate: _TypeAlias = _typing.Literal["_top_rate", b"_top_rate"]  # noqa: Y015
+    _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
+    _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active) -> _WhichOneofReturnType__active | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alignment) -> _WhichOneofReturnType__alignment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allow_insecure) -> _WhichOneofReturnType__allow_insecure | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__complete_secure) -> _WhichOneofReturnType__complete_secure | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__early_stopping_rounds) -> _WhichOneofReturnType__early_stopping_rounds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__encryption) -> _WhichOneofReturnType__encryption | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fraction_bits) -> _WhichOneofReturnType__fraction_bits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guest_depth) -> _WhichOneofReturnType__guest_depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__host_depth) -> _WhichOneofReturnType__host_depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inference) -> _WhichOneofReturnType__inference | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key_bits) -> _WhichOneofReturnType__key_bits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_purity) -> _WhichOneofReturnType__max_purity | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_leaf) -> _WhichOneofReturnType__min_leaf | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__multi_output) -> _WhichOneofReturnType__multi_output | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__other_rate) -> _WhichOneofReturnType__other_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__predict_from) -> _WhichOneofReturnType__predict_from | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds_per_party) -> _WhichOneofReturnType__rounds_per_party | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling) -> _WhichOneofReturnType__sampling | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling_rate) -> _WhichOneofReturnType__sampling_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_rate) -> _WhichOneofReturnType__top_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
 
 Global___SecureBoost: _TypeAlias = SecureBoost  # noqa: Y015
