@@ -78,7 +78,9 @@ class JobProgress:
         for finished in view.rounds:
             if finished.round >= self._shown:
                 self._shown = finished.round + 1
-                self._console.print(self._line(finished), markup=False, highlight=False, soft_wrap=True)
+                self._console.print(
+                    self._line(finished), markup=False, highlight=False, soft_wrap=True
+                )
         if self._bar is not None and self._shown:
             self._bar.update(
                 self._task, description="training", completed=self._shown, total=self._total
