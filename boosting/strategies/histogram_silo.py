@@ -304,7 +304,7 @@ class _SiloHalf:
         whole: bool = False,
     ) -> Tensors:
         """Add integers to a sum; return what was decided from it, at the coordinator or here."""
-        residues = own.astype(np.int64).view(np.uint64).astype(residue_dtype(ring_bits))
+        residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
         reduce_residues(residues, ring_bits)
         told = self.sums.sum(kind, at, residues, ring_bits=ring_bits, whole=whole)
         if not self.blind:
