@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from boosting import metrics
 from boosting.combiners import Combiner, HeadCombiner, LeafCombiner, RateCombiner
-from boosting.dataset import Schema, Task
+from boosting.dataset import Dataset, Schema, Task
 from boosting.heads import Head, HeadKind
 from boosting.learning_rates import Schedule
 from boosting.ports import Artefact, Forecast, InvalidJob
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from boosting.job import JobParameters
     from boosting.leaf_values import LeafTable
     from boosting.ports import CoordinatorStart, Hub, Link, RoundResult, Silo, SiloStart
@@ -76,9 +79,10 @@ class FedXGBllr:
     network only. With ``secure`` each of ``base``, ``weights``, ``sums``, ``scores`` and ``rates``
     is the exchanges of :mod:`boosting.float_sums`, and fresh keys are agreed on in each round.
 
-    A silo absent in a round is left out of its mean, and its trees stay. A silo absent in round 0
-    has no block: K is the number of ensembles received. A silo that comes (back) later
-    synchronises, and trains on its rows from the next round on. A silo without rows sends no trees.
+    Round 0's score is that of the mean of the ensembles. A silo absent in a round is left out of
+    that round's mean, and its trees stay. A silo absent in round 0 has no block: K is the number
+    of ensembles received. A silo that comes (back) later synchronises, and trains on its rows from
+    the next round on. A silo without rows sends no trees.
 
     Parameters
     ----------
@@ -299,6 +303,13 @@ class FedXGBllr:
         from boosting.strategies.fedxgbllr_record import artefact_of
 
         return artefact_of(self, job, schema, checkpoint)
+
+    @staticmethod
+    def margins(files: Mapping[str, bytes], dataset: Dataset) -> NDArray[np.float64]:
+        """Return the margins of rows, coded by the job's schema, under an artefact's files."""
+        from boosting.stacked_model import margins_of_files
+
+        return margins_of_files(files, dataset)
 
     def forecast(
         self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]

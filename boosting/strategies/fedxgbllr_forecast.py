@@ -115,7 +115,7 @@ def _vectors(
         )
         return each + 8, each
     if strategy.combiner == "leaves":
-        n = width * n_silos * leaves + n_outputs
-        return n * (8 if strategy.secure else 4), n * 4
+        size = width * n_silos * leaves + n_outputs
+        return size * (8 if strategy.secure else 4), size * 4
     p = width * n_silos // n_outputs + 1
     return 8.0 * n_outputs * (p * (p + 1) // 2 + p), 8.0 * (width * n_silos + n_outputs)

@@ -413,6 +413,10 @@ class _CoordinatorHalf:
             self.test_leaves = LeafOrdinals.of(every, self.start.test.X)
         self.record, self.agreed, self.trees_came = record, record.agreed, True
 
+    def _mean(self) -> Combiner:
+        strategy = replace(self.strategy, combiner="mean")
+        return replace(self.agreed, strategy=strategy).combine(self.record.trees)[0]
+
     async def _agree_on_labels(self, at: Place) -> None:
         if self.sums is not None:
             await self.sums.setup(at)
@@ -591,7 +595,11 @@ class _CoordinatorHalf:
 
         def encode() -> bytes:
             if self.start.test is not None and self.test_leaves is not None:
-                combined = record.combiner.margins(record.state.solution, self.test_leaves)
+                combiner, point = record.combiner, record.state.solution
+                if round_ == 0:  # a network that has not been trained would say nothing
+                    combiner = self._mean()
+                    point = combiner.initial().solution
+                combined = combiner.margins(point, self.test_leaves)
                 scores["test"] = metrics.evaluate(
                     job_metrics(self.job),
                     self.start.test.labels,

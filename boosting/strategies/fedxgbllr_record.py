@@ -235,7 +235,8 @@ class Record:
             arrays["best"] = self.best
         if self.rates is not None:
             arrays["rates"] = self.rates
-        return safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+        saved = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+        return bytes(saved)
 
     @classmethod
     def decode(

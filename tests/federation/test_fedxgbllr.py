@@ -16,7 +16,7 @@ from boosting.leaf_values import LeafOrdinals
 from boosting.metrics import higher_is_better
 from boosting.ports import InvalidJob, QuorumLost
 from boosting.silo_rows import matrix
-from boosting.stacked_model import StackedModel
+from boosting.stacked_model import StackedModel, learnt_rates, predict_files
 from boosting.strategies.fedxgbllr import FedXGBllr
 from boosting.strategies.fedxgbllr_record import Record, validation_metrics
 from crypto.vault import LocalVault
@@ -105,6 +105,25 @@ def test_linear_combiners_are_stock_models_that_predict_the_same(task, combiner)
     rows = matrix(test, 1)
     found = stock.booster().predict(rows, output_margin=True, validate_features=False)
     np.testing.assert_allclose(found, margins_of(outcome, test.X), rtol=2e-5, atol=2e-4)
+
+
+def test_round_zero_scores_the_mean_of_the_ensembles():
+    test = table(Task.BINARY, 200, 94)
+    network, mean = (
+        run_in_memory(job(Task.BINARY, small(combiner=c)), silos(Task.BINARY, 3), test=test)
+        for c in ("cnn", "mean")
+    )
+    assert network.rounds[0].metrics == mean.rounds[0].metrics
+
+
+def test_a_strategy_scores_its_own_files():
+    test = table(Task.MULTICLASS, 60, 94)
+    outcome = run_in_memory(job(Task.MULTICLASS, small()), silos(Task.MULTICLASS, 2))
+    files = outcome.artefact.files
+    assert np.array_equal(FedXGBllr.margins(files, test), margins_of(outcome, test.X))
+    probabilities = predict_files(files, test)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert [silo.silo for silo in learnt_rates(files)] == ["s00", "s01"]
 
 
 def test_networks_are_not_given_as_stock_models():
