@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boosting.cuts import Cuts
 from boosting.ports import DataError
 
-Bins = NDArray[np.uint8] | NDArray[np.uint16]
+Bins = NDArray[np.uint8 | np.uint16]
 
 
 @dataclass(frozen=True, slots=True)

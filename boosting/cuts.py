@@ -170,7 +170,8 @@ def summarise(
     weights = np.ones(values.shape[0]) if weight is None else weight[present]
     kept = weights > 0
     values, inverse = np.unique(values[kept] + np.float32(0.0), return_inverse=True)
-    sums = np.bincount(inverse.reshape(-1), weights[kept], minlength=values.shape[0])
+    counts = np.bincount(inverse.reshape(-1), weights[kept], minlength=values.shape[0])
+    sums = counts.astype(np.float64)
     if values.shape[0] <= max_points:
         return Summary(values, sums)
     cumulative = np.cumsum(sums)

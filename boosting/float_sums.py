@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.ports import Call, Hub, Link, OfferRejected, Place, Silo, Step
+from boosting.ports import Call, Hub, Link, OfferRejected, Place, QuorumLost, Silo, Step
 from boosting.secure_sum import CoordinatorSums, SiloSums
 from boosting.sum_exchanges import SumSteps, sum_steps
 from boosting.tensors import Tensors
@@ -110,6 +110,11 @@ async def total_securely(
             exponents[silo] = _exponent(offer)
         except OfferRejected as error:
             hub.reject(kind.bound, at, silo, str(error))
+    if len(exponents) < quorum:
+        raise QuorumLost(
+            f"step {kind.bound.name!r} of round {at.round} needs {quorum} silos with sound "
+            f"offers, {len(exponents)} have them"
+        )
     largest = max(exponents.values())
     reply = Tensors({"exponent": np.array([largest, len(members)], np.int64)})
     hub.answer(kind.bound, at, dict.fromkeys(exponents, reply))

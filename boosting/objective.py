@@ -264,7 +264,8 @@ def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
 def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] > 0
     for i in range(margins.shape[0]):
-        s, label = np.float64(margins[i]), np.float64(y[i])
+        s, label = float(margins[i]), float(y[i])
+        grad, hess = 0.0, 0.0
         r = s - label
         if kind == _SQUARED:
             grad, hess = r, 1.0

@@ -261,7 +261,7 @@ def score_histogram(
     index = np.clip(np.log(positive / low) / span * N_SCORE_BINS, 0, N_SCORE_BINS - 1)
     at = index.astype(np.int64)
     counts = np.bincount(at, minlength=N_SCORE_BINS).astype(np.int64)
-    return counts, np.bincount(at, positive, minlength=N_SCORE_BINS)
+    return counts, np.bincount(at, positive, minlength=N_SCORE_BINS).astype(np.float64)
 
 
 def bracket_threshold(

@@ -94,17 +94,16 @@ class TreeParameters:
             monotone += (0,) * (n_features - len(monotone))
         else:
             monotone = ()
-        single = lambda value: float(np.float32(value))  # noqa: E731
         return cls(
-            eta=single(booster.eta),
-            gamma=single(booster.gamma),
+            eta=_single(booster.eta),
+            gamma=_single(booster.gamma),
             max_depth=booster.max_depth,
             max_leaves=booster.max_leaves,
             loss_guided=booster.grow_policy == "lossguide",
-            min_child_weight=single(booster.min_child_weight),
-            max_delta_step=single(booster.max_delta_step),
-            lambda_=single(booster.lambda_),
-            alpha=single(booster.alpha),
+            min_child_weight=_single(booster.min_child_weight),
+            max_delta_step=_single(booster.max_delta_step),
+            lambda_=_single(booster.lambda_),
+            alpha=_single(booster.alpha),
             colsample_bytree=booster.colsample_bytree,
             colsample_bylevel=booster.colsample_bylevel,
             colsample_bynode=booster.colsample_bynode,
@@ -112,6 +111,10 @@ class TreeParameters:
             max_cat_threshold=booster.max_cat_threshold,
             monotone=monotone,
         )
+
+
+def _single(value: float) -> float:
+    return float(np.float32(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _routing_table(
     table[:, 2] = np.where(is_leaf, 1 << 30, tree.bin)
     table[:, 3] = np.where(tree.default_left & ~is_leaf, n_bins[tree.feature], -1)
     depth = np.zeros(tree.n_nodes, dtype=np.int64)
-    for node in np.flatnonzero(~is_leaf):
+    for node in np.flatnonzero(~is_leaf).tolist():
         depth[tree.left[node] : tree.left[node] + 2] = depth[node] + 1
     is_categorical = np.zeros(tree.n_nodes, dtype=np.bool_)
     goes_right = np.zeros((1, 1), dtype=np.bool_)

@@ -61,4 +61,4 @@ def unpack_change(arrays: Mapping[str, NDArray[Any]], n: int, bits: int) -> NDAr
     if bits == 4:
         steps = np.stack([steps & 15, steps >> 4], axis=1).reshape(-1)[:n]
     scales = np.repeat(arrays["scales"], BLOCK)[:n]
-    return ((steps.astype(np.float32) - (top + 1)) * scales).astype(np.float32)
+    return np.asarray((steps.astype(np.float32) - (top + 1)) * scales, np.float32)
