@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import numpy as np
@@ -14,16 +15,17 @@ from boosting.ensemble import load
 from boosting.job import Booster, JobParameters
 from boosting.leaf_values import LeafOrdinals
 from boosting.metrics import higher_is_better
-from boosting.ports import InvalidJob, QuorumLost
+from boosting.ports import CoordinatorStart, InvalidJob, Place, QuorumLost, Silo, SiloStart
 from boosting.silo_rows import matrix
 from boosting.stacked_model import StackedModel, learnt_rates, predict_files
 from boosting.strategies.fedxgbllr import FedXGBllr
 from boosting.strategies.fedxgbllr_record import Record, validation_metrics
+from coordinator.rendezvous import Rendezvous
 from crypto.vault import LocalVault
 from services.wire import codec_of
 from tests.boosting.federation_of_sums import Authority, TestIdentity
 from tests.federation import memory
-from tests.federation.memory import Fault, run_in_memory
+from tests.federation.memory import Fault, MemoryLink, run_in_memory
 
 CATEGORIES = ("red", "green", "blue", "grey", "black", "white")
 
@@ -283,19 +285,62 @@ def test_too_few_silos_end_the_attempt():
     assert isinstance(outcome.error, QuorumLost)
 
 
-def test_a_late_silo_adds_no_trees_but_trains_the_head():
-    data = {f"s{i}": table(Task.BINARY, 3000 if i < 2 else 200, i) for i in range(3)}
-    outcome = run_in_memory(
-        job(Task.BINARY, small(rounds=40, epochs=4), min_silos=2),
-        data,
-        late={"s2": 0.6},
-        through_wire=True,
-    )
-    assert outcome.error is None
-    assert not outcome.errors
-    assert StackedModel.load(outcome.artefact.files).silos == ("s0", "s1")
-    assert outcome.rounds[0].silos == ("s0", "s1")
-    assert outcome.rounds[-1].silos == ("s0", "s1", "s2")
+class Paced:
+    """A federation whose coordinator half goes on when the test says so."""
+
+    def __init__(self, task: JobParameters, data: dict[str, Dataset], present: tuple[str, ...]):
+        self.job, self.data = task, {Silo(name): rows for name, rows in data.items()}
+        self.roster = tuple(sorted(self.data))
+        self.hub = Rendezvous(self.roster, tuple(map(Silo, present)), 60.0)
+        self.schema = next(iter(data.values())).schema
+        n_samples = {name: rows.n_samples for name, rows in self.data.items()}
+        start = CoordinatorStart(task, "job", 1, self.roster, self.schema, n_samples)
+        self.half = task.strategy.coordinate(self.hub, start)
+
+    def offers_of_round(self, number: int) -> int:
+        """Count the silos that have made their first offer of a round."""
+        at = Place(number)
+        return self.hub.standing("weights", at)[0] + self.hub.standing("sums", at)[0]
+
+    def silo(self, name: str) -> asyncio.Future[None]:
+        """Start a silo's half in a thread."""
+        silo = Silo(name)
+        self.hub.join(silo)
+        link = MemoryLink(silo, self.hub, asyncio.get_running_loop(), True)
+        start = SiloStart(self.job, "job", 1, silo, self.roster, self.schema, self.data[silo])
+        return asyncio.ensure_future(
+            asyncio.to_thread(self.job.strategy.participate, link, None, start)
+        )
+
+
+@pytest.mark.parametrize("combiner", ["cnn", "leaves"])
+async def test_a_late_silo_adds_no_trees_but_trains_the_head(combiner):
+    task = job(Task.BINARY, small(combiner=combiner, rounds=4), min_silos=2)
+    paced = Paced(task, silos(Task.BINARY, 3), ("s00", "s01"))
+    halves = [paced.silo("s00"), paced.silo("s01")]
+    results = [await anext(paced.half), await anext(paced.half)]
+    halves.append(paced.silo("s02"))
+    while paced.offers_of_round(2) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    results += [result async for result in paced.half]
+    await asyncio.gather(*halves)
+    assert [len(result.silos) for result in results] == [2, 2, 3, 3, 3]
+    artefact = task.strategy.artefact(task, paced.schema, results[-1].checkpoint)
+    assert StackedModel.load(artefact.files).silos == ("s00", "s01")
+
+
+async def test_a_silo_that_comes_before_the_trees_are_in_takes_part_from_the_start():
+    task = job(Task.REGRESSION, small(combiner="ridge"), min_silos=2)
+    paced = Paced(task, silos(Task.REGRESSION, 3), ("s00", "s01"))
+    pull = asyncio.ensure_future(anext(paced.half))
+    halves = [paced.silo("s00")]
+    await asyncio.sleep(0)
+    halves += [paced.silo("s02"), paced.silo("s01")]
+    first = await pull
+    assert set(first.silos) >= {"s00", "s01"}
+    results = [first, *[result async for result in paced.half]]
+    await asyncio.gather(*halves)
+    assert results[-1].silos == ("s00", "s01", "s02")
 
 
 @pytest.mark.parametrize("combiner", ["cnn", "leaves", "logit_ridge"])

@@ -33,9 +33,16 @@ def test_prometheus_report_and_ledgers_agree_to_the_byte(tmp_path: Path) -> None
             wait_until(
                 lambda: scraped.query(at_agents)[0][1] == sum(up.values()), 15, "agents agree"
             )
-            assert scraped.query('hedgerow_rounds_total{strategy="bagging"}')[0][1] == 5
-            assert scraped.query('hedgerow_silos{state="alive"}')[0][1] == 3
-            assert scraped.query('hedgerow_jobs{state="succeeded"}')[0][1] == 1
+            for series, value in (
+                ('hedgerow_rounds_total{strategy="bagging"}', 5),
+                ('hedgerow_silos{state="alive"}', 3),
+                ('hedgerow_jobs{state="succeeded"}', 1),
+            ):
+                wait_until(
+                    lambda series=series, value=value: scraped.query(series)[0][1] == value,
+                    15,
+                    f"{series} is {value}",
+                )
             assert scraped.query('sum(hedgerow_round_bytes_sum{direction="up"})')[0][1] <= sum(
                 up.values()
             )
