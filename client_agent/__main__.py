@@ -109,12 +109,15 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         host, _, wanted = config.metrics.rpartition(":")
         stop_metrics, port = metrics.serve(host, int(wanted))
 
+    agent = Agent(around, once=config.once)
+    metrics.lease_held.set_function(lambda: float(agent.leased))
+
     def close() -> None:
         stop_metrics()
         ledger.close()
         state.close()
 
-    return Agent(around, once=config.once), close, port
+    return agent, close, port
 
 
 def _loader(config: AgentSettings, silo: Silo) -> Callable[[JobParameters, bool], Dataset]:

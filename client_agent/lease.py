@@ -58,6 +58,11 @@ class LeaseKeeper:
         """The lease, or None while there is none."""
         return self._lease
 
+    @property
+    def held(self) -> bool:
+        """Whether there is a lease, at a coordinator that answers."""
+        return self._lease is not None and not self._away
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()

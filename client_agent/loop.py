@@ -99,6 +99,12 @@ class Agent:
     _threads: dict[AttemptKey, threading.Thread] = field(default_factory=dict)
     _held: dict[AttemptKey, None] = field(default_factory=dict)
     _failure: FederationError | None = None
+    _keeper: LeaseKeeper | None = None
+
+    @property
+    def leased(self) -> bool:
+        """Whether the agent holds its lease, at a coordinator that answers."""
+        return self._keeper is not None and self._keeper.held
 
     def run(self) -> None:
         """Work until :meth:`stop`.
@@ -114,6 +120,7 @@ class Agent:
             self._stop_attempts,
             self._working,
         )
+        self._keeper = keeper
         keeper.start()
         try:
             while not self._stop.is_set():

@@ -136,6 +136,7 @@ class JobRun:
         self._calls: dict[tuple[str, Silo], int] = {}
         self._control = [0, 0]
         self._round_bytes = (0, 0)
+        self._planned = (0.0, 0.0)
         self._last_round: RoundRecord | None = None
         self._task: asyncio.Task[None] | None = None
         self._cancelled_by: str | None = None
@@ -507,6 +508,11 @@ class JobRun:
                 self._around.test_data(self._record.spec),
             ),
         )
+        plan = self.job.strategy.forecast(self.job, schema, start.n_samples)
+        self._planned = (
+            sum(up for _, up, _ in plan.steps.values()) / max(plan.rounds, 1),
+            sum(down for _, _, down in plan.steps.values()) / max(plan.rounds, 1),
+        )
         clock = asyncio.get_running_loop().time
         began = clock()
         last = checkpoint
@@ -556,8 +562,11 @@ class JobRun:
         metrics = self._around.metrics
         metrics.rounds.labels(strategy).inc()
         metrics.round_seconds.labels(strategy).observe(seconds)
-        metrics.round_bytes.labels(strategy, "up").observe(up)
-        metrics.round_bytes.labels(strategy, "down").observe(down)
+        for direction, moved, planned in zip(
+            ("up", "down"), (up, down), self._planned, strict=True
+        ):
+            metrics.round_bytes.labels(strategy, direction).observe(moved)
+            metrics.planned_bytes.labels(strategy, direction).inc(planned * len(result.silos))
         await self._notify()
 
     def _store_round(self, record: RoundRecord, result: RoundResult, moved: Moved) -> None:

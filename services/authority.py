@@ -44,11 +44,11 @@ _SKEW = dt.timedelta(minutes=5)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _USAGES = {
-    # The coordinator dials itself for health checks, hence both.
+    # Servers dial themselves for health checks, hence both.
     Role.COORDINATOR: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     Role.SILO: (ExtendedKeyUsageOID.CLIENT_AUTH,),
     Role.OPERATOR: (ExtendedKeyUsageOID.CLIENT_AUTH,),
-    Role.CRYPTO: (ExtendedKeyUsageOID.SERVER_AUTH,),
+    Role.CRYPTO: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
 }
 
 

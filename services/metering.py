@@ -91,6 +91,20 @@ class Metrics:
             registry=r,
             buckets=tuple(float(1 << k) for k in range(10, 34, 3)),
         )
+        self.planned_bytes = Counter(
+            "hedgerow_planned_bytes",
+            "Data-plane bytes that the plan foresaw for the rounds finished.",
+            ["strategy", "direction"],
+            registry=r,
+        )
+        self.calls_open = Gauge(
+            "hedgerow_calls_open", "Calls being served.", ["method"], registry=r
+        )
+        self.lease_held = Gauge(
+            "hedgerow_lease_held",
+            "Whether the agent holds its lease at a coordinator that answers.",
+            registry=r,
+        )
         self.silos = Gauge("hedgerow_silos", "Silos by state.", ["state"], registry=r)
         self.jobs = Gauge("hedgerow_jobs", "Jobs by state.", ["state"], registry=r)
         self.ciphertexts = Counter(
@@ -177,9 +191,11 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
 
         decode, encode = handler.request_deserializer, handler.response_serializer
         finish = self._finish
+        opened = self._metrics.calls_open.labels(path.rpartition("/")[2])
 
         async def unary(request: Any, context: Any) -> Any:
             started, count = time.monotonic(), _count()
+            opened.inc()
             # The response is serialised after the behaviour has returned, so the call is
             # credited by a callback that runs when it is over.
             context.add_done_callback(lambda _: finish(path, count, context, started))
@@ -188,6 +204,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         def streaming(behaviour: Any) -> Any:
             async def run(request: Any, context: Any) -> AsyncIterator[Any]:
                 started, count = time.monotonic(), _count()
+                opened.inc()
                 code: str | None = "CANCELLED"
                 try:
                     async for message in behaviour(request, context):
@@ -221,6 +238,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         code: str | None = None,
     ) -> None:
         method = path.rpartition("/")[2]
+        self._metrics.calls_open.labels(method).dec()
         self._metrics.calls.labels(method, code or code_name(context.code())).inc()
         self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
         self._metrics.credit(path, count, server=True)
