@@ -117,6 +117,7 @@ class CipherVault(Protocol):
         nodes: Sequence[NDArray[np.integer]],
         *,
         cumulative: bool = False,
+        missing: Sequence[bool] | None = None,
         order: NDArray[np.integer] | None = None,
     ) -> tuple[Ciphertexts, ...]:
         """Return the packed, re-randomised bins of nodes, one array a part.
@@ -129,8 +130,11 @@ class CipherVault(Protocol):
             Strictly ascending row numbers of each node.
         cumulative
             Running sums over each feature's bins.
+        missing
+            Features whose last bin holds missing values, for running sums in both directions; see
+            :func:`~crypto.ciphertext_histogram.cumulate`.
         order
-            Numbers of the bins to send and their order, counted over nodes, features and bins; all
+            Numbers of the sums to send and their order, counted over nodes, features and sums; all
             when left out.
         """
         ...
@@ -290,6 +294,7 @@ class LocalCipherVault:
         nodes: Sequence[NDArray[np.integer]],
         *,
         cumulative: bool = False,
+        missing: Sequence[bool] | None = None,
         order: NDArray[np.integer] | None = None,
     ) -> tuple[Ciphertexts, ...]:
         """See :meth:`CipherVault.sum_bins`."""
@@ -302,7 +307,7 @@ class LocalCipherVault:
         for layout, histograms in zip(tree.layouts, tree.histograms, strict=True):
             sums = [histograms.sums(rows) for rows in nodes]
             if cumulative:
-                sums = [cumulate(tree.public, node) for node in sums]
+                sums = [cumulate(tree.public, node, missing) for node in sums]
             answers.append(pack_answer(tree.public, sums, layout, obfuscators, order).data)
         return tuple(answers)
 

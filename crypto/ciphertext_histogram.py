@@ -316,14 +316,42 @@ def _segments(
     return modulus.segment_products(partial, np.arange(len(owner), dtype=np.uint32), first)
 
 
-def cumulate(public: PublicOperations, sums: BinSums) -> BinSums:
-    """Return running sums over each feature's bins: bin b holds bins 0 to b."""
+def cumulate(
+    public: PublicOperations, sums: BinSums, missing: Sequence[bool] | None = None
+) -> BinSums:
+    """Return running sums over each feature's bins: bin b holds bins 0 to b.
+
+    Parameters
+    ----------
+    missing
+        Features whose last bin holds missing values. Such a feature of B other bins gives 2·B - 1
+        sums: over bins 0 to b for b from 0 to B - 1, then over bins b to B - 1 for b from 1 to
+        B - 1; its last bin is in none of them.
+    """
     edges = np.concatenate([[0], np.cumsum(sums.n_bins)]).astype(np.int64)
-    residues = sums.residues.copy()
-    for b in range(1, max(sums.n_bins, default=0)):
-        at = np.array([e for e, n in zip(edges, sums.n_bins, strict=False) if n > b]) + b
-        residues[at] = public.add(residues[at], residues[at - 1])
-    return BinSums(residues, sums.n_bins)
+    flags = [False] * len(sums.n_bins) if missing is None else list(missing)
+    if len(flags) != len(sums.n_bins):
+        raise HistogramRefused(f"expected {len(sums.n_bins)} flags of missing values")
+    source: list[NDArray[np.int64]] = []
+    chains: list[NDArray[np.int64]] = []
+    n_out: list[int] = []
+    for first, n, has_missing in zip(edges, sums.n_bins, flags, strict=False):
+        n_present = n - 1 if has_missing else n
+        start = sum(n_out)
+        forwards = np.arange(first, first + n_present)
+        backwards = forwards[1:] if has_missing else forwards[:0]
+        source += [forwards, backwards]
+        chains.append(np.arange(start, start + n_present))
+        chains.append(start + n_present + np.arange(len(backwards))[::-1])
+        n_out.append(n_present + len(backwards))
+    index = np.concatenate(source) if source else np.empty(0, np.int64)
+    residues = sums.residues[index]
+    for step in range(1, max((len(chain) for chain in chains), default=0)):
+        longer = [chain for chain in chains if len(chain) > step]
+        at = np.array([chain[step] for chain in longer])
+        before = np.array([chain[step - 1] for chain in longer])
+        residues[at] = public.add(residues[at], residues[before])
+    return BinSums(residues, tuple(n_out))
 
 
 def n_answer_ciphertexts(n_bins: int, layout: PairLayout, key_bits: int) -> int:

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from hedgerow.federation.v1 import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -29,6 +30,10 @@ class _KeyKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyKind.Value
     """Never sent."""
     KEY_KIND_X25519: _KeyKind.ValueType  # 1
     """X25519, for pairwise masks and sealed shares."""
+    KEY_KIND_PAILLIER: _KeyKind.ValueType  # 2
+    """Paillier, for a vertical job's gradients."""
+    KEY_KIND_ELGAMAL: _KeyKind.ValueType  # 3
+    """EC-ElGamal over ristretto255, for quantised gradients."""
 
 class KeyKind(_KeyKind, metaclass=_KeyKindEnumTypeWrapper):
     """Kind of a key pair."""
@@ -37,6 +42,10 @@ KEY_KIND_UNSPECIFIED: KeyKind.ValueType  # 0
 """Never sent."""
 KEY_KIND_X25519: KeyKind.ValueType  # 1
 """X25519, for pairwise masks and sealed shares."""
+KEY_KIND_PAILLIER: KeyKind.ValueType  # 2
+"""Paillier, for a vertical job's gradients."""
+KEY_KIND_ELGAMAL: KeyKind.ValueType  # 3
+"""EC-ElGamal over ristretto255, for quantised gradients."""
 Global___KeyKind: _TypeAlias = KeyKind  # noqa: Y015
 
 @_typing.final
@@ -47,19 +56,25 @@ class CreateKeysRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    KEY_BITS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Session that the keys are for; a repeated request makes new keys."""
+    """Session that the keys are for; a repeated request makes a new X25519 key, and gives the same
+    key of the other kinds.
+    """
     kind: Global___KeyKind.ValueType
     """Kind."""
+    key_bits: _builtins.int
+    """Length of a Paillier modulus, bits."""
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         kind: Global___KeyKind.ValueType = ...,
+        key_bits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_bits", b"key_bits", "kind", b"kind", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -73,7 +88,7 @@ class CreateKeysResponse(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """Public key: 32 bytes for X25519."""
+    """Public key: 32 bytes for X25519, 64 for EC-ElGamal, Paillier's own form."""
     def __init__(
         self,
         *,
@@ -709,3 +724,673 @@ class DeleteKeysResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteKeysResponse: _TypeAlias = DeleteKeysResponse  # noqa: Y015
+
+@_typing.final
+class PairLayout(_message.Message):
+    """Where gradients and hessians lie in a plaintext."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRACTION_BITS_FIELD_NUMBER: _builtins.int
+    LARGEST_GRAD_FIELD_NUMBER: _builtins.int
+    LARGEST_HESS_FIELD_NUMBER: _builtins.int
+    N_ROWS_FIELD_NUMBER: _builtins.int
+    N_CLASSES_FIELD_NUMBER: _builtins.int
+    fraction_bits: _builtins.int
+    """A value x is stored as rint(x * 2^fraction_bits)."""
+    largest_grad: _builtins.int
+    """Largest magnitude of a row's stored gradient."""
+    largest_hess: _builtins.int
+    """Largest stored hessian of a row."""
+    n_rows: _builtins.int
+    """Most rows of a sum."""
+    n_classes: _builtins.int
+    """Pairs side by side."""
+    def __init__(
+        self,
+        *,
+        fraction_bits: _builtins.int = ...,
+        largest_grad: _builtins.int = ...,
+        largest_hess: _builtins.int = ...,
+        n_rows: _builtins.int = ...,
+        n_classes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fraction_bits", b"fraction_bits", "largest_grad", b"largest_grad", "largest_hess", b"largest_hess", "n_classes", b"n_classes", "n_rows", b"n_rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PairLayout: _TypeAlias = PairLayout  # noqa: Y015
+
+@_typing.final
+class PrepareEncryptionRequest(_message.Message):
+    """Request of PrepareEncryption."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    count: _builtins.int
+    """Ciphertexts to prepare for."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareEncryptionRequest: _TypeAlias = PrepareEncryptionRequest  # noqa: Y015
+
+@_typing.final
+class PrepareEncryptionResponse(_message.Message):
+    """Response of PrepareEncryption."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareEncryptionResponse: _TypeAlias = PrepareEncryptionResponse  # noqa: Y015
+
+@_typing.final
+class EncryptGradientsHead(_message.Message):
+    """First frame of EncryptGradients."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session of a key made here."""
+    @_builtins.property
+    def layout(self) -> Global___PairLayout:
+        """For the pairs of all classes."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        layout: Global___PairLayout | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncryptGradientsHead: _TypeAlias = EncryptGradientsHead  # noqa: Y015
+
+@_typing.final
+class EncryptGradientsRequest(_message.Message):
+    """A frame of EncryptGradients' request: head, then "grad" and "hess", "<f8" (n_rows, n_classes)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___EncryptGradientsHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___EncryptGradientsHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___EncryptGradientsRequest: _TypeAlias = EncryptGradientsRequest  # noqa: Y015
+
+@_typing.final
+class EncryptGradientsResponse(_message.Message):
+    """A frame of EncryptGradients' response: parts "0", "1", ..., "|u1" (n_rows, ciphertext_bytes)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncryptGradientsResponse: _TypeAlias = EncryptGradientsResponse  # noqa: Y015
+
+@_typing.final
+class HoldRowsHead(_message.Message):
+    """First frame of HoldRows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    N_BINS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    public_key: _builtins.bytes
+    """The active party's public key."""
+    @_builtins.property
+    def layout(self) -> Global___PairLayout:
+        """How rows were packed."""
+
+    @_builtins.property
+    def n_bins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bins of each feature."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        public_key: _builtins.bytes = ...,
+        layout: Global___PairLayout | None = ...,
+        n_bins: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldRowsHead: _TypeAlias = HoldRowsHead  # noqa: Y015
+
+@_typing.final
+class HoldRowsRequest(_message.Message):
+    """A frame of HoldRows' request: head, then "bins" "|u1" or "<u2" (n_rows, n_features) and parts
+    "0", "1", ... of row ciphertexts, "|u1" (n_rows, ciphertext_bytes).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___HoldRowsHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___HoldRowsHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___HoldRowsRequest: _TypeAlias = HoldRowsRequest  # noqa: Y015
+
+@_typing.final
+class HoldRowsResponse(_message.Message):
+    """Response of HoldRows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldRowsResponse: _TypeAlias = HoldRowsResponse  # noqa: Y015
+
+@_typing.final
+class SumBinsHead(_message.Message):
+    """First frame of SumBins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    CUMULATIVE_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session with rows held."""
+    cumulative: _builtins.bool
+    """Whether bins are summed up along each feature."""
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """Features whose last bin holds missing values; all or none are given."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        cumulative: _builtins.bool = ...,
+        missing: _abc.Iterable[_builtins.bool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cumulative", b"cumulative", "missing", b"missing", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumBinsHead: _TypeAlias = SumBinsHead  # noqa: Y015
+
+@_typing.final
+class SumBinsRequest(_message.Message):
+    """A frame of SumBins' request: head, then "rows" "<u4" (row numbers of all nodes, one after the
+    other), "starts" "<i8" (n_nodes + 1) and, where not all bins are wanted, "order" "<i8".
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___SumBinsHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___SumBinsHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___SumBinsRequest: _TypeAlias = SumBinsRequest  # noqa: Y015
+
+@_typing.final
+class SumBinsResponse(_message.Message):
+    """A frame of SumBins' response: parts "0", "1", ..., "|u1" (n, ciphertext_bytes)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumBinsResponse: _TypeAlias = SumBinsResponse  # noqa: Y015
+
+@_typing.final
+class DecryptHistogramsHead(_message.Message):
+    """First frame of DecryptHistograms."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    N_BINS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session of a key made here."""
+    n_bins: _builtins.int
+    """Bins in the answer."""
+    @_builtins.property
+    def layout(self) -> Global___PairLayout:
+        """How rows were packed."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        layout: Global___PairLayout | None = ...,
+        n_bins: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "n_bins", b"n_bins", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecryptHistogramsHead: _TypeAlias = DecryptHistogramsHead  # noqa: Y015
+
+@_typing.final
+class DecryptHistogramsRequest(_message.Message):
+    """A frame of DecryptHistograms' request: head, then parts "0", "1", ... of the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___DecryptHistogramsHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___DecryptHistogramsHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___DecryptHistogramsRequest: _TypeAlias = DecryptHistogramsRequest  # noqa: Y015
+
+@_typing.final
+class DecryptHistogramsResponse(_message.Message):
+    """A frame of DecryptHistograms' response: "grad" and "hess", "<i8" (n_bins, n_classes), or "|u1"
+    (n_bins, n_classes, 32) of two's complement where sums are wider.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecryptHistogramsResponse: _TypeAlias = DecryptHistogramsResponse  # noqa: Y015
+
+@_typing.final
+class EncryptIntegersHead(_message.Message):
+    """First frame of EncryptIntegers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session of a key made here."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncryptIntegersHead: _TypeAlias = EncryptIntegersHead  # noqa: Y015
+
+@_typing.final
+class EncryptIntegersRequest(_message.Message):
+    """A frame of EncryptIntegers' request: head, then "values", "<i8" (n)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___EncryptIntegersHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___EncryptIntegersHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___EncryptIntegersRequest: _TypeAlias = EncryptIntegersRequest  # noqa: Y015
+
+@_typing.final
+class EncryptIntegersResponse(_message.Message):
+    """A frame of EncryptIntegers' response: "0", "|u1" (n, ciphertext_bytes)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncryptIntegersResponse: _TypeAlias = EncryptIntegersResponse  # noqa: Y015
+
+@_typing.final
+class SumSelectedHead(_message.Message):
+    """First frame of SumSelected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """The key's public part."""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumSelectedHead: _TypeAlias = SumSelectedHead  # noqa: Y015
+
+@_typing.final
+class SumSelectedRequest(_message.Message):
+    """A frame of SumSelected's request: head, then "0" "|u1" (n, ciphertext_bytes), "index" "<u4" and
+    "starts" "<i8" (n_sums + 1).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___SumSelectedHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___SumSelectedHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___SumSelectedRequest: _TypeAlias = SumSelectedRequest  # noqa: Y015
+
+@_typing.final
+class SumSelectedResponse(_message.Message):
+    """A frame of SumSelected's response: "0", "|u1" (n_sums, ciphertext_bytes)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumSelectedResponse: _TypeAlias = SumSelectedResponse  # noqa: Y015
+
+@_typing.final
+class DecryptIntegersHead(_message.Message):
+    """First frame of DecryptIntegers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session of a key made here."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecryptIntegersHead: _TypeAlias = DecryptIntegersHead  # noqa: Y015
+
+@_typing.final
+class DecryptIntegersRequest(_message.Message):
+    """A frame of DecryptIntegers' request: head, then "0", "|u1" (n, ciphertext_bytes)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___DecryptIntegersHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___DecryptIntegersHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___DecryptIntegersRequest: _TypeAlias = DecryptIntegersRequest  # noqa: Y015
+
+@_typing.final
+class DecryptIntegersResponse(_message.Message):
+    """A frame of DecryptIntegers' response: "values", "|u1" (n, 32) of two's complement."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecryptIntegersResponse: _TypeAlias = DecryptIntegersResponse  # noqa: Y015

@@ -81,6 +81,46 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.FromString,
                 _registered_method=True)
+        self.PrepareEncryption = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/PrepareEncryption',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionResponse.FromString,
+                _registered_method=True)
+        self.EncryptGradients = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/EncryptGradients',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.FromString,
+                _registered_method=True)
+        self.HoldRows = channel.stream_unary(
+                '/hedgerow.crypto.v1.CryptoService/HoldRows',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.FromString,
+                _registered_method=True)
+        self.SumBins = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/SumBins',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsResponse.FromString,
+                _registered_method=True)
+        self.DecryptHistograms = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/DecryptHistograms',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsResponse.FromString,
+                _registered_method=True)
+        self.EncryptIntegers = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/EncryptIntegers',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersResponse.FromString,
+                _registered_method=True)
+        self.SumSelected = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/SumSelected',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedResponse.FromString,
+                _registered_method=True)
+        self.DecryptIntegers = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/DecryptIntegers',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.FromString,
+                _registered_method=True)
         self.DeleteKeys = channel.unary_unary(
                 '/hedgerow.crypto.v1.CryptoService/DeleteKeys',
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.SerializeToString,
@@ -156,6 +196,62 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrepareEncryption(self, request, context):
+        """Makes obfuscators ahead, while others work.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EncryptGradients(self, request_iterator, context):
+        """Encrypts a tree's gradients under the session's key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldRows(self, request_iterator, context):
+        """Takes a tree's row ciphertexts and this party's bins of the same rows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SumBins(self, request_iterator, context):
+        """Sums the rows of nodes into bins; packed and re-randomised.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecryptHistograms(self, request_iterator, context):
+        """Reads another party's sums.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EncryptIntegers(self, request_iterator, context):
+        """Encrypts integers under the session's key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SumSelected(self, request_iterator, context):
+        """Sums chosen ciphertexts under another party's key; re-randomised.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecryptIntegers(self, request_iterator, context):
+        """Decrypts integers under the session's key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteKeys(self, request, context):
         """Erases all secrets of a session.
         """
@@ -210,6 +306,46 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     servicer.RemoveGroupMask,
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.SerializeToString,
+            ),
+            'PrepareEncryption': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareEncryption,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionResponse.SerializeToString,
+            ),
+            'EncryptGradients': grpc.stream_stream_rpc_method_handler(
+                    servicer.EncryptGradients,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.SerializeToString,
+            ),
+            'HoldRows': grpc.stream_unary_rpc_method_handler(
+                    servicer.HoldRows,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.SerializeToString,
+            ),
+            'SumBins': grpc.stream_stream_rpc_method_handler(
+                    servicer.SumBins,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsResponse.SerializeToString,
+            ),
+            'DecryptHistograms': grpc.stream_stream_rpc_method_handler(
+                    servicer.DecryptHistograms,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsResponse.SerializeToString,
+            ),
+            'EncryptIntegers': grpc.stream_stream_rpc_method_handler(
+                    servicer.EncryptIntegers,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersResponse.SerializeToString,
+            ),
+            'SumSelected': grpc.stream_stream_rpc_method_handler(
+                    servicer.SumSelected,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedResponse.SerializeToString,
+            ),
+            'DecryptIntegers': grpc.stream_stream_rpc_method_handler(
+                    servicer.DecryptIntegers,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.SerializeToString,
             ),
             'DeleteKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteKeys,
@@ -462,6 +598,222 @@ class CryptoService:
             '/hedgerow.crypto.v1.CryptoService/RemoveGroupMask',
             hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.SerializeToString,
             hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrepareEncryption(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/PrepareEncryption',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EncryptGradients(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/EncryptGradients',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldRows(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/HoldRows',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SumBins(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/SumBins',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecryptHistograms(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/DecryptHistograms',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EncryptIntegers(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/EncryptIntegers',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SumSelected(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/SumSelected',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecryptIntegers(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/DecryptIntegers',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.FromString,
             options,
             channel_credentials,
             insecure,

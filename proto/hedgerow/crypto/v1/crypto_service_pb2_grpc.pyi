@@ -53,6 +53,22 @@ class CryptoServiceStub:
     """Reveals the shares of the self masks of the endorsed set; ends the sum."""
     RemoveGroupMask: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.RemoveGroupMaskRequest, _crypto_service_pb2.RemoveGroupMaskResponse]
     """Takes the group masks off a sum."""
+    PrepareEncryption: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.PrepareEncryptionRequest, _crypto_service_pb2.PrepareEncryptionResponse]
+    """Makes obfuscators ahead, while others work."""
+    EncryptGradients: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]
+    """Encrypts a tree's gradients under the session's key."""
+    HoldRows: _grpc.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
+    """Takes a tree's row ciphertexts and this party's bins of the same rows."""
+    SumBins: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]
+    """Sums the rows of nodes into bins; packed and re-randomised."""
+    DecryptHistograms: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptHistogramsRequest, _crypto_service_pb2.DecryptHistogramsResponse]
+    """Reads another party's sums."""
+    EncryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptIntegersRequest, _crypto_service_pb2.EncryptIntegersResponse]
+    """Encrypts integers under the session's key."""
+    SumSelected: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumSelectedRequest, _crypto_service_pb2.SumSelectedResponse]
+    """Sums chosen ciphertexts under another party's key; re-randomised."""
+    DecryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]
+    """Decrypts integers under the session's key."""
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]
     """Erases all secrets of a session."""
 
@@ -81,6 +97,22 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """Reveals the shares of the self masks of the endorsed set; ends the sum."""
     RemoveGroupMask: _aio.StreamStreamMultiCallable[_crypto_service_pb2.RemoveGroupMaskRequest, _crypto_service_pb2.RemoveGroupMaskResponse]  # type: ignore[assignment]
     """Takes the group masks off a sum."""
+    PrepareEncryption: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.PrepareEncryptionRequest, _crypto_service_pb2.PrepareEncryptionResponse]  # type: ignore[assignment]
+    """Makes obfuscators ahead, while others work."""
+    EncryptGradients: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
+    """Encrypts a tree's gradients under the session's key."""
+    HoldRows: _aio.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
+    """Takes a tree's row ciphertexts and this party's bins of the same rows."""
+    SumBins: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]  # type: ignore[assignment]
+    """Sums the rows of nodes into bins; packed and re-randomised."""
+    DecryptHistograms: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptHistogramsRequest, _crypto_service_pb2.DecryptHistogramsResponse]  # type: ignore[assignment]
+    """Reads another party's sums."""
+    EncryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptIntegersRequest, _crypto_service_pb2.EncryptIntegersResponse]  # type: ignore[assignment]
+    """Encrypts integers under the session's key."""
+    SumSelected: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumSelectedRequest, _crypto_service_pb2.SumSelectedResponse]  # type: ignore[assignment]
+    """Sums chosen ciphertexts under another party's key; re-randomised."""
+    DecryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]  # type: ignore[assignment]
+    """Decrypts integers under the session's key."""
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]  # type: ignore[assignment]
     """Erases all secrets of a session."""
 
@@ -160,6 +192,70 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.RemoveGroupMaskResponse], _abc.AsyncIterator[_crypto_service_pb2.RemoveGroupMaskResponse]]:
         """Takes the group masks off a sum."""
+
+    @_abc_1.abstractmethod
+    def PrepareEncryption(
+        self,
+        request: _crypto_service_pb2.PrepareEncryptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.PrepareEncryptionResponse, _abc.Awaitable[_crypto_service_pb2.PrepareEncryptionResponse]]:
+        """Makes obfuscators ahead, while others work."""
+
+    @_abc_1.abstractmethod
+    def EncryptGradients(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.EncryptGradientsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.EncryptGradientsResponse], _abc.AsyncIterator[_crypto_service_pb2.EncryptGradientsResponse]]:
+        """Encrypts a tree's gradients under the session's key."""
+
+    @_abc_1.abstractmethod
+    def HoldRows(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.HoldRowsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.HoldRowsResponse, _abc.Awaitable[_crypto_service_pb2.HoldRowsResponse]]:
+        """Takes a tree's row ciphertexts and this party's bins of the same rows."""
+
+    @_abc_1.abstractmethod
+    def SumBins(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.SumBinsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.SumBinsResponse], _abc.AsyncIterator[_crypto_service_pb2.SumBinsResponse]]:
+        """Sums the rows of nodes into bins; packed and re-randomised."""
+
+    @_abc_1.abstractmethod
+    def DecryptHistograms(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.DecryptHistogramsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptHistogramsResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptHistogramsResponse]]:
+        """Reads another party's sums."""
+
+    @_abc_1.abstractmethod
+    def EncryptIntegers(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.EncryptIntegersRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.EncryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.EncryptIntegersResponse]]:
+        """Encrypts integers under the session's key."""
+
+    @_abc_1.abstractmethod
+    def SumSelected(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.SumSelectedRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.SumSelectedResponse], _abc.AsyncIterator[_crypto_service_pb2.SumSelectedResponse]]:
+        """Sums chosen ciphertexts under another party's key; re-randomised."""
+
+    @_abc_1.abstractmethod
+    def DecryptIntegers(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.DecryptIntegersRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptIntegersResponse]]:
+        """Decrypts integers under the session's key."""
 
     @_abc_1.abstractmethod
     def DeleteKeys(
