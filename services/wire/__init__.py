@@ -65,6 +65,7 @@ _MODULES: dict[str, str] = {
     "boosting.strategies.fedga.Proposal": "services.wire.structures",
     "boosting.strategies.fedga.Scores": "services.wire.structures",
     "boosting.strategies.fedga.Standing": "services.wire.structures",
+    "boosting.parcels.Parcels": "services.wire.parcels",
     "boosting.tensors.Tensors": "services.wire.tensors",
     "boosting.sum_exchanges.KeyOffer": "services.wire.masking",
     "boosting.sum_exchanges.KeyRoster": "services.wire.masking",

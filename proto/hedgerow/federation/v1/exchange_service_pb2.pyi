@@ -7,6 +7,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from hedgerow.federation.v1 import exchange_pb2 as _exchange_pb2
 from hedgerow.federation.v1 import masking_pb2 as _masking_pb2
+from hedgerow.federation.v1 import relay_pb2 as _relay_pb2
 from hedgerow.federation.v1 import score_pb2 as _score_pb2
 from hedgerow.federation.v1 import tensor_pb2 as _tensor_pb2
 from hedgerow.federation.v1 import tree_pb2 as _tree_pb2
@@ -29,6 +30,7 @@ class ExchangeKeysRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -37,17 +39,22 @@ class ExchangeKeysRequest(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -61,6 +68,7 @@ class ExchangeKeysResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -69,17 +77,22 @@ class ExchangeKeysResponse(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -156,20 +169,26 @@ class ExchangeIdentifiersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
+
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
 
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -182,20 +201,26 @@ class ExchangeIdentifiersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
+
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
 
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -362,6 +387,7 @@ class ExchangeHistogramsRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -374,18 +400,23 @@ class ExchangeHistogramsRequest(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -400,6 +431,7 @@ class ExchangeHistogramsResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -412,18 +444,23 @@ class ExchangeHistogramsResponse(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -437,6 +474,7 @@ class ExchangeGradientsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -445,17 +483,22 @@ class ExchangeGradientsRequest(_message.Message):
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -469,6 +512,7 @@ class ExchangeGradientsResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -477,17 +521,22 @@ class ExchangeGradientsResponse(_message.Message):
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -502,6 +551,7 @@ class ExchangeSplitsRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -514,18 +564,23 @@ class ExchangeSplitsRequest(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -540,6 +595,7 @@ class ExchangeSplitsResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -552,18 +608,23 @@ class ExchangeSplitsResponse(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -655,6 +716,7 @@ class ExchangeScoresRequest(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -671,6 +733,10 @@ class ExchangeScoresRequest(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
@@ -678,12 +744,13 @@ class ExchangeScoresRequest(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -699,6 +766,7 @@ class ExchangeScoresResponse(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
+    PARCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -715,6 +783,10 @@ class ExchangeScoresResponse(_message.Message):
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
+    @_builtins.property
+    def parcels(self) -> _relay_pb2.ParcelPart:
+        """What parties of a vertical job give each other."""
+
     def __init__(
         self,
         *,
@@ -722,12 +794,13 @@ class ExchangeScoresResponse(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
+        parcels: _relay_pb2.ParcelPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "masking", "parcels"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

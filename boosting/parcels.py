@@ -1,0 +1,339 @@
+"""What parties of a vertical job give each other, with the coordinator as a relay.
+
+The coordinator sees who sends how many bytes to whom, ciphertexts, and what a note says; the rest
+is sealed between two parties. Offers and replies are cut into passes of a few MiB, so that the
+relay holds little, however many rows there are.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting.ports import (
+    DataError,
+    Hub,
+    Link,
+    OfferRejected,
+    Place,
+    Silo,
+    Step,
+)
+from crypto.key_agreement import (
+    BoxInvalid,
+    Entropy,
+    encode_fields,
+    expand,
+    open_box,
+    seal,
+)
+
+EVERYONE = "*"
+"""Receiver of ciphertexts that all other parties get."""
+PIECE_BYTES = 1 << 20
+"""Largest piece: a frame."""
+PASS_PIECES = 2
+"""Pieces of a party in one pass."""
+SEALED = -1
+"""Part number of a sealed piece; ciphertexts have parts from zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a box or of a vector of ciphertexts.
+
+    Parameters
+    ----------
+    party : str
+        In an offer the receiver, in a reply the sender.
+    part : int
+        :data:`SEALED`, or which part of the ciphertexts.
+    data : bytes
+        At most :data:`PIECE_BYTES`.
+    """
+
+    party: str
+    part: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parcels:
+    """One pass of an exchange between parties.
+
+    Parameters
+    ----------
+    pieces : tuple of Piece
+    more : bool
+        Whether another pass follows.
+    then : str
+        The active party says which step comes next.
+    refusal : str
+        Why a party ends the job.
+    numbers : Mapping[str, float]
+        For the coordinator: scores as ``test.auc``.
+    """
+
+    pieces: tuple[Piece, ...] = ()
+    more: bool = False
+    then: str = ""
+    refusal: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What came of an exchange, whole.
+
+    Parameters
+    ----------
+    boxes : Mapping[str, Mapping[str, ndarray]]
+        Opened contents by sender.
+    ciphertexts : Mapping[str, tuple of bytes]
+        Parts by sender.
+    then : str
+        The next step.
+    """
+
+    boxes: Mapping[str, Mapping[str, NDArray[Any]]]
+    ciphertexts: Mapping[str, tuple[bytes, ...]]
+    then: str
+
+
+def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return named arrays as bytes: numpy's own form of each, in a row."""
+    out = io.BytesIO()
+    for name, array in arrays.items():
+        np.lib.format.write_array(out, np.array([name]), allow_pickle=False)
+        np.lib.format.write_array(out, np.ascontiguousarray(array), allow_pickle=False)
+    return out.getvalue()
+
+
+def unpack(data: bytes, sender: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of :func:`pack`.
+
+    Raises
+    ------
+    OfferRejected
+        The bytes are no such arrays; names the sender.
+    """
+    stream, arrays = io.BytesIO(data), {}
+    try:
+        while stream.tell() < len(data):
+            name = np.lib.format.read_array(stream, allow_pickle=False)
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            arrays[str(name[0])] = array
+    except (ValueError, IndexError, EOFError, MemoryError) as error:
+        raise OfferRejected(f"{sender} sent a box without readable arrays") from error
+    return arrays
+
+
+ParcelStep = Step[Parcels, Parcels]
+
+
+class Courier:
+    """A party's end: seals, cuts, counts places, opens.
+
+    Parameters
+    ----------
+    keys : Mapping[str, bytes]
+        The 32-byte root shared with each other party; set after the keys were exchanged.
+    context : bytes
+        Names job and attempt in every box.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        party: str,
+        context: bytes,
+        entropy: Entropy,
+        first_round: int = 0,
+    ) -> None:
+        self.link = link
+        self.party = party
+        self.keys: Mapping[str, bytes] = {}
+        self._context = context
+        self._entropy = entropy
+        self._at = Place(first_round)
+
+    def begin_round(self, round: int) -> None:
+        """Start counting the exchanges of a round."""
+        self._at = Place(round)
+
+    def send(
+        self,
+        step: ParcelStep,
+        *,
+        boxes: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
+        ciphertexts: Mapping[str, tuple[NDArray[np.uint8], ...]] | None = None,
+        clear: Mapping[str, bytes] | None = None,
+        then: str = "",
+        numbers: Mapping[str, float] | None = None,
+    ) -> Received:
+        """Exchange with the other parties, in as many passes as it takes.
+
+        Parameters
+        ----------
+        boxes
+            Arrays by receiver, to be sealed.
+        ciphertexts
+            Parts by receiver, or for :data:`EVERYONE`; each of shape (n, ciphertext_bytes).
+        clear
+            Public bytes by receiver, before there are keys; come as part 0 of ciphertexts.
+        """
+        pieces = list(self._pieces(step, boxes or {}, ciphertexts or {}, clear or {}))
+        received: dict[tuple[str, int], list[bytes]] = {}
+        passing, started = 0, False
+        while True:
+            now, pieces = pieces[:PASS_PIECES], pieces[PASS_PIECES:]
+            reply = self.link.exchange(
+                step,
+                Place(self._at.round, self._at.level, passing),
+                Parcels(tuple(now), bool(pieces), then, "", {} if started else numbers or {}),
+            )
+            started = True
+            for piece in reply.pieces:
+                received.setdefault((piece.party, piece.part), []).append(piece.data)
+            passing += 1
+            if not reply.more:
+                break
+        opened = {
+            sender: self._open(step, sender, b"".join(parts))
+            for (sender, part), parts in received.items()
+            if part == SEALED
+        }
+        self._at = Place(self._at.round, self._at.level + 1)
+        return Received(opened, _parts(received), reply.then)
+
+    def refuse(self, step: ParcelStep, reason: str) -> None:
+        """End the job for all parties; ``reason`` is shown to operators."""
+        self.link.exchange(step, self._at, Parcels(refusal=reason))
+
+    def _pieces(
+        self,
+        step: ParcelStep,
+        boxes: Mapping[str, Mapping[str, NDArray[Any]]],
+        ciphertexts: Mapping[str, tuple[NDArray[np.uint8], ...]],
+        clear: Mapping[str, bytes],
+    ) -> Iterator[Piece]:
+        for receiver, content in clear.items():
+            yield Piece(receiver, 0, content)
+        for receiver, arrays in boxes.items():
+            key = expand(self.keys[receiver], encode_fields("box", self.party, receiver))
+            where = self._where(step, self.party, receiver)
+            box = seal(key, pack(arrays), where, self._entropy)
+            yield from (Piece(receiver, SEALED, data) for data in _cut(box))
+        for receiver, parts in ciphertexts.items():
+            for part, block in enumerate(parts):
+                flat = np.ascontiguousarray(block).reshape(-1)
+                for start in range(0, flat.shape[0], PIECE_BYTES):
+                    yield Piece(receiver, part, flat[start : start + PIECE_BYTES].tobytes())
+
+    def _open(self, step: ParcelStep, sender: str, box: bytes) -> dict[str, NDArray[Any]]:
+        if sender not in self.keys:
+            raise OfferRejected(f"a sealed box of {sender} came before its key")
+        key = expand(self.keys[sender], encode_fields("box", sender, self.party))
+        try:
+            return unpack(open_box(key, box, self._where(step, sender, self.party)), sender)
+        except BoxInvalid as error:
+            raise OfferRejected(f"from {sender}: {error}") from error
+
+    def _where(self, step: ParcelStep, sender: str, receiver: str) -> bytes:
+        place = (self._at.round, self._at.level)
+        return encode_fields(self._context, step.name, *place, sender, receiver)
+
+
+def _cut(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+
+
+def _parts(received: Mapping[tuple[str, int], list[bytes]]) -> dict[str, tuple[bytes, ...]]:
+    found: dict[str, tuple[bytes, ...]] = {}
+    for sender, part in sorted(key for key in received if key[1] != SEALED):
+        if part != len(found.get(sender, ())):
+            raise OfferRejected(f"{sender} left out a part of its ciphertexts")
+        found[sender] = (*found.get(sender, ()), b"".join(received[sender, part]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What the coordinator may read of an exchange that it has relayed."""
+
+    then: str
+    numbers: Mapping[str, float]
+
+
+class Relay:
+    """The coordinator's end: passes pieces on, and reads notes.
+
+    Parameters
+    ----------
+    parties : tuple of Silo
+        All of them have to be there all the time.
+    active : Silo
+        Whose ``then`` and ``numbers`` count.
+    """
+
+    def __init__(self, hub: Hub, parties: tuple[Silo, ...], active: Silo, round: int = 0) -> None:
+        self._hub = hub
+        self._parties = parties
+        self._active = active
+        self._at = Place(round)
+
+    def begin_round(self, round: int) -> None:
+        """Start counting the exchanges of a round."""
+        self._at = Place(round)
+
+    async def pass_on(self, step: ParcelStep) -> Passed:
+        """Relay one exchange, pass by pass.
+
+        Raises
+        ------
+        QuorumLost
+            A party is lost; names it.
+        DataError
+            A party ends the job, with its reason.
+        """
+        passing, numbers = 0, dict[str, float]()
+        while True:
+            at = Place(self._at.round, self._at.level, passing)
+            offers = await self._hub.collect(step, at, silos=self._parties)
+            for silo, offer in offers.items():
+                if offer.refusal:
+                    raise DataError(f"{silo}: {offer.refusal}")
+            numbers.update(offers[self._active].numbers)
+            then = offers[self._active].then
+            more = any(offer.more for offer in offers.values())
+            self._hub.answer(step, at, _replies(offers, more, then))
+            if not more:
+                break
+            passing += 1
+        self._at = Place(self._at.round, self._at.level + 1)
+        return Passed(then, numbers)
+
+
+def _replies(offers: Mapping[Silo, Parcels], more: bool, then: str) -> dict[Silo, Parcels]:
+    """Return each party's pieces; parties that get the same share one reply, encoded once."""
+    same: dict[tuple[Piece, ...], Parcels] = {}
+    replies = {}
+    for silo in offers:
+        pieces = tuple(_for(silo, offers))
+        replies[silo] = same.setdefault(pieces, Parcels(pieces, more, then))
+    return replies
+
+
+def _for(silo: Silo, offers: Mapping[Silo, Parcels]) -> Iterable[Piece]:
+    for sender, offer in offers.items():
+        if sender == silo:
+            continue
+        for piece in offer.pieces:
+            if piece.party == silo or (piece.party == EVERYONE and piece.part != SEALED):
+                yield Piece(sender, piece.part, piece.data)
