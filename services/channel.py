@@ -29,7 +29,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 
 def dial(
     address: str,
-    credentials: grpc.ChannelCredentials | None,
+    credentials: grpc.ChannelCredentials,
     metrics: Metrics,
     *,
     server_name: str | None = None,
@@ -38,16 +38,12 @@ def dial(
 
     Parameters
     ----------
-    credentials : grpc.ChannelCredentials or None
-        None dials without TLS; the caller has made sure that ``address`` is loopback.
     server_name : str, optional
         Name in the server's certificate where it differs from the host.
     """
     options = OPTIONS
     if server_name is not None:
         options = (*OPTIONS, ("grpc.ssl_target_name_override", server_name))
-    if credentials is None:
-        return MeteredChannel(grpc.insecure_channel(address, options), metrics)
     return MeteredChannel(grpc.secure_channel(address, credentials, options), metrics)
 
 

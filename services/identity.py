@@ -32,9 +32,6 @@ from services.certificates import (
 )
 from services.errors import Unauthorised
 
-INSECURE_IDENTITY = "hedgerow-insecure-identity"
-"""Metadata key in which a caller without TLS names itself; believed on loopback only."""
-
 Clock = Callable[[], float]
 
 
@@ -77,7 +74,7 @@ def peer_of(context: Any, clock: Clock = time.time) -> PeerIdentity:
     auth = context.auth_context()
     chain = auth.get("x509_pem_cert")
     if not chain:
-        return _named_without_tls(context)
+        raise Unauthorised("the caller has shown no certificate")
     version = auth.get("ssl_tls_version")
     if version and version[0] != b"TLSv1.3":
         raise Unauthorised(f"TLS 1.3 is required; the connection has {version[0].decode()}")
@@ -91,23 +88,6 @@ def peer_of(context: Any, clock: Clock = time.time) -> PeerIdentity:
             "connect again"
         )
     return PeerIdentity(subject, chain[0])
-
-
-def insecure_metadata(role: Role, name: str) -> tuple[str, str]:
-    """Return the metadata entry by which a caller names itself to a server without TLS."""
-    return INSECURE_IDENTITY, f"{role}/{name}"
-
-
-def _named_without_tls(context: Any) -> PeerIdentity:
-    peer = context.peer()
-    local = peer.startswith(("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:"))
-    given = dict(context.invocation_metadata() or ()).get(INSECURE_IDENTITY, "")
-    role, _, name = str(given).partition("/")
-    tls = context.auth_context().get("transport_security_type") == [b"ssl"]
-    # A server with TLS has no port without: here the process runs with --insecure-loopback.
-    if tls or not local or role not in list(Role) or not name:
-        raise Unauthorised("the caller has shown no certificate")
-    return PeerIdentity(Subject("insecure", Role(role), name, 0.0, float("inf")), b"")
 
 
 class FileIdentity:

@@ -1,4 +1,7 @@
-"""An aio gRPC server as every process runs it: metered, with health, reflection and keepalive."""
+"""An aio gRPC server as every process runs it: metered, with health, reflection and keepalive.
+
+There is no mode without TLS: ``hedgerow local`` makes certificates that live as long as the job.
+"""
 
 from __future__ import annotations
 
@@ -52,15 +55,10 @@ async def serve(
     address: str,
     registers: list[Register],
     metrics: Metrics,
-    credentials: grpc.ServerCredentials | None,
+    credentials: grpc.ServerCredentials,
     sink: Sink | None = None,
 ) -> Serving:
     """Start a server on ``HOST:PORT`` (port 0: a free one).
-
-    Parameters
-    ----------
-    credentials : grpc.ServerCredentials or None
-        None serves without TLS; the caller has made sure that ``address`` is loopback.
 
     Raises
     ------
@@ -75,10 +73,7 @@ async def serve(
         (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
     try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
+        port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {address}: is another process there?") from error
     await server.start()
@@ -91,11 +86,3 @@ async def until_stopped(stop: asyncio.Event, drain: Callable[[], Awaitable[None]
     """Wait for ``stop``, then drain."""
     await stop.wait()
     await drain()
-
-
-def is_loopback(address: str) -> bool:
-    """Tell whether ``HOST:PORT`` or ``unix:`` names this machine only."""
-    if address.startswith("unix:"):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    return host in ("localhost", "::1") or host.startswith("127.")
