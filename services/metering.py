@@ -192,6 +192,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         decode, encode = handler.request_deserializer, handler.response_serializer
         finish = self._finish
         opened = self._metrics.calls_open.labels(path.rpartition("/")[2])
+        answer = handler.unary_unary or handler.stream_unary
 
         async def unary(request: Any, context: Any) -> Any:
             started, count = time.monotonic(), _count()
@@ -199,7 +200,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
             # The response is serialised after the behaviour has returned, so the call is
             # credited by a callback that runs when it is over.
             context.add_done_callback(lambda _: finish(path, count, context, started))
-            return await handler.unary_unary(request, context)
+            return await answer(request, context)
 
         def streaming(behaviour: Any) -> Any:
             async def run(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -220,11 +221,12 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
 
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(unary, taking, giving)
+        if handler.stream_unary:
+            return grpc.stream_unary_rpc_method_handler(unary, taking, giving)
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
                 streaming(handler.unary_stream), taking, giving
             )
-        assert handler.stream_stream, "no method of ours is stream to unary"
         return grpc.stream_stream_rpc_method_handler(
             streaming(handler.stream_stream), taking, giving
         )
@@ -280,6 +282,14 @@ class MeteredChannel:
         """Return a counting callable of a method with streamed response."""
         return self._count(
             self._channel.unary_stream, method, request_serializer, response_deserializer, options
+        )
+
+    def stream_unary(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a method with streamed request."""
+        return self._count(
+            self._channel.stream_unary, method, request_serializer, response_deserializer, options
         )
 
     def stream_stream(
