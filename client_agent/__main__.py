@@ -77,7 +77,9 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         )
     metrics = Metrics()
     state = StateFolder(config.state)
-    ledger = SiloLedger(state.ledger, silo, "coordinator", time.time)
+    ledger = SiloLedger(
+        state.ledger, silo, "coordinator", time.time, max_bytes=config.policy.max_bytes
+    )
     channels = Channels(config.coordinator, paths, metrics, config.server_name)
     vaults = _vaults(config, paths, metrics)
     rows = sources.count(config.data)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+import difflib
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from boosting.dataset import Schema
 from boosting.job import JobParameters
 from boosting.ports import Forecast, PolicyDeclined
+from boosting.strategies import TABLE
 
 
 class Policy(BaseModel):
@@ -30,7 +33,9 @@ class Policy(BaseModel):
     require_dp: bool = Field(default=False, description="Whether only private trees may be made.")
     max_epsilon: float | None = Field(default=None, gt=0, description="Largest privacy budget.")
     max_bytes: int | None = Field(
-        default=None, ge=1, description="Most bytes that may leave in a job, by its forecast."
+        default=None,
+        ge=1,
+        description="Most bytes that may leave in a job: by its forecast, and while it runs.",
     )
     peers: tuple[str, ...] = Field(
         default=(), description="Silos that may be in a job; empty allows all."
@@ -39,6 +44,16 @@ class Policy(BaseModel):
     require_secure: bool = Field(
         default=False, description="Whether sums must be masked where a strategy offers it."
     )
+
+    @field_validator("strategies")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in TABLE:
+                near = difflib.get_close_matches(name, TABLE, 1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(TABLE)}"
+                raise ValueError(f"{name} is no strategy; {hint}")
+        return names
 
     def check(
         self,
@@ -56,11 +71,7 @@ class Policy(BaseModel):
             _decline("strategies", f"{strategy.name} is not among {', '.join(self.strategies)}")
         if self.operators and operator not in self.operators:
             _decline("operators", f"{operator or 'nobody'} is not among them")
-        if len(silos) < self.min_silos:
-            _decline("min_silos", f"the job has {len(silos)} silos, at least {self.min_silos}")
-        strangers = sorted(set(silos) - set(self.peers)) if self.peers else []
-        if strangers:
-            _decline("peers", f"{strangers[0]} is not among them")
+        self.check_cohort(silos)
         if n_samples < self.min_rows:
             _decline("min_rows", f"this silo has fewer than {self.min_rows} rows")
         if self.features:
@@ -86,6 +97,17 @@ class Policy(BaseModel):
             _decline("min_key_bits", f"{key_bits} is under {self.min_key_bits}")
         if self.require_secure and getattr(strategy, "secure", True) is False:
             _decline("require_secure", "the job does not mask its sums")
+
+    def check_cohort(self, silos: tuple[str, ...]) -> None:
+        """Raise :class:`PolicyDeclined` where the silos of a job are too few, or not all known.
+
+        Silos may come and go between the assignment and the agreement, so both are checked.
+        """
+        if len(silos) < self.min_silos:
+            _decline("min_silos", f"the job has {len(silos)} silos, at least {self.min_silos}")
+        strangers = sorted(set(silos) - set(self.peers)) if self.peers else []
+        if strangers:
+            _decline("peers", f"{strangers[0]} is not among them")
 
 
 def _decline(rule: str, why: str) -> None:

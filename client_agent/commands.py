@@ -1,0 +1,295 @@
+"""``hedgerow ledger``: what left this silo, checked line by line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from boosting.ports import FederationError
+from client_agent import ledger as ledgers
+from client_agent.ledger import Entry, LedgerBroken, Verified
+from services.durable import write_atomically
+
+PATH = click.Path(path_type=Path)
+
+
+class Unusable(click.ClickException):
+    """Bad input: told in one line, exit code 2."""
+
+    exit_code = 2
+
+
+class Broken(click.ClickException):
+    """A ledger that does not hold: told in one line, exit code 1."""
+
+    exit_code = 1
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except LedgerBroken as error:
+        raise Broken(str(error)) from error
+    except FederationError as error:
+        raise Unusable(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise Unusable(f"{where}{error.strerror or error}") from error
+
+
+def find(path: Path) -> tuple[Path, ...]:
+    """Return the ledgers that a path stands for.
+
+    Parameters
+    ----------
+    path : Path
+        A ledger; an agent's state folder, which has one; or a run folder of ``hedgerow local``,
+        which has a copy of each silo's.
+    """
+    if not path.is_dir():
+        if not path.is_file():
+            raise Unusable(f"{path}: no such ledger")
+        return (path,)
+    own = path / "ledger.jsonl"
+    found = (own,) if own.is_file() else tuple(sorted(path.glob("ledger-*.jsonl")))
+    if not found:
+        raise Unusable(f"{path}: no ledger.jsonl of an agent and no ledger-SILO.jsonl of a run")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What the coordinator's record says that it received from a silo for a job."""
+
+    job: str
+    bytes_by_silo: dict[str, int]
+
+
+def _received(path: Path) -> Received:
+    """Return what a ``report.json`` says about each silo."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        return Received(
+            str(report["job"]), {str(s["name"]): int(s["bytes_up"]) for s in report["silos"]}
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unusable(f"{path} is no report of a run") from error
+
+
+def _checked(path: Path, silo: str, head: str, received: Received | None) -> dict[str, Any]:
+    """Verify one ledger; return what there is to tell of it."""
+    named = path.stem.removeprefix("ledger-")
+    # The copies in a run folder say in their names whose they are.
+    silo = silo or (named if path.stem.startswith("ledger-") else "")
+    found = ledgers.verify(path, silo=silo, head=head)
+    told: dict[str, Any] = {
+        "file": str(path),
+        "silo": ", ".join(found.silos),
+        "lines": len(found.entries),
+        "bytes": sum(entry.bytes for entry in found.entries),
+        "jobs": len({entry.job for entry in found.entries}),
+        "head": found.head,
+        "agrees": None,
+        "note": "",
+    }
+    if received is not None:
+        _compare(found, silo or told["silo"], received, told)
+    elif ledgers.read_head(path) is None:
+        told["note"] = "no head beside it: lines cut off its end would not be found"
+    return told
+
+
+def _compare(found: Verified, silo: str, received: Received, told: dict[str, Any]) -> None:
+    """Hold a ledger against the coordinator's record of the same job."""
+    if silo not in received.bytes_by_silo:
+        raise LedgerBroken(
+            f"{found.path}: {silo or 'nobody'} is not a silo of job {received.job}, whose silos "
+            f"are {', '.join(sorted(received.bytes_by_silo))}"
+        )
+    sent, got = found.sent(received.job), received.bytes_by_silo[silo]
+    if sent < got:
+        raise LedgerBroken(
+            f"{found.path}: lines are missing: the coordinator received {got} bytes from {silo} "
+            f"for job {received.job}, the ledger has {sent}"
+        )
+    told["agrees"] = sent == got
+    told["note"] = (
+        f"equal to report.json: {got:,} bytes"
+        if sent == got
+        else f"{sent - got:,} bytes more than the coordinator counted: they were sent again, or "
+        "did not arrive"
+    )
+
+
+@click.group()
+def ledger() -> None:
+    """Tell what left this silo, and prove that nothing was taken out of the record.
+
+    PATH is a ledger, an agent's state folder, or the run folder of `hedgerow local`. Exit codes:
+    0 it holds, 1 it does not (the line is named), 2 there is no such ledger.
+    """
+
+
+@ledger.command()
+@click.argument("paths", metavar="PATH...", type=PATH, nargs=-1, required=True)
+@click.option("--silo", default="", help="Whose ledger it should be.")
+@click.option("--head", default="", help="Chain value that was noted earlier: must be in it.")
+@click.option(
+    "--report",
+    type=PATH,
+    help="report.json to hold the bytes against; the one beside the ledger if not given.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(
+    paths: tuple[Path, ...], silo: str, head: str, report: Path | None, as_json: bool
+) -> None:
+    """Check every line: a deleted, changed or moved one is found and named."""
+    told = []
+    with _telling():
+        for path in (file for given in paths for file in find(given)):
+            beside = path.with_name("report.json")
+            against = report or (beside if beside.is_file() else None)
+            received = None if against is None else _received(against)
+            told.append(_checked(path, silo, head, received))
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    table = Table("file", "silo", "lines", "bytes", "jobs", "holds", title_justify="left")
+    for row in told:
+        table.add_row(
+            Path(row["file"]).name,
+            row["silo"] or "–",
+            f"{row['lines']:,}",
+            f"{row['bytes']:,}",
+            str(row["jobs"]),
+            f"yes. {row['note']}".rstrip(". ") if row["note"] else "yes",
+        )
+    Console().print(table)
+    for row in told:
+        click.echo(f"{Path(row['file']).name} head {row['head']}")
+
+
+@ledger.command()
+@click.argument("path", type=PATH)
+@click.option("--job", default="", help="This job only.")
+@click.option("--lines", is_flag=True, help="Every payload, not sums by kind.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
+    """Show what left, by job and kind of payload, and what each kind tells its reader."""
+    with _telling():
+        entries = list(_entries(find(path), job))
+    if lines:
+        _show_lines(entries, as_json)
+        return
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.silo, []).append(entry)
+    found = [
+        {"silo": silo, **asdict(total)}
+        for silo, group in groups.items()
+        for total in ledgers.totals(group)
+    ]
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    console = Console()
+    headings = ("silo", "job", "step", "payload", "to", "times", "bytes", "from", "until")
+    table = Table(*headings)
+    for row in found:
+        table.add_row(
+            row["silo"],
+            row["job"],
+            row["step"],
+            row["kind"],
+            row["peer"],
+            f"{row['payloads']:,}",
+            f"{row['bytes']:,}",
+            _clock(row["first_time"]),
+            _clock(row["last_time"]),
+        )
+    console.print(table)
+    for step, reveals in dict.fromkeys((row["step"], row["reveals"]) for row in found):
+        console.print(f"{step} tells: {reveals}", markup=False, soft_wrap=True)
+
+
+def _show_lines(entries: Iterable[Entry], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in entries]))
+        return
+    table = Table("time", "silo", "job", "round", "level", "pass", "step", "bytes", "sha256")
+    for entry in entries:
+        table.add_row(
+            _clock(entry.time),
+            entry.silo,
+            entry.job,
+            str(entry.round),
+            str(entry.level),
+            str(entry.passing),
+            entry.step,
+            f"{entry.bytes:,}",
+            entry.sha256[:16],
+        )
+    Console().print(table)
+
+
+@ledger.command()
+@click.argument("path", type=PATH)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="File to write: .csv, .parquet or .json.",
+)
+@click.option("--job", default="", help="This job only.")
+def export(path: Path, out: Path, job: str) -> None:
+    """Write a verified ledger as a table, for auditors' own tools."""
+    if out.suffix not in (".csv", ".parquet", ".json"):
+        raise Unusable(f"--out {out}: the ending should be .csv, .parquet or .json")
+    with _telling():
+        entries = list(_entries(find(path), job))
+        write_atomically(out, _encoded(entries, out.suffix), mode=0o600)
+    click.echo(f"{out}: {len(entries):,} lines")
+
+
+def _encoded(entries: list[Entry], suffix: str) -> bytes:
+    rows = [asdict(entry) for entry in entries]
+    if suffix == ".json":
+        return json.dumps(rows, indent=1).encode()
+    names = [field.name for field in fields(Entry)]
+    if suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue().encode()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    schema = pa.schema([(field.name, types[str(field.type)]) for field in fields(Entry)])
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), out, compression="zstd")
+    return out.getvalue()
+
+
+def _entries(paths: Iterable[Path], job: str) -> Iterator[Entry]:
+    for path in paths:
+        for entry in ledgers.verify(path).entries:
+            if not job or entry.job == job:
+                yield entry
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -1,0 +1,268 @@
+"""The silo's ledger: what left is on disk first, and whatever is done to the record is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boosting.ports import Call, Place, PolicyDeclined, Step
+from client_agent.ledger import (
+    Entry,
+    LedgerBroken,
+    LedgerFull,
+    SiloLedger,
+    head_of,
+    read,
+    totals,
+    verify,
+)
+
+
+@dataclass(frozen=True)
+class Words:
+    """A payload."""
+
+
+STEP = Step("trees", Call.TREES, Words, Words, reveals="trees that fit this silo's rows")
+
+
+def opened(path: Path, silo: str = "north", max_bytes: int | None = None) -> SiloLedger:
+    return SiloLedger(path, silo, "coordinator", lambda: 1_700_000_000.25, max_bytes)
+
+
+def write(ledger: SiloLedger, *sizes: int, job: str = "job-1") -> None:
+    for number, size in enumerate(sizes):
+        ledger.record(
+            job_id=job,
+            step=STEP,
+            at=Place(number, 1, 2),
+            kind="Words",
+            frames=[b"k", b"x" * (size - 1)],
+        )
+
+
+def filled(path: Path, n: int = 6, silo: str = "north") -> Path:
+    ledger = opened(path, silo)
+    write(ledger, *range(10, 10 + n))
+    ledger.close()
+    return path
+
+
+@contextmanager
+def disk_full_at(n_bytes: int) -> Iterator[None]:
+    """The kernel lets no file of this process grow beyond ``n_bytes``."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_line_says_what_left_when_to_whom_and_what_it_tells(tmp_path: Path) -> None:
+    entry = next(read(filled(tmp_path / "ledger.jsonl", 1)))
+    assert entry == Entry(
+        time=1_700_000_000.25,
+        silo="north",
+        peer="coordinator",
+        job="job-1",
+        round=0,
+        level=1,
+        passing=2,
+        step="trees",
+        call="ExchangeTrees",
+        kind="Words",
+        bytes=10,
+        sha256=hashlib.sha256(b"k" + b"x" * 9).hexdigest(),
+        reveals="trees that fit this silo's rows",
+    )
+
+
+def test_a_line_is_on_disk_when_record_returns(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path)
+    for n in range(1, 4):
+        write(ledger, 20)
+        assert len(path.read_bytes().splitlines()) == n
+        assert path.read_bytes().endswith(b"\n")
+    ledger.close()
+
+
+@given(data=st.data(), n=st.integers(2, 6))
+@settings(max_examples=60)
+def test_any_deleted_changed_or_moved_line_is_found(
+    data: st.DataObject, n: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = filled(tmp_path_factory.mktemp("l") / "ledger.jsonl", n)
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = data.draw(st.integers(0, n - 1), "line")
+    damage = data.draw(st.sampled_from(["delete", "change", "swap", "repeat"]), "damage")
+    if damage == "delete":
+        del lines[at]
+    elif damage == "repeat":
+        lines.insert(at, lines[at])
+    elif damage == "swap":
+        other = data.draw(st.integers(0, n - 1).filter(lambda k: k != at), "with")
+        lines[at], lines[other] = lines[other], lines[at]
+    else:
+        fields = json.loads(lines[at])
+        key = data.draw(st.sampled_from(sorted(fields)), "field")
+        fields[key] = fields[key] + 1 if isinstance(fields[key], int | float) else "other"
+        lines[at] = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(LedgerBroken):
+        verify(path)
+    with pytest.raises(LedgerBroken):
+        opened(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lines: lines[:3] + lines[4:], "line 4: the chain does not hold"),
+        (lambda lines: lines[:-2], "missing at the end: the head counts 6, there are 4"),
+        (lambda lines: [], "missing at the end: the head counts 6, there are 0"),
+        (lambda lines: [*lines[:2], b"\xff\xfe{}\n", *lines[2:]], "line 3: not a line of a ledger"),
+        (lambda lines: [*lines[:2], b"[1]\n", *lines[2:]], "line 3: not a line of a ledger"),
+        (lambda lines: [*lines, b"{}\n"], "line 7: not a line of a ledger"),
+    ],
+)
+def test_the_damaged_line_is_named(tmp_path: Path, damage: object, message: str) -> None:
+    path = filled(tmp_path / "ledger.jsonl")
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))  # type: ignore[operator]
+    with pytest.raises(LedgerBroken, match=message):
+        verify(path)
+
+
+def test_a_ledger_made_up_anew_does_not_have_the_head_that_was_noted(tmp_path: Path) -> None:
+    noted = verify(filled(tmp_path / "ledger.jsonl", 4)).head
+    grown = opened(tmp_path / "ledger.jsonl")
+    write(grown, 50, 51)
+    grown.close()
+    assert len(verify(tmp_path / "ledger.jsonl", head=noted).entries) == 6
+    other = filled(tmp_path / "other.jsonl", 3)
+    assert len(verify(other).entries) == 3
+    with pytest.raises(LedgerBroken, match="no line has the chain value"):
+        verify(other, head=noted)
+
+
+def test_a_ledger_replaced_together_with_its_head_is_told_by_the_chain_value(
+    tmp_path: Path,
+) -> None:
+    path, other = filled(tmp_path / "a.jsonl", 4), filled(tmp_path / "b.jsonl", 5, "south")
+    head_of(path).write_bytes(head_of(other).read_bytes().replace(b"5 ", b"4 "))
+    with pytest.raises(LedgerBroken, match="line 4: not the line that the head names"):
+        verify(path)
+
+
+@pytest.mark.parametrize("text", [b"nonsense\n", b"12 " + b"0" * 64 + b"\n", b"\xff" * 86])
+def test_a_head_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
+    path = filled(tmp_path / "ledger.jsonl")
+    head_of(path).write_bytes(text)
+    with pytest.raises(LedgerBroken, match="no head of a ledger"):
+        verify(path)
+
+
+def test_a_ledger_that_was_removed_beside_its_head_is_noticed(tmp_path: Path) -> None:
+    filled(tmp_path / "ledger.jsonl").unlink()
+    with pytest.raises(LedgerBroken, match=r"is missing, but its head is there"):
+        opened(tmp_path / "ledger.jsonl")
+
+
+def test_an_agent_does_not_write_into_another_silos_ledger(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl", silo="south")
+    with pytest.raises(LedgerBroken, match="is the ledger of south, not of north"):
+        opened(path, "north")
+    with pytest.raises(LedgerBroken, match="line 1: of silo south, not of north"):
+        verify(path, silo="north")
+
+
+def test_a_line_cut_by_a_dying_process_is_dropped_and_the_chain_goes_on(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl", 3)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"time":17000')
+    again = opened(path)
+    write(again, 99)
+    again.close()
+    assert path.read_bytes().startswith(whole)
+    assert [entry.bytes for entry in verify(path).entries] == [10, 11, 12, 99]
+
+
+def test_a_head_behind_the_ledger_after_a_power_cut_is_no_damage(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl", 3)
+    old = head_of(path).read_bytes()
+    more = opened(path)
+    write(more, 30, 31)
+    more.close()
+    for remains in (old, b"", b"\0" * 86):
+        head_of(path).write_bytes(remains)
+        assert len(verify(path).entries) == 5
+        opened(path).close()
+        assert int(head_of(path).read_bytes()[:20]) == 5
+
+
+def test_a_full_disk_stops_the_sending_and_not_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path)
+    write(ledger, 10, 11)
+    whole = path.read_bytes()
+    with disk_full_at(len(whole) + 100), pytest.raises(LedgerFull) as refused:
+        write(ledger, 12)
+    assert "ledger of north cannot be written" in str(refused.value)
+    assert "nothing was sent" in str(refused.value)
+    assert path.read_bytes() == whole
+    write(ledger, 13)  # there is room again
+    ledger.close()
+    assert [entry.bytes for entry in verify(path).entries] == [10, 11, 13]
+
+
+def test_a_ledger_that_cannot_be_written_at_all_sends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path)
+    with disk_full_at(0), pytest.raises(LedgerFull):
+        write(ledger, 10)
+    assert path.read_bytes() == b""
+    ledger.close()
+
+
+def test_the_policys_bytes_bind_while_the_job_runs_and_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path, max_bytes=100)
+    write(ledger, 40, 40)
+    with pytest.raises(PolicyDeclined, match="max_bytes: 121 bytes would have left"):
+        write(ledger, 41)
+    write(ledger, 20)
+    write(ledger, 90, job="job-2")
+    ledger.close()
+    again = opened(path, max_bytes=100)
+    with pytest.raises(PolicyDeclined, match="max_bytes"):
+        write(again, 1, job="job-1")
+    again.close()
+    assert sum(entry.bytes for entry in verify(path).entries) == 190
+
+
+def test_totals_are_by_job_and_kind(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "ledger.jsonl")
+    write(ledger, 10, 20)
+    write(ledger, 30, job="job-2")
+    ledger.close()
+    found = totals(read(tmp_path / "ledger.jsonl"))
+    assert [(t.job, t.step, t.payloads, t.bytes) for t in found] == [
+        ("job-1", "trees", 2, 30),
+        ("job-2", "trees", 1, 30),
+    ]
+
+
+def test_the_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl")
+    assert all(os.stat(p).st_mode & 0o077 == 0 for p in (path, head_of(path)))

@@ -1,0 +1,157 @@
+"""A silo's own rules: each is named when a job breaks it, and binds whatever the job says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boosting.dataset import Feature, Schema, Task
+from boosting.job import JobParameters
+from boosting.ports import Forecast, PolicyDeclined
+from client_agent.config import AgentSettings
+from client_agent.policy import Policy
+from services import job_file
+from services.settings import SettingsInvalid, load
+from services.wire import job as job_wire
+
+SCHEMA = Schema((Feature("age"), Feature("wage")), "label", Task.BINARY, 2)
+
+
+def job(text: str = 'strategy = "bagging"') -> JobParameters:
+    return job_wire.decode(job_file.parse(text))
+
+
+def check(policy: Policy, parameters: JobParameters | None = None, **facts: Any) -> None:
+    parameters = parameters or job()
+    forecast = facts.pop("forecast", None)
+    around: dict[str, Any] = {
+        "operator": "olga",
+        "silos": ("a", "b", "c"),
+        "schema": SCHEMA,
+        "n_samples": 100,
+        "forecast": forecast or Forecast(20, {"ExchangeTrees": (20, 6000, 9000)}, "trees"),
+    }
+    policy.check(parameters, **(around | facts))
+
+
+def test_without_rules_every_job_may_run() -> None:
+    check(Policy())
+    check(Policy(), silos=("a",), n_samples=0, operator="")
+
+
+DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\ndepth = 5'
+HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
+
+
+@pytest.mark.parametrize(
+    ("rules", "text", "why"),
+    [
+        ({"strategies": ["histogram"]}, "", "strategies: bagging is not among histogram"),
+        ({"operators": ["oscar"]}, "", "operators: olga is not among them"),
+        ({"min_silos": 4}, "", "min_silos: the job has 3 silos, at least 4"),
+        ({"min_rows": 101}, "", "min_rows: this silo has fewer than 101 rows"),
+        ({"features": ["age"]}, "", "features: wage may not be used"),
+        ({"max_depth": 5}, "", "max_depth: 6 is over 5"),
+        ({"max_depth": 4}, DP, "max_depth: 5 is over 4"),
+        ({"max_rounds": 19}, "", "max_rounds: 20 is over 19"),
+        ({"require_dp": True}, "", "require_dp: bagging gives no differential privacy"),
+        ({"max_epsilon": 1.5}, DP, "max_epsilon: 2 is over 1.5"),
+        ({"max_bytes": 5999}, "", "max_bytes: about 6000 bytes would leave, at most 5999"),
+        ({"peers": ["a", "b"]}, "", "peers: c is not among them"),
+        ({"require_secure": True}, HISTOGRAM, "require_secure: the job does not mask its sums"),
+    ],
+)
+def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> None:
+    parameters = job(text) if text else job()
+    with pytest.raises(PolicyDeclined) as refusal:
+        check(Policy(**rules), parameters)
+    assert str(refusal.value) == f"policy rule {why}"
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        ({"strategies": ["histogram", "bagging"]}, ""),
+        ({"operators": ["oscar", "olga"]}, ""),
+        ({"min_silos": 3}, ""),
+        ({"min_rows": 100}, ""),
+        ({"features": ["age", "wage", "height"]}, ""),
+        ({"max_depth": 6}, ""),
+        ({"max_rounds": 20}, ""),
+        ({"require_dp": True, "max_epsilon": 2.0, "max_depth": 5}, DP),
+        ({"max_epsilon": 0.1}, ""),
+        ({"max_bytes": 6000}, ""),
+        ({"peers": ["a", "b", "c", "d"]}, ""),
+        ({"require_secure": True}, 'strategy = "histogram"'),
+    ],
+)
+def test_a_job_at_the_limit_of_a_rule_may_run(rules: dict[str, Any], text: str) -> None:
+    check(Policy(**rules), job(text) if text else job())
+
+
+def test_unbounded_depth_is_over_every_limit() -> None:
+    deep = job('strategy = "bagging"\n[booster]\nmax_depth = 0\ngrow_policy = "lossguide"')
+    with pytest.raises(PolicyDeclined, match="max_depth"):
+        check(Policy(max_depth=30), deep)
+
+
+def test_the_cohort_is_checked_again_when_the_silos_have_agreed() -> None:
+    policy = Policy(min_silos=3, peers=("a", "b", "c"))
+    policy.check_cohort(("a", "b", "c"))
+    with pytest.raises(PolicyDeclined, match="min_silos"):
+        policy.check_cohort(("a", "b"))
+    with pytest.raises(PolicyDeclined, match="peers: mallory"):
+        policy.check_cohort(("a", "b", "mallory"))
+
+
+def test_keys_of_paillier_below_the_silos_least_are_declined() -> None:
+    parameters = job('strategy = "secureboost"\n[secureboost]\nactive = "a"\nkey_bits = 2048')
+    check(Policy(), parameters)
+    with pytest.raises(PolicyDeclined, match="min_key_bits: 2048 is under 3072"):
+        check(Policy(min_key_bits=3072), parameters)
+
+
+AGENT = """
+coordinator = "localhost:1"
+identity = "id"
+state = "state"
+data = {{ path = "a.parquet" }}
+[policy]
+{rules}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("max_dept = 3", "unknown key policy.max_dept; did you mean max_depth?"),
+        ("strategy = []", "unknown key policy.strategy; did you mean strategies?"),
+        ("requires_dp = true", "unknown key policy.requires_dp; did you mean require_dp?"),
+        ("xyz = 1", "unknown key policy.xyz; known keys: features, max_bytes"),
+        ("max_depth = 0", "key policy.max_depth: Input should be greater than or equal to 1"),
+        ("min_key_bits = 1024", "key policy.min_key_bits: Input should be greater than"),
+        ('strategies = ["baging"]', "baging is no strategy; did you mean bagging?"),
+    ],
+)
+def test_a_wrong_rule_names_the_nearest(tmp_path: Path, rules: str, message: str) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(AGENT.format(rules=rules))
+    with pytest.raises(SettingsInvalid) as refused:
+        load(AgentSettings, path)
+    assert message in str(refused.value)
+
+
+def test_rules_come_from_the_agents_file(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(AGENT.format(rules='strategies = ["histogram"]\nmin_silos = 5'))
+    assert load(AgentSettings, path).policy == Policy(strategies=("histogram",), min_silos=5)
+
+
+def test_a_policy_cannot_be_changed_while_it_is_used() -> None:
+    policy = Policy(max_depth=3)
+    with pytest.raises(ValueError, match="frozen"):
+        policy.max_depth = 9
+    check(policy, replace(job(), booster=replace(job().booster, max_depth=3)))
