@@ -40,6 +40,7 @@ from services.federation import (
     Registration,
 )
 from services.metering import MeteredChannel
+from services.wire import schema as schema_wire
 
 log = structlog.get_logger()
 
@@ -235,10 +236,13 @@ class Agent:
                 certificate=around.identity.certificate,
             ),
         )
+        around.policy.check_cohort(agreement.silos)
         vertical = bool(getattr(job.strategy, "vertical", False))
         schema = dataset.schema if vertical else agreement.schema
+        test = around.load(job, True) if around.has_test else None
         if not vertical:
             dataset = around.recode(dataset, schema)
+            test = None if test is None else around.recode(test, schema)
         link = GrpcLink(
             channel=lambda: around.channel().on_account_of(job.strategy.name),
             address=around.address,
@@ -264,7 +268,7 @@ class Agent:
                 schema=schema,
                 dataset=dataset,
                 first_round=agreement.first_round,
-                test=around.load(job, True) if around.has_test else None,
+                test=test,
                 n_threads=around.n_threads,
                 identity=around.identity,
             ),
@@ -272,6 +276,8 @@ class Agent:
         if kept is not None:
             for name, data in kept.files.items():
                 around.state.keep(job_id, name, data)
+            if not vertical:  # whoever uses the silo's model needs its category lists
+                around.state.keep(job_id, "schema.json", schema_wire.dump(schema))
         log.info("done", job=job_id, attempt=assignment.key.attempt)
 
     def _agreed_job(self, assignment: Assignment, digest: bytes) -> JobParameters:

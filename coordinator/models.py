@@ -108,15 +108,48 @@ class Model:
         return metrics.link(self.objective, margins)
 
 
-def open_model(path: Path) -> Model:
+def owners(path: Path) -> tuple[str, ...]:
+    """Return the silos of a run whose result is a model of each silo's own; else nobody.
+
+    Raises
+    ------
+    ModelUnusable
+        A run of such a strategy in whose folder no silo's model is.
+    """
+    if not path.is_dir():
+        return ()
+    report = _report(path)
+    strategy = str(report["strategy"])
+    if not report["model"] or strategy not in TABLE:
+        return ()
+    if not getattr(strategy_type(strategy), "scores_in_silos", False):
+        return ()
+    found = tuple(sorted(own.parent.name for own in path.glob("silos/*/model.ubj")))
+    if not found:
+        raise ModelUnusable(
+            f"{path}: the models of strategy {strategy} stay in the silos; score in a silo, with "
+            "the model.ubj of its own state folder"
+        )
+    return found
+
+
+def open_model(path: Path, silo: str = "") -> Model:
     """Return the model of a run folder, or of an XGBoost model file (``.ubj`` or ``.json``).
 
     Beside a model file a ``schema.json`` is used when there is one.
+
+    Parameters
+    ----------
+    path : Path
+    silo : str
+        Whose own model of the run to take; empty takes the model that all have in common.
 
     Raises
     ------
     ModelUnusable
     """
+    if silo:
+        return _of_silo(path, silo)
     if path.is_dir():
         return _of_run(path)
     if not path.is_file():
@@ -124,15 +157,32 @@ def open_model(path: Path) -> Model:
     return _stock(path, _schema_beside(path), "label", ())
 
 
-def _of_run(folder: Path) -> Model:
+def _report(folder: Path) -> dict[str, Any]:
+    """Return what a run's report.json tells, with strategy, model and artefacts at least."""
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        strategy, model = str(report["strategy"]), str(report["model"])
-        names = [str(name) for name in report.get("artefacts", [model])]
+        found = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        return {"artefacts": [found["model"]], **found, "strategy": found["strategy"]}
     except FileNotFoundError:
         raise ModelUnusable(f"{folder} is no run folder: it has no report.json") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelUnusable(f"{folder / 'report.json'} cannot be read") from error
+
+
+def _of_silo(folder: Path, silo: str) -> Model:
+    known = sorted(own.parent.name for own in folder.glob("silos/*/model.ubj"))
+    if silo not in known:
+        there = f"there are those of {', '.join(known)}" if known else "no silo's model is there"
+        raise ModelUnusable(f"{folder}: no model of silo {silo}; {there}")
+    path = folder / "silos" / silo / "model.ubj"
+    job = job_wire.decode(job_file.load(folder / "job.toml"))
+    schema = _schema_beside(path) or _schema_beside(folder / "model.ubj")
+    return _stock(path, schema, job.label, job.metrics)
+
+
+def _of_run(folder: Path) -> Model:
+    report = _report(folder)
+    strategy, model = str(report["strategy"]), str(report["model"])
+    names = [str(name) for name in report["artefacts"]]
     if not model:
         raise ModelUnusable(f"{folder}: the run ended without a model ({report.get('state')})")
     job = job_wire.decode(job_file.load(folder / "job.toml"))

@@ -232,6 +232,8 @@ class FedGA:
     """
 
     name: ClassVar[str] = "fedga"
+    # Only a silo has its tree: test rows go to the silos, `hedgerow local` sees to it.
+    scores_in_silos: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "Coordinator: each silo's best tree depth, its row count with discrete Laplace noise "
         "(budget epsilon_rows, once), the features of its own CART tree in their places without "
@@ -240,7 +242,7 @@ class FedGA:
         "and all structures that were bred, no other silo's scores or thresholds. The scores are "
         "statistics of the training rows without formal privacy: whoever sees them (the "
         "coordinator, and any silo that it colludes with) and knows a silo's other rows can test "
-        "whether a row is among them; docs/threat-model-fedga.md measures how well. Colluding "
+        "whether a row is among them; docs/threat-model.md tells how well. Colluding "
         "silos without the coordinator learn nothing of the others but the structures. The tree "
         "itself never leaves its silo."
     )

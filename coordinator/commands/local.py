@@ -236,6 +236,8 @@ def run(
     raw = spec.SerializeToString(deterministic=True)
     parameters = job_wire.decode(raw)
     parameters.strategy.validate(parameters)
+    if test and getattr(parameters.strategy, "scores_in_silos", False):
+        party_tests = dict.fromkeys(silos, test)
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-"))
     family = Family(out / "logs")

@@ -16,9 +16,13 @@ from boosting.dataset import Task
 from coordinator.commands import Refused, refusing
 
 if TYPE_CHECKING:
+    from boosting.dataset import Dataset
     from coordinator.models import Floats, Model
 
 MODEL = click.Path(path_type=Path)
+SILO = click.option(
+    "--silo", default="", help="Score with this silo's own model, where each silo has one."
+)
 
 
 @click.command()
@@ -30,21 +34,27 @@ MODEL = click.Path(path_type=Path)
     required=True,
     help="File for the predictions, .csv or .parquet.",
 )
-def predict(run_or_model: Path, data: str, out: Path) -> None:
+@SILO
+def predict(run_or_model: Path, data: str, out: Path, silo: str) -> None:
     """Score DATA with a run folder's model, or a stock XGBoost model file.
 
     Writes one row for each row of DATA, in its order: `_id` (the table's, else the row number),
-    `prediction`, and for classes their probabilities.
+    `prediction`, and for classes their probabilities. Where each silo has a model of its own
+    (fedga), --silo says whose; without it, there are such columns for each silo, under its name.
     """
-    from coordinator.models import open_model
+    from coordinator.models import open_model, owners
     from services.durable import write_atomically
 
     if out.suffix not in (".csv", ".parquet"):
         raise Refused(f"--out {out}: the ending should be .csv or .parquet")
     with refusing():
-        model = open_model(run_or_model)
-        dataset, table = model.read(data, "")
-        scored = _scored(model, model.predictions(model.margins(dataset)), table)
+        silos = () if silo else owners(run_or_model)
+        if silos:
+            dataset, scored = _scored_by_each(run_or_model, silos, data)
+        else:
+            model = open_model(run_or_model, silo)
+            dataset, table = model.read(data, "")
+            scored = _scored(model, model.predictions(model.margins(dataset)), table)
         write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
     click.echo(f"{out}: {dataset.n_samples:,} rows")
 
@@ -54,35 +64,92 @@ def predict(run_or_model: Path, data: str, out: Path) -> None:
 @click.argument("data")
 @click.option("--metrics", "names", help="Names set apart by commas; those of the job if not.")
 @click.option("--label", help="Label column; that of the job if not.")
+@SILO
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(
-    run_or_model: Path, data: str, names: str | None, label: str | None, as_json: bool
+    run_or_model: Path, data: str, names: str | None, label: str | None, silo: str, as_json: bool
 ) -> None:
-    """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels."""
+    """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels.
+
+    Where each silo has a model of its own (fedga), --silo says whose; without it, all are told,
+    and their mean.
+    """
+    from coordinator.models import open_model, owners
+
+    chosen = tuple(n.strip() for n in names.split(",")) if names else ()
+    with refusing():
+        silos = () if silo else owners(run_or_model)
+        if not silos:
+            n_rows, found = _evaluated(open_model(run_or_model, silo), data, chosen, label)
+            each = {}
+        else:
+            models = {own: open_model(run_or_model, own) for own in silos}
+            told = {own: _evaluated(one, data, chosen, label) for own, one in models.items()}
+            each = {own: scores for own, (_, scores) in told.items()}
+            n_rows, first = told[silos[0]]
+            found = {n: sum(own[n] for own in each.values()) / len(each) for n in first}
+    if as_json:
+        document = {"rows": n_rows, "metrics": _plain(found)}
+        if each:
+            document["silos"] = {own: _plain(scores) for own, scores in each.items()}
+        click.echo(json.dumps(document))
+        return
+    shown = Table(title=f"{n_rows:,} rows", title_justify="left")
+    if each:
+        shown.add_column("silo")
+        for name in found:
+            shown.add_column(name, justify="right")
+        for own, scores in {**each, "mean": found}.items():
+            shown.add_row(own, *map(_shown, scores.values()))
+    else:
+        shown.add_column("metric")
+        shown.add_column("value", justify="right")
+        for name, value in found.items():
+            shown.add_row(name, _shown(value))
+    Console().print(shown)
+
+
+def _shown(value: float) -> str:
+    return f"{value:.6g}" if math.isfinite(value) else "not defined"
+
+
+def _plain(found: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN: a score that is not defined is null."""
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+
+
+def _evaluated(
+    model: Model, data: str, chosen: tuple[str, ...], label: str | None
+) -> tuple[int, dict[str, float]]:
+    """Return the number of rows and the model's scores on them."""
     from boosting import metrics
+
+    chosen = chosen or model.metrics or metrics.defaults(model.task)
+    metrics.check(chosen, model.task)
+    dataset, _ = model.read(data, label or model.label)
+    if dataset.is_empty:
+        raise Refused(f"{data} has no rows")
+    margins = model.margins(dataset)
+    found = metrics.evaluate(chosen, dataset.labels, margins, objective=model.objective)
+    return dataset.n_samples, found
+
+
+def _scored_by_each(folder: Path, silos: tuple[str, ...], data: str) -> tuple[Dataset, Any]:
+    """Return the rows, and the table of every silo's predictions of them."""
     from coordinator.models import open_model
 
-    with refusing():
-        model = open_model(run_or_model)
-        chosen = tuple(n.strip() for n in names.split(",")) if names else model.metrics
-        chosen = chosen or metrics.defaults(model.task)
-        metrics.check(chosen, model.task)
-        dataset, _ = model.read(data, label or model.label)
-        if dataset.is_empty:
-            raise Refused(f"{data} has no rows")
-        found = metrics.evaluate(
-            chosen, dataset.labels, model.margins(dataset), objective=model.objective
-        )
-    if as_json:
-        values = {n: v if math.isfinite(v) else None for n, v in found.items()}
-        click.echo(json.dumps({"rows": dataset.n_samples, "metrics": values}))
-        return
-    shown = Table(title=f"{dataset.n_samples:,} rows", title_justify="left")
-    shown.add_column("metric")
-    shown.add_column("value", justify="right")
-    for name, value in found.items():
-        shown.add_row(name, f"{value:.6g}" if math.isfinite(value) else "not defined")
-    Console().print(shown)
+    together: Any = None
+    for silo in silos:
+        model = open_model(folder, silo)
+        dataset, table = model.read(data, "")
+        scored = _scored(model, model.predictions(model.margins(dataset)), table)
+        if together is None:
+            together = scored.select(["_id"])
+        for name in scored.column_names[1:]:
+            kind, _, rest = name.partition("_")
+            column = "_".join(part for part in (kind, silo, rest) if part)
+            together = together.append_column(column, scored.column(name))
+    return dataset, together
 
 
 def _scored(model: Model, predictions: Floats, table: Any) -> Any:

@@ -248,3 +248,69 @@ def test_predictions_go_to_csv_or_parquet_only(tmp_path):
     make_run(tmp_path / "run", Task.BINARY)
     told = call(predict, tmp_path / "run", "d.parquet", "--out", tmp_path / "p.xlsx", code=2)
     assert "the ending should be .csv or .parquet" in told
+
+
+@pytest.fixture(params=[Task.BINARY, Task.MULTICLASS])
+def own_models(request, tmp_path):
+    """The run folder of a job that leaves each silo a model of its own."""
+    task = request.param
+    booster, schema = make_run(tmp_path / "run", task, "fedga")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report |= {"model": "structures.json", "artefacts": ["structures.json", "schema.json"]}
+    (tmp_path / "run" / "report.json").write_text(json.dumps(report))
+    for n_trees, silo in ((2, "north"), (8, "south")):
+        (tmp_path / "run" / "silos" / silo).mkdir(parents=True)
+        booster[:n_trees].save_model(tmp_path / "run" / "silos" / silo / "model.ubj")
+        (tmp_path / "run" / "silos" / silo / "schema.json").write_bytes(schema_wire.dump(schema))
+    (tmp_path / "run" / "model.ubj").unlink()
+    pq.write_table(rows(task, 5), tmp_path / "new.parquet")
+    return tmp_path / "run", tmp_path / "new.parquet"
+
+
+def test_each_silos_own_model_is_evaluated_and_their_mean(own_models):
+    run, new = own_models
+    told = json.loads(call(evaluate, run, new, "--metrics", "f1,accuracy", "--json"))
+    assert set(told["silos"]) == {"north", "south"}
+    for silo, scores in told["silos"].items():
+        alone = json.loads(
+            call(evaluate, run, new, "--metrics", "f1,accuracy", "--json", "--silo", silo)
+        )
+        model = run / "silos" / silo / "model.ubj"
+        stock = json.loads(call(evaluate, model, new, "--metrics", "f1,accuracy", "--json"))
+        assert alone["metrics"] == stock["metrics"] == scores
+    mean = np.mean([scores["f1"] for scores in told["silos"].values()])
+    assert told["metrics"]["f1"] == pytest.approx(mean)
+    shown = call(evaluate, run, new)
+    assert all(word in shown for word in ("north", "south", "mean"))
+
+
+def test_each_silos_own_model_predicts_in_columns_under_its_name(own_models):
+    run, new = own_models
+    call(predict, run, new, "--out", new.parent / "all.parquet")
+    together = pq.read_table(new.parent / "all.parquet")
+    width = 0
+    for silo in ("north", "south"):
+        call(predict, run, new, "--silo", silo, "--out", new.parent / "one.parquet")
+        alone = pq.read_table(new.parent / "one.parquet")
+        assert alone["_id"].equals(together["_id"])
+        for name in alone.column_names[1:]:
+            kind, _, rest = name.partition("_")
+            column = f"{kind}_{silo}_{rest}" if rest else f"{kind}_{silo}"
+            assert together[column].equals(alone[name])
+            width += 1
+    assert len(together.column_names) == width + 1
+    assert not together["prediction_north"].equals(together["prediction_south"])
+
+
+def test_a_silo_without_a_model_is_told_with_those_that_have_one(own_models):
+    run, new = own_models
+    told = " ".join(call(evaluate, run, new, "--silo", "west", code=2).split())
+    assert "no model of silo west; there are those of north, south" in told
+
+
+def test_a_run_whose_models_stay_in_the_silos_says_where_to_score(own_models):
+    run, new = own_models
+    for model in run.glob("silos/*/model.ubj"):
+        model.unlink()
+    told = " ".join(call(evaluate, run, new, code=2).split())
+    assert "the models of strategy fedga stay in the silos" in told
