@@ -209,8 +209,9 @@ class JobRun:
         """Take a silo's answer in; returns the agreement once there is one."""
         attempt = self._current(acceptance.key.attempt)
         if acceptance.declined:
-            attempt.declined[silo] = acceptance.declined
+            # Stored first: the last answer may end the job, and its record has to say why.
             await self._note_silo(silo, "declined", 0, acceptance.declined)
+            attempt.declined[silo] = acceptance.declined
             await self._notify()
             raise JobStopped(f"{silo} declined: {acceptance.declined}")
         if silo not in attempt.accepted:

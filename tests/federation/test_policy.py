@@ -1,0 +1,163 @@
+"""Silos that hold to their own rules, and a coordinator that does not hold to the job."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_agent import ledger
+from coordinator import run_folder
+from services import job_file
+from tests.federation.processes import ROOT, Federation, federation
+from tests.federation.test_faults import job as faults_job
+from tests.federation.test_faults import rounds_done, succeeded
+
+RULES = {
+    "s0": {
+        "strategies": ["bagging", "secureboost"],
+        "min_silos": 2,
+        "max_depth": 5,
+        "max_rounds": 9,
+        "max_bytes": 40_000,
+        "features": ["x0", "x1", "x2"],
+        "peers": ["s0", "s1"],
+    },
+    "s1": {"operators": ["oscar"]},
+    "s2": {"min_rows": 401, "require_dp": True},
+}
+
+
+@pytest.fixture(scope="module")
+def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Three silos, each with rules of its own."""
+    with federation(tmp_path_factory.mktemp("ruled"), start=False) as fed:
+        fed.start_coordinator()
+        for silo, rules in RULES.items():
+            fed.start_agent(silo, policy=rules)
+        yield fed
+
+
+def asking(*silos: str, strategy: str = "bagging", depth: int = 3, rounds: int = 3) -> str:
+    names = ", ".join(f'"{silo}"' for silo in silos)
+    own = "" if strategy == "dp_tree" else f"[{strategy}]\nrounds = {rounds}\n"
+    return (
+        f'strategy = "{strategy}"\nmin_silos = {len(silos)}\nsilos = [{names}]\n'
+        f'start_timeout_seconds = 20\nfeatures = ["x0", "x1"]\n{own}'
+        f"[booster]\nmax_depth = {depth}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "silo", "rule"),
+    [
+        (asking("s0", "s1", strategy="histogram"), "s0", "strategies"),
+        (asking("s0"), "s0", "min_silos"),
+        (asking("s0", "s1", depth=6), "s0", "max_depth"),
+        (asking("s0", "s1", rounds=10), "s0", "max_rounds"),
+        (asking("s0", "s1").replace('"x1"]', '"x3"]'), "s0", "features"),
+        (asking("s0", "s2"), "s0", "peers"),
+        (asking("s0", "s1", depth=5, rounds=9).replace("bagging]\n", "bagging]\n"
+         "trees_per_round = 40\n"), "s0", "max_bytes"),
+        (asking("s1"), "s1", "operators"),
+        (asking("s2"), "s2", "min_rows"),
+    ],
+)  # fmt: skip
+def test_a_job_that_breaks_a_rule_is_declined_and_the_record_names_the_rule(
+    ruled: Federation, text: str, silo: str, rule: str
+) -> None:
+    view = ruled.end(ruled.submit(text))
+    assert view.state == "FAILED"
+    assert view.silos, view.detail
+    by_name = {s.name: s for s in view.silos}
+    assert by_name[silo].state == "declined", view
+    assert by_name[silo].detail.startswith(f"policy rule {rule}: ")
+    record = run_folder.report(view)
+    assert f"{silo} declined (policy rule {rule}: " in record["detail"]
+    assert not any(s["bytes_up"] for s in record["silos"])
+    entries = ledger.read(ruled.folder / f"state-agent-{silo}" / "ledger.jsonl")
+    assert not [entry for entry in entries if entry.job == view.job_id]
+
+
+def test_watch_names_the_rule(ruled: Federation) -> None:
+    job_id = ruled.submit(asking("s0", "s1", depth=6))
+    ruled.end(job_id)
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", "watch", job_id,
+         "--coordinator", ruled.address, "--identity", str(ruled.folder / "pki/operator")],
+        capture_output=True, text=True, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1
+    shown = " ".join(done.stdout.split())
+    assert "silo s0 is declined: policy rule max_depth: 6 is over 5" in shown
+    assert "s0 declined (policy rule max_depth: 6 is over 5)" in shown
+
+
+def test_a_job_that_keeps_to_the_rules_runs(tmp_path: Path) -> None:
+    with federation(tmp_path, 2, start=False) as fed:
+        fed.start_coordinator()
+        for silo in ("s0", "s1"):
+            fed.start_agent(silo, policy={**RULES["s0"], "operators": ["operator", "local"]})
+        view = fed.end(fed.submit(asking("s0", "s1")))
+        assert succeeded(view).operator in ("operator", "local")
+
+
+def test_a_coordinator_that_changes_the_job_after_the_silos_agreed_is_caught(
+    tmp_path: Path,
+) -> None:
+    with federation(tmp_path) as fed:
+        job_id = fed.submit(faults_job())
+        fed.wait(job_id, rounds_done(2))
+        fed.kill("agent-s1", signal.SIGSTOP)
+        fed.kill("coordinator")
+        changed = job_file.parse(faults_job().replace("max_depth = 3", "max_depth = 12"))
+        with sqlite3.connect(tmp_path / "state.db") as database:
+            assert (
+                database.execute(
+                    "update jobs set spec = ? where job_id = ?", (changed, job_id)
+                ).rowcount
+                == 1
+            )
+        database.close()
+        fed.kill("agent-s1", signal.SIGCONT)
+        moved = {s: list(_entries(fed, s)) for s in fed.silos}
+        fed.start_coordinator()
+        view = fed.end(job_id)
+        assert view.state == "FAILED"
+        for silo in view.silos:
+            assert silo.state == "declined"
+            assert "is not the one that this silo agreed to" in silo.detail
+        # The round under way may have been resent to the dead coordinator; nothing else left.
+        for silo, before in moved.items():
+            assert {e.round for e in _entries(fed, silo)} == {e.round for e in before}
+
+
+def _entries(fed: Federation, silo: str) -> Iterator[ledger.Entry]:
+    return ledger.read(fed.folder / f"state-agent-{silo}" / "ledger.jsonl")
+
+
+def test_a_full_disk_stops_the_sending_and_the_record_says_so(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        job_id = fed.submit(faults_job(rounds=3000, min_silos=2))
+        fed.wait(job_id, rounds_done(4))
+        agent = fed.processes["agent-s1"].pid
+        path = tmp_path / "state-agent-s1" / "ledger.jsonl"
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (path.stat().st_size + 100, -1))
+        view = fed.wait(job_id, lambda v: v.ended or any(s.state == "lost" for s in v.silos))
+        lost = {s.name: s.detail for s in view.silos if s.state == "lost"}
+        assert list(lost) == ["s1"]
+        assert "the ledger of s1 cannot be written" in lost["s1"]
+        assert "nothing was sent" in lost["s1"]
+        fed.wait(job_id, rounds_done(len(view.rounds) + 3))  # the others go on
+        fed.client.cancel(job_id)
+        time.sleep(0.5)
+        view = fed.end(job_id)
+        sent = sum(entry.bytes for entry in _entries(fed, "s1"))
+        assert sent == next(s.bytes_up for s in view.silos if s.name == "s1")
