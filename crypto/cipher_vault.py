@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.ciphertext_histogram import (
-    CiphertextHistograms,
-    HistogramRefused,
-    cumulate,
-    pack_answer,
-    read_answer,
+from crypto.cipher_schemes import (
+    Bins,
+    Ciphertexts,
+    HeldRows,
+    KeyOwner,
+    PeerKey,
+    Scheme,
+    new_owner,
+    owner_of,
+    peer_of,
 )
+from crypto.curve_kernels import PsiKernel, curve_kernel
 from crypto.key_files import KeyFolder
 from crypto.modular import Engine
-from crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
-from crypto.packing import PairLayout, classes_per_ciphertext
-from crypto.paillier import (
-    CiphertextVector,
-    KeyHolder,
-    PublicKey,
-    PublicOperations,
-    generate_private_key,
-)
+from crypto.packing import PairLayout
+from crypto.paillier import KeyRejected
+from crypto.psi import LocalBlinder
 
-Ciphertexts = NDArray[np.uint8]
-"""Of shape (n, ciphertext_bytes)."""
+__all__ = ["CipherVault", "Ciphertexts", "LocalCipherVault", "NothingHeld", "Scheme"]
 
 
 class NothingHeld(LookupError):
@@ -45,13 +43,27 @@ class NothingHeld(LookupError):
 class CipherVault(Protocol):
     """What the halves of a vertical protocol ask of their silo's vault."""
 
-    def create_cipher_key(self, session: str, key_bits: int = 2048) -> bytes:
+    def create_cipher_key(
+        self, session: str, key_bits: int = 2048, scheme: Scheme = "paillier"
+    ) -> bytes:
         """Return the session's public key, made on the first call and kept.
+
+        The key's scheme decides what all other calls of the session do; their shapes are the same.
+        See :mod:`crypto.cipher_schemes`.
+
+        Parameters
+        ----------
+        session
+            Names the job.
+        key_bits
+            Of a Paillier modulus; EC-ElGamal has one size.
+        scheme
+            ``paillier``, or ``elgamal`` for quantised gradients.
 
         Raises
         ------
         KeyRejected
-            A size other than 2048, 3072 or 4096 bits.
+            A size other than 2048, 3072 or 4096 bits, or the session's key is of another scheme.
         """
         ...
 
@@ -174,6 +186,27 @@ class CipherVault(Protocol):
         """Return the signed integers of ciphertexts under the session's own key."""
         ...
 
+    def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:
+        """Hash ids to the curve and raise them to the session's secret, made on the first call.
+
+        Returns
+        -------
+        bytes
+            32 bytes an id, in order. :class:`crypto.psi.PsiParty` uses it through
+            :class:`crypto.psi.VaultBlinder`.
+        """
+        ...
+
+    def blind_points(self, session: str, points: bytes) -> bytes:
+        """Raise points, 32 bytes each, to the session's secret.
+
+        Raises
+        ------
+        InvalidPoint
+            A point of small order, or bytes that are no whole points.
+        """
+        ...
+
     def forget_session(self, session: str) -> None:
         """Erase all secrets of a session."""
         ...
@@ -181,21 +214,8 @@ class CipherVault(Protocol):
 
 @dataclass(slots=True)
 class _Tree:
-    layouts: list[PairLayout]
-    histograms: list[CiphertextHistograms]
-    public: PublicOperations
-
-
-@dataclass(slots=True)
-class _Owned:
-    holder: KeyHolder
-    obfuscators: KeyHolderObfuscators
-
-
-@dataclass(slots=True)
-class _Foreign:
-    public: PublicOperations
-    obfuscators: UniformObfuscators
+    rows: HeldRows
+    peer: PeerKey
 
 
 class LocalCipherVault:
@@ -220,30 +240,36 @@ class LocalCipherVault:
         self._engine = engine
         self._key_folder = key_folder
         self._insecure_test_keys = insecure_test_keys
-        self._owned: dict[str, _Owned] = {}
-        self._foreign: dict[bytes, _Foreign] = {}
+        self._owned: dict[str, KeyOwner] = {}
+        self._peers: dict[bytes, PeerKey] = {}
         self._trees: dict[str, _Tree] = {}
+        self._blinders: dict[str, LocalBlinder] = {}
         self._lock = threading.RLock()
 
-    def create_cipher_key(self, session: str, key_bits: int = 2048) -> bytes:
+    def create_cipher_key(
+        self, session: str, key_bits: int = 2048, scheme: Scheme = "paillier"
+    ) -> bytes:
         """See :meth:`CipherVault.create_cipher_key`."""
         with self._lock:
-            if session not in self._owned and not self._restored(session):
-                key = generate_private_key(key_bits, insecure_test_key=self._insecure_test_keys)
+            owner = self._owned.get(session) or self._restored(session)
+            if owner is None:
+                insecure = self._insecure_test_keys
+                owner = new_owner(scheme, key_bits, self._engine, insecure_test_key=insecure)
                 if self._key_folder is not None:
-                    self._key_folder.save(session, key)
-                self._own(session, KeyHolder(key, self._engine))
-            return self._owned[session].holder.public.public_key.to_bytes()
+                    self._key_folder.save(session, owner.private_key)
+                self._owned[session] = owner
+            if owner.scheme != scheme:
+                raise KeyRejected(f"this session has a key of {owner.scheme}, not of {scheme}")
+            return owner.public_bytes()
 
     def prepare_encryption(self, session: str, n: int) -> None:
         """See :meth:`CipherVault.prepare_encryption`."""
         with self._lock:
             tree = self._trees.get(session)
-            answering = None if tree is None else self._foreign[tree.public.key_id].obfuscators
-        if answering is not None:
-            answering.prepare(n)
+        if tree is not None:
+            tree.peer.prepare(n)
         else:
-            self._owner(session).obfuscators.prepare(n)
+            self._owner(session).prepare(n)
 
     def encrypt_gradients(
         self,
@@ -253,16 +279,7 @@ class LocalCipherVault:
         hess: NDArray[np.float64],
     ) -> tuple[Ciphertexts, ...]:
         """See :meth:`CipherVault.encrypt_gradients`."""
-        owned = self._owner(session)
-        q_grad, q_hess = layout.quantise(grad, hess)
-        parts = []
-        at = 0
-        for part in _part_layouts(layout, owned.holder.public.public_key.bits):
-            columns = slice(at, at + part.n_classes)
-            plaintexts = part.pack(q_grad[:, columns], q_hess[:, columns])
-            parts.append(owned.holder.encrypt(plaintexts, owned.obfuscators).data)
-            at += part.n_classes
-        return tuple(parts)
+        return self._owner(session).encrypt_gradients(layout, grad, hess)
 
     def hold_rows(
         self,
@@ -270,23 +287,14 @@ class LocalCipherVault:
         public_key: bytes,
         layout: PairLayout,
         rows: Sequence[Ciphertexts],
-        bins: NDArray[np.uint8] | NDArray[np.uint16],
+        bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
         """See :meth:`CipherVault.hold_rows`."""
-        public = self._foreign_key(public_key).public
-        layouts = _part_layouts(layout, public.public_key.bits)
-        if len(rows) != len(layouts):
-            raise HistogramRefused(
-                f"expected {len(layouts)} ciphertexts a row for {layout.n_classes} classes, "
-                f"got {len(rows)}"
-            )
-        histograms = [
-            CiphertextHistograms(public, CiphertextVector(public.key_id, part), bins, n_bins)
-            for part in rows
-        ]
+        peer = self._peer(public_key)
+        held = peer.hold(layout, rows, bins, n_bins)
         with self._lock:
-            self._trees[session] = _Tree(layouts, histograms, public)
+            self._trees[session] = _Tree(held, peer)
 
     def sum_bins(
         self,
@@ -300,36 +308,19 @@ class LocalCipherVault:
         """See :meth:`CipherVault.sum_bins`."""
         with self._lock:
             tree = self._trees.get(session)
-            if tree is None:
-                raise NothingHeld(f"no row ciphertexts of session {session} are held here")
-            obfuscators = self._foreign[tree.public.key_id].obfuscators
-        answers = []
-        for layout, histograms in zip(tree.layouts, tree.histograms, strict=True):
-            sums = [histograms.sums(rows) for rows in nodes]
-            if cumulative:
-                sums = [cumulate(tree.public, node, missing) for node in sums]
-            answers.append(pack_answer(tree.public, sums, layout, obfuscators, order).data)
-        return tuple(answers)
+        if tree is None:
+            raise NothingHeld(f"no row ciphertexts of session {session} are held here")
+        return tree.rows.answer(nodes, cumulative=cumulative, missing=missing, order=order)
 
     def decrypt_histograms(
         self, session: str, layout: PairLayout, answer: Sequence[Ciphertexts], n_bins: int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """See :meth:`CipherVault.decrypt_histograms`."""
-        holder = self._owner(session).holder
-        layouts = _part_layouts(layout, holder.public.public_key.bits)
-        if len(answer) != len(layouts):
-            raise HistogramRefused(f"expected an answer of {len(layouts)} parts, got {len(answer)}")
-        read = [
-            read_answer(holder, CiphertextVector(holder.public.key_id, part), n_bins, part_layout)
-            for part, part_layout in zip(answer, layouts, strict=True)
-        ]
-        grad, hess = (np.concatenate(sums, axis=1) for sums in zip(*read, strict=True))
-        return grad, hess
+        return self._owner(session).read(layout, answer, n_bins)
 
     def encrypt_integers(self, session: str, values: Sequence[int]) -> Ciphertexts:
         """See :meth:`CipherVault.encrypt_integers`."""
-        owned = self._owner(session)
-        return owned.holder.encrypt([int(v) for v in values], owned.obfuscators).data
+        return self._owner(session).encrypt_integers(values)
 
     def sum_selected(
         self,
@@ -339,60 +330,60 @@ class LocalCipherVault:
         start: NDArray[np.int64],
     ) -> Ciphertexts:
         """See :meth:`CipherVault.sum_selected`."""
-        foreign = self._foreign_key(public_key)
-        if len(start) < 1 or (np.diff(start) < 0).any() or start[0] < 0 or start[-1] > len(index):
-            raise HistogramRefused("expected starts that rise within the index")
-        if len(index) and int(index.max()) >= len(values):
-            raise HistogramRefused(f"expected an index below {len(values)}")
-        public = foreign.public
-        loaded = public.load(CiphertextVector(public.key_id, values))
-        sums = public.modulus.segment_products(loaded, index, start)
-        return public.rerandomise(sums, foreign.obfuscators).data
+        return self._peer(public_key).sum_selected(values, index, start)
 
     def decrypt_integers(self, session: str, values: Ciphertexts) -> list[int]:
         """See :meth:`CipherVault.decrypt_integers`."""
-        holder = self._owner(session).holder
-        return holder.decrypt(CiphertextVector(holder.public.key_id, values))
+        return self._owner(session).decrypt_integers(values)
+
+    def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:
+        """See :meth:`CipherVault.blind_identifiers`."""
+        return self._blinder(session).blind_identifiers(ids)
+
+    def blind_points(self, session: str, points: bytes) -> bytes:
+        """See :meth:`CipherVault.blind_points`."""
+        return self._blinder(session).blind_points(points)
 
     def forget_session(self, session: str) -> None:
         """See :meth:`CipherVault.forget_session`; also erases the sealed key."""
         with self._lock:
             self._owned.pop(session, None)
             tree = self._trees.pop(session, None)
-            still_used = {t.public.key_id for t in self._trees.values()}
-            if tree is not None and tree.public.key_id not in still_used:
-                self._foreign.pop(tree.public.key_id, None)
+            still_used = {t.peer.key_id for t in self._trees.values()}
+            if tree is not None and tree.peer.key_id not in still_used:
+                self._peers.pop(tree.peer.key_id, None)
+            blinder = self._blinders.pop(session, None)
+            if blinder is not None:
+                blinder.close()
             if self._key_folder is not None:
                 self._key_folder.erase(session)
 
-    def _own(self, session: str, holder: KeyHolder) -> None:
-        obfuscators = KeyHolderObfuscators(holder.private_key, self._engine)
-        self._owned[session] = _Owned(holder, obfuscators)
-
-    def _restored(self, session: str) -> bool:
+    def _restored(self, session: str) -> KeyOwner | None:
         if self._key_folder is None:
-            return False
+            return None
         key = self._key_folder.load(session, insecure_test_key=self._insecure_test_keys)
         if key is None:
-            return False
-        self._own(session, KeyHolder(key, self._engine))
-        return True
+            return None
+        self._owned[session] = owner_of(key, self._engine)
+        return self._owned[session]
 
-    def _owner(self, session: str) -> _Owned:
+    def _owner(self, session: str) -> KeyOwner:
         with self._lock:
-            if session not in self._owned and not self._restored(session):
-                raise NothingHeld(f"no private key of session {session} is held here")
-            return self._owned[session]
+            owner = self._owned.get(session) or self._restored(session)
+        if owner is None:
+            raise NothingHeld(f"no private key of session {session} is held here")
+        return owner
 
-    def _foreign_key(self, data: bytes) -> _Foreign:
-        key = PublicKey.from_bytes(data, insecure_test_key=self._insecure_test_keys)
+    def _peer(self, public_key: bytes) -> PeerKey:
+        peer = peer_of(public_key, self._engine, insecure_test_key=self._insecure_test_keys)
         with self._lock:
-            if key.key_id not in self._foreign:
-                self._foreign[key.key_id] = _Foreign(
-                    PublicOperations(key, self._engine), UniformObfuscators(key, self._engine)
-                )
-            return self._foreign[key.key_id]
+            return self._peers.setdefault(peer.key_id, peer)
 
+    def _blinder(self, session: str) -> LocalBlinder:
+        with self._lock:
+            if session not in self._blinders:
+                self._blinders[session] = LocalBlinder(session.encode(), self._psi_kernel())
+            return self._blinders[session]
 
-def _part_layouts(layout: PairLayout, key_bits: int) -> list[PairLayout]:
-    return [replace(layout, n_classes=n) for n in classes_per_ciphertext(layout, key_bits)]
+    def _psi_kernel(self) -> PsiKernel:
+        return curve_kernel(workers=None if self._engine is None else self._engine.workers)

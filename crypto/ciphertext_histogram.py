@@ -91,19 +91,9 @@ class CiphertextHistograms:
         bins: NDArray[np.uint8] | NDArray[np.uint16],
         n_bins: Sequence[int],
     ) -> None:
-        if bins.ndim != 2 or bins.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
-            raise HistogramRefused(
-                f"expected bins of shape (n_rows, n_features), uint8 or uint16, "
-                f"got {bins.shape}, {bins.dtype}"
-            )
         if len(rows) != len(bins):
             raise HistogramRefused(f"expected {len(bins)} row ciphertexts, got {len(rows)}")
-        if len(n_bins) != bins.shape[1] or min(n_bins, default=1) < 1:
-            raise HistogramRefused(
-                f"expected a positive number of bins for each of {bins.shape[1]} features"
-            )
-        if len(bins) and (bins.max(axis=0) >= np.asarray(n_bins)).any():
-            raise HistogramRefused("a row's bin is not below its feature's number of bins")
+        check_bins(bins, n_bins)
         self.n_bins = tuple(int(b) for b in n_bins)
         self._modulus = public.modulus
         self._public = public
@@ -129,7 +119,8 @@ class CiphertextHistograms:
         HistogramRefused
             Row numbers are not ascending, or not of this tree.
         """
-        chosen = self._checked(rows)
+        n = len(self._bins)
+        chosen = np.arange(n, dtype=np.uint32) if rows is None else check_rows(rows, n)
         each_alone = [(feature,) for feature in range(len(self.n_bins))]
         groups = plan_groups(self.n_bins, self._shares, len(chosen)) if joint else each_alone
         residues: dict[int, Residues] = {}
@@ -141,18 +132,6 @@ class CiphertextHistograms:
             return BinSums(self._rows[:0], ())
         ordered = [residues[feature] for feature in range(len(self.n_bins))]
         return BinSums(np.concatenate(ordered), self.n_bins)
-
-    def _checked(self, rows: NDArray[np.integer] | None) -> NDArray[np.uint32]:
-        n = len(self._bins)
-        if rows is None:
-            return np.arange(n, dtype=np.uint32)
-        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-            raise HistogramRefused("expected a vector of row numbers")
-        if len(rows) and (
-            rows[0] < 0 or rows[-1] >= n or (np.diff(rows.astype(np.int64)) < 1).any()
-        ):
-            raise HistogramRefused(f"expected strictly ascending row numbers below {n}")
-        return rows.astype(np.uint32)
 
     def _cells(
         self,
@@ -208,6 +187,30 @@ class CiphertextHistograms:
         others = _segments(self._modulus, sums, index.astype(np.uint32), np.diff(edges)[skipped])
         derived = self._modulus.multiply(self._public.negate(others), total)
         sums[np.array([edges[g] + fullest[g] for g in skipped])] = derived
+
+
+def check_bins(bins: NDArray[np.uint8] | NDArray[np.uint16], n_bins: Sequence[int]) -> None:
+    """Refuse bins of another shape or type, or that are not below their feature's number."""
+    if bins.ndim != 2 or bins.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
+        raise HistogramRefused(
+            f"expected bins of shape (n_rows, n_features), uint8 or uint16, "
+            f"got {bins.shape}, {bins.dtype}"
+        )
+    if len(n_bins) != bins.shape[1] or min(n_bins, default=1) < 1:
+        raise HistogramRefused(
+            f"expected a positive number of bins for each of {bins.shape[1]} features"
+        )
+    if len(bins) and (bins.max(axis=0, initial=0) >= np.asarray(n_bins)).any():
+        raise HistogramRefused("a row's bin is not below its feature's number of bins")
+
+
+def check_rows(rows: NDArray[np.integer], n: int) -> NDArray[np.uint32]:
+    """Return a node's row numbers; refuse any that are not ascending, or not below ``n``."""
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        raise HistogramRefused("expected a vector of row numbers")
+    if len(rows) and (rows[0] < 0 or rows[-1] >= n or (np.diff(rows.astype(np.int64)) < 1).any()):
+        raise HistogramRefused(f"expected strictly ascending row numbers below {n}")
+    return rows.astype(np.uint32)
 
 
 def plan_groups(
@@ -316,6 +319,41 @@ def _segments(
     return modulus.segment_products(partial, np.arange(len(owner), dtype=np.uint32), first)
 
 
+def running_sums(
+    n_bins: Sequence[int], missing: Sequence[bool] | None
+) -> tuple[NDArray[np.int64], list[NDArray[np.int64]], tuple[int, ...]]:
+    """Return what :func:`cumulate` adds up: the bin that each sum ends with, chains, and widths.
+
+    Returns
+    -------
+    source
+        For each sum, the number of the bin that it has and the sum before it has not.
+    chains
+        Numbers of sums, each of which contains the one before it.
+    n_out
+        Sums of each feature.
+    """
+    edges = np.concatenate([[0], np.cumsum(n_bins)]).astype(np.int64)
+    flags = [False] * len(n_bins) if missing is None else list(missing)
+    if len(flags) != len(n_bins):
+        raise HistogramRefused(f"expected {len(n_bins)} flags of missing values")
+    source: list[NDArray[np.int64]] = []
+    chains: list[NDArray[np.int64]] = []
+    n_out: list[int] = []
+    start = 0
+    for first, n, has_missing in zip(edges, n_bins, flags, strict=False):
+        n_present = n - 1 if has_missing else n
+        forwards = np.arange(first, first + n_present)
+        backwards = forwards[1:] if has_missing else forwards[:0]
+        source += [forwards, backwards]
+        chains.append(np.arange(start, start + n_present))
+        chains.append(start + n_present + np.arange(len(backwards))[::-1])
+        n_out.append(n_present + len(backwards))
+        start += n_out[-1]
+    index = np.concatenate(source) if source else np.empty(0, np.int64)
+    return index, chains, tuple(n_out)
+
+
 def cumulate(
     public: PublicOperations, sums: BinSums, missing: Sequence[bool] | None = None
 ) -> BinSums:
@@ -328,30 +366,14 @@ def cumulate(
         sums: over bins 0 to b for b from 0 to B - 1, then over bins b to B - 1 for b from 1 to
         B - 1; its last bin is in none of them.
     """
-    edges = np.concatenate([[0], np.cumsum(sums.n_bins)]).astype(np.int64)
-    flags = [False] * len(sums.n_bins) if missing is None else list(missing)
-    if len(flags) != len(sums.n_bins):
-        raise HistogramRefused(f"expected {len(sums.n_bins)} flags of missing values")
-    source: list[NDArray[np.int64]] = []
-    chains: list[NDArray[np.int64]] = []
-    n_out: list[int] = []
-    for first, n, has_missing in zip(edges, sums.n_bins, flags, strict=False):
-        n_present = n - 1 if has_missing else n
-        start = sum(n_out)
-        forwards = np.arange(first, first + n_present)
-        backwards = forwards[1:] if has_missing else forwards[:0]
-        source += [forwards, backwards]
-        chains.append(np.arange(start, start + n_present))
-        chains.append(start + n_present + np.arange(len(backwards))[::-1])
-        n_out.append(n_present + len(backwards))
-    index = np.concatenate(source) if source else np.empty(0, np.int64)
-    residues = sums.residues[index]
+    source, chains, n_out = running_sums(sums.n_bins, missing)
+    residues = sums.residues[source]
     for step in range(1, max((len(chain) for chain in chains), default=0)):
         longer = [chain for chain in chains if len(chain) > step]
         at = np.array([chain[step] for chain in longer])
         before = np.array([chain[step - 1] for chain in longer])
         residues[at] = public.add(residues[at], residues[before])
-    return BinSums(residues, tuple(n_out))
+    return BinSums(residues, n_out)
 
 
 def n_answer_ciphertexts(n_bins: int, layout: PairLayout, key_bits: int) -> int:
@@ -388,7 +410,7 @@ def pack_answer(
         Numbers of the bins to send, in the order to send them (candidates, shuffled); all when
         left out.
     """
-    residues = np.concatenate([s.residues for s in sums])
+    residues = np.concatenate([public.modulus.ones(0), *(s.residues for s in sums)])
     if order is not None:
         if len(order) and (order.min() < 0 or order.max() >= len(residues)):
             raise HistogramRefused(f"expected bin numbers below {len(residues)}")

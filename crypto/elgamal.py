@@ -48,6 +48,8 @@ Entropy = Callable[[int], bytes]
 """Gives that many secret uniform bytes, as ``os.urandom`` does."""
 
 ENCODING_BYTES = 32
+PUBLIC_MAGIC = b"HGE1"
+"""Before a public key where keys of other schemes may come, too."""
 
 
 class RangeRefused(ValueError):

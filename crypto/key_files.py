@@ -1,9 +1,10 @@
 """Private keys at rest: sealed with a passphrase or with a key file.
 
-A sealed key is ChaCha20-Poly1305 over the factors, with everything before the ciphertext as
-associated data. The sealing key comes from a passphrase through scrypt (RFC 7914; N = 2^17, r = 8,
-p = 1: 128 MiB and about half a second a guess), or from a key file of 32 random bytes or more
-through HKDF-SHA-256. Opening tells neither a wrong passphrase from damage nor anything of the key.
+A sealed key is ChaCha20-Poly1305 over the factors of a Paillier modulus, or the scalars of an
+EC-ElGamal key, with everything before the ciphertext as associated data. The sealing key comes from
+a passphrase through scrypt (RFC 7914; N = 2^17, r = 8, p = 1: 128 MiB and about half a second a
+guess), or from a key file of 32 random bytes or more through HKDF-SHA-256. Opening tells neither a
+wrong passphrase from damage nor anything of the key.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from crypto import elgamal
 from crypto.paillier import KeyRejected, PrivateKey, PublicKey
+
+AnyPrivateKey = PrivateKey | elgamal.PrivateKey
 
 _MAGIC = b"HGPK1"
 _SALT_BYTES, _NONCE_BYTES = 16, 12
@@ -58,9 +62,17 @@ class SealingSecret:
         return Scrypt(salt=salt, length=32, n=1 << _SCRYPT_LOG2_N, r=8, p=1).derive(self.value)
 
 
-def seal_private_key(private_key: PrivateKey, secret: SealingSecret) -> bytes:
+def seal_private_key(private_key: AnyPrivateKey, secret: SealingSecret) -> bytes:
     """Return the key, readable only with ``secret``; every call gives other bytes."""
-    public = private_key.public_key.to_bytes()
+    if isinstance(private_key, elgamal.PrivateKey):
+        public, hidden = (
+            elgamal.PUBLIC_MAGIC + private_key.public_key().to_bytes(),
+            private_key.to_bytes(),
+        )
+    else:
+        public = private_key.public_key.to_bytes()
+        width = private_key.public_key.plaintext_bytes
+        hidden = b"".join(int(x).to_bytes(width, "little") for x in (private_key.p, private_key.q))
     salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     head = (
         _MAGIC
@@ -70,14 +82,12 @@ def seal_private_key(private_key: PrivateKey, secret: SealingSecret) -> bytes:
         + len(public).to_bytes(4, "little")
         + public
     )
-    width = private_key.public_key.plaintext_bytes
-    factors = b"".join(int(x).to_bytes(width, "little") for x in (private_key.p, private_key.q))
-    return head + ChaCha20Poly1305(secret._key(salt)).encrypt(nonce, factors, head)
+    return head + ChaCha20Poly1305(secret._key(salt)).encrypt(nonce, hidden, head)
 
 
 def open_private_key(
     sealed: bytes, secret: SealingSecret, *, insecure_test_key: bool = False
-) -> PrivateKey:
+) -> AnyPrivateKey:
     """Return the key of :func:`seal_private_key`.
 
     Raises
@@ -96,14 +106,17 @@ def open_private_key(
     end = at + 4 + int.from_bytes(sealed[at : at + 4], "little")
     if end > len(sealed):
         raise KeyRejected("a sealed private key is truncated")
-    public_key = PublicKey.from_bytes(sealed[at + 4 : end], insecure_test_key=insecure_test_key)
+    public = sealed[at + 4 : end]
     try:
         cipher = ChaCha20Poly1305(secret._key(salt))
-        factors = cipher.decrypt(nonce, sealed[end:], sealed[:end])
+        hidden = cipher.decrypt(nonce, sealed[end:], sealed[:end])
     except InvalidTag:
         raise KeyRejected(f"wrong {kind}, or a damaged sealed key") from None
+    if public.startswith(elgamal.PUBLIC_MAGIC):
+        return elgamal.PrivateKey.from_bytes(hidden)
+    public_key = PublicKey.from_bytes(public, insecure_test_key=insecure_test_key)
     width = public_key.plaintext_bytes
-    p, q = (int.from_bytes(factors[i : i + width], "little") for i in (0, width))
+    p, q = (int.from_bytes(hidden[i : i + width], "little") for i in (0, width))
     return PrivateKey(public_key, p, q)
 
 
@@ -125,7 +138,7 @@ class KeyFolder:
     def _file(self, name: str) -> Path:
         return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.key"
 
-    def save(self, name: str, private_key: PrivateKey) -> None:
+    def save(self, name: str, private_key: AnyPrivateKey) -> None:
         """Write a key so that it is there in full or not at all, readable by its owner only."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as partial:
@@ -133,8 +146,13 @@ class KeyFolder:
             partial.flush()
             os.fsync(partial.fileno())
         Path(partial.name).replace(self._file(name))
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
-    def load(self, name: str, *, insecure_test_key: bool = False) -> PrivateKey | None:
+    def load(self, name: str, *, insecure_test_key: bool = False) -> AnyPrivateKey | None:
         """Return the key of a name, or None where there is none.
 
         Raises

@@ -47,6 +47,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,6 +166,110 @@ def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
     return digest.digest()
 
 
+# --- the secret -----------------------------------------------------------------------------
+
+
+class Blinder(Protocol):
+    """Holds a party's secret of one run."""
+
+    def blind_identifiers(self, ids: Sequence[bytes]) -> bytes:
+        """Hash ids to the curve and raise them to the secret, 32 bytes an id."""
+        ...
+
+    def blind_points(self, points: bytes) -> bytes:
+        """Raise points to the secret; `InvalidPoint` for those that it cannot."""
+        ...
+
+    def close(self) -> None:
+        """Erase the secret."""
+        ...
+
+
+class LocalBlinder:
+    """A secret in this process.
+
+    Parameters
+    ----------
+    session : bytes
+        Names the run; part of what is hashed.
+    kernel : PsiKernel, optional
+        Curve arithmetic; by default the fastest that this machine has.
+    """
+
+    def __init__(self, session: bytes, kernel: PsiKernel | None = None) -> None:
+        if len(session) > 0xFFFF:
+            raise ValueError(f"a session of at most 65535 bytes expected, got {len(session)}")
+        self._prefix = len(session).to_bytes(2, "big") + session
+        self._kernel = kernel if kernel is not None else curve_kernel()
+        self._scalar = bytearray(os.urandom(32))
+
+    def blind_identifiers(self, ids: Sequence[bytes]) -> bytes:
+        """See :meth:`Blinder.blind_identifiers`."""
+        points = self._kernel.map_to_curve(hash_uniform(ids, DST, self._prefix))
+        return self._kernel.multiply(points, self._secret())
+
+    def blind_points(self, points: bytes) -> bytes:
+        """See :meth:`Blinder.blind_points`."""
+        if len(points) % POINT_BYTES:
+            raise InvalidPoint(f"{POINT_BYTES} bytes a point expected, got {len(points)}")
+        return self._kernel.multiply(points, self._secret())
+
+    def _secret(self) -> bytes:
+        if not any(self._scalar):
+            raise PsiRefused("the secret of this run has been erased")
+        return bytes(self._scalar)
+
+    def close(self) -> None:
+        """Overwrite the secret.
+
+        Copies that Python made of it while it was in use live until they are collected.
+        """
+        self._scalar[:] = bytes(len(self._scalar))
+
+
+class BlindingVault(Protocol):
+    """What a vault does for an intersection; see :class:`crypto.cipher_vault.CipherVault`."""
+
+    def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:
+        """Hash ids and raise them to the session's secret."""
+        ...
+
+    def blind_points(self, session: str, points: bytes) -> bytes:
+        """Raise points to the session's secret."""
+        ...
+
+    def forget_session(self, session: str) -> None:
+        """Erase all secrets of a session."""
+        ...
+
+
+class VaultBlinder:
+    """A secret in the silo's vault.
+
+    Parameters
+    ----------
+    vault : BlindingVault
+    session : str
+        Names the run, and nothing else of the vault's: it is forgotten at the end. The party's
+        ``session`` is the same in UTF-8.
+    """
+
+    def __init__(self, vault: BlindingVault, session: str) -> None:
+        self._vault, self._session = vault, session
+
+    def blind_identifiers(self, ids: Sequence[bytes]) -> bytes:
+        """See :meth:`Blinder.blind_identifiers`."""
+        return self._vault.blind_identifiers(self._session, ids)
+
+    def blind_points(self, points: bytes) -> bytes:
+        """See :meth:`Blinder.blind_points`."""
+        return self._vault.blind_points(self._session, points)
+
+    def close(self) -> None:
+        """See :meth:`Blinder.close`."""
+        self._vault.forget_session(self._session)
+
+
 # --- messages, policy, result ---------------------------------------------------------------
 
 
@@ -271,8 +376,9 @@ class PsiParty:
         The id column, see :func:`normalise_id`.
     policy : PsiPolicy
         Limits on everybody's number of distinct ids.
-    kernel : PsiKernel, optional
-        Curve arithmetic; by default the fastest that this machine has.
+    blinder : Blinder, optional
+        Holds this party's secret: :class:`VaultBlinder` keeps it in the silo's vault; by default
+        a :class:`LocalBlinder` of this session.
 
     Raises
     ------
@@ -288,20 +394,16 @@ class PsiParty:
         roster: Sequence[str],
         ids: Iterable[RawId],
         policy: PsiPolicy | None = None,
-        kernel: PsiKernel | None = None,
+        blinder: Blinder | None = None,
     ) -> None:
         if len(set(roster)) != len(roster) or len(roster) < 2 or name not in roster:
             raise ValueError("a roster of two or more different parties with this one expected")
-        if len(session) > 0xFFFF:
-            raise ValueError(f"a session of at most 65535 bytes expected, got {len(session)}")
         self._name, self._roster, self._leader = name, tuple(roster), roster[0]
         self._policy = policy if policy is not None else PsiPolicy()
-        self._kernel = kernel if kernel is not None else curve_kernel()
-        self._session = session
+        self._blinder = blinder if blinder is not None else LocalBlinder(session)
         self._own = distinct_ids(ids)
         self._sizes: dict[str, int] = {}
         self._record_size(name, len(self._own.ids))
-        self._scalar = bytearray(os.urandom(32))
         self._sent_order = _random_permutation(len(self._own.ids))
         self._shuffle: NDArray[np.int64] | None = None
         self._full_points: dict[str, bytes] = {}
@@ -327,10 +429,8 @@ class PsiParty:
         if self._started:
             raise PsiRefused("this run has been started already: a run's set is sent once")
         self._started = True
-        prefix = len(self._session).to_bytes(2, "big") + self._session
         ids = self._own.ids
-        uniform = hash_uniform([ids[i] for i in self._sent_order], DST, prefix)
-        points = self._kernel.multiply(self._kernel.map_to_curve(uniform), bytes(self._scalar))
+        points = self._blinder.blind_identifiers([ids[i] for i in self._sent_order])
         return [self._send(PsiKind.POINTS, self._name, self._route(self._name)[1], points)]
 
     def receive(self, message: PsiMessage) -> list[PsiMessage]:
@@ -359,11 +459,8 @@ class PsiParty:
         return out
 
     def close(self) -> None:
-        """Overwrite the key and forget the sets; happens by itself at the end.
-
-        Copies that Python made of the key while it was in use live until they are collected.
-        """
-        self._scalar[:] = bytes(len(self._scalar))
+        """Erase the key and forget the sets; happens by itself at the end."""
+        self._blinder.close()
         self._full_points.clear()
         self._held_points = self._held_tags = None
 
@@ -405,7 +502,7 @@ class PsiParty:
                 np.frombuffer(points, np.uint8).reshape(size, POINT_BYTES)[self._shuffle].tobytes()
             )
         try:
-            points = self._kernel.multiply(points, bytes(self._scalar))
+            points = self._blinder.blind_points(points)
         except InvalidPoint as error:
             raise PsiRefused(f"{message.sender}: {error}") from error
         if self._name == self._leader:

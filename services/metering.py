@@ -111,6 +111,9 @@ class Metrics:
             "hedgerow_ciphertexts", "Ciphertexts handled.", ["op"], registry=r
         )
         self.masked_values = Counter("hedgerow_masked_values", "Values masked.", registry=r)
+        self.crypto_calls = Gauge(
+            "hedgerow_crypto_calls", "Calls to the crypto process by state.", ["state"], registry=r
+        )
 
     def credit(self, path: str, count: CallCount, *, server: bool) -> None:
         """Add what a call moved; ``up`` is from client to server."""

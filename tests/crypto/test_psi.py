@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from crypto.curve25519 import InvalidPoint, hash_uniform
 from crypto.curve_kernels import available_kernels, curve_kernel
 from crypto.psi import (
+    LocalBlinder,
     PsiKind,
     PsiMessage,
     PsiParty,
@@ -156,8 +157,9 @@ def test_two_runs_over_the_same_ids_share_no_bytes():
 
 def test_the_session_separates_hashes():
     def first_points(session):
-        party = PsiParty(session=session, name="a", roster=("a", "b"), ids=["x"])
-        party._scalar[:] = bytes(range(32))
+        blinder = LocalBlinder(session)
+        blinder._scalar[:] = bytes(range(32))
+        party = PsiParty(session=session, name="a", roster=("a", "b"), ids=["x"], blinder=blinder)
         return party.start()[0].payload
 
     assert first_points(b"one") == first_points(b"one")
@@ -202,7 +204,10 @@ def test_with_three_parties_the_leaders_own_tags_come_back_shuffled():
 def test_keys_are_overwritten_when_a_run_is_over():
     parties = parties_of([["a"], ["a"], ["a", "b"]])
     run_in_barriers(parties)
-    assert all(bytes(party._scalar) == bytes(32) for party in parties.values())
+    for party in parties.values():
+        assert bytes(party._blinder._scalar) == bytes(32)
+        with pytest.raises(PsiRefused, match="has been erased"):
+            party._blinder.blind_points(bytes(32))
 
 
 @pytest.mark.parametrize("n_ids", [0, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 from crypto import masking, shamir
 from crypto.fixed_point import residue_dtype
 from crypto.key_agreement import BoxInvalid, KeyInvalid
-from crypto.vault import LocalVault, MaskGroup, SumTicket, Vault, VaultRefused
+from crypto.vault import MaskGroup, SumTicket, Vault, VaultRefused
+from tests.services.crypto_servers import new_vaults
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir")
 SESSION = "job/1/0.0.0"
@@ -19,11 +20,11 @@ DIGEST = b"d" * 32
 THRESHOLD = 4
 
 
-@pytest.fixture(params=["local"])
-def new_vault(request: pytest.FixtureRequest) -> Callable[[], Vault]:
-    """A factory of fresh vaults of one implementation; a remote form adds its name above."""
-    assert request.param == "local"
-    return LocalVault
+@pytest.fixture(params=["local", "remote"])
+def new_vault(request: pytest.FixtureRequest) -> Iterator[Callable[[], Vault]]:
+    """A factory of fresh vaults of one implementation."""
+    with new_vaults(request.param) as factory:
+        yield factory
 
 
 @dataclass

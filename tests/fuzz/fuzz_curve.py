@@ -15,7 +15,15 @@ with atheris.instrument_imports(include=["crypto"]):
     from crypto import curve25519 as curve
     from crypto.curve_kernels import available_kernels, curve_kernel
     from crypto.elgamal import KeyRejected, PrivateKey, PublicKey
-    from crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy, PsiRefused, normalise_id
+    from crypto.psi import (
+        LocalBlinder,
+        PsiKind,
+        PsiMessage,
+        PsiParty,
+        PsiPolicy,
+        PsiRefused,
+        normalise_id,
+    )
 
 KERNELS = [curve_kernel(name, 1) for name in available_kernels()]
 VALID = b"".join(curve.ristretto_encode(curve.multiply(n * n + 1, curve.BASE)) for n in range(3))
@@ -76,7 +84,7 @@ def take_messages(data: bytes) -> None:
         roster=ROSTER,
         ids=["x", "y", "z"],
         policy=PsiPolicy(max_elements=8),
-        kernel=KERNELS[0],
+        blinder=LocalBlinder(b"fuzz", KERNELS[0]),
     )
     party.start()
     reader = atheris.FuzzedDataProvider(data[1:])

@@ -88,7 +88,9 @@ class CreateKeysResponse(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """Public key: 32 bytes for X25519, 64 for EC-ElGamal, Paillier's own form."""
+    """Public key: 32 bytes for X25519; "HGP1" and Paillier's own form; "HGE1" and 64 bytes for
+    EC-ElGamal.
+    """
     def __init__(
         self,
         *,
@@ -836,7 +838,9 @@ Global___EncryptGradientsHead: _TypeAlias = EncryptGradientsHead  # noqa: Y015
 
 @_typing.final
 class EncryptGradientsRequest(_message.Message):
-    """A frame of EncryptGradients' request: head, then "grad" and "hess", "<f8" (n_rows, n_classes)."""
+    """A frame of EncryptGradients' request: head, then "grad" and "hess", "<f8" (n_rows, n_classes), in
+    batches of rows.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -868,7 +872,9 @@ Global___EncryptGradientsRequest: _TypeAlias = EncryptGradientsRequest  # noqa: 
 
 @_typing.final
 class EncryptGradientsResponse(_message.Message):
-    """A frame of EncryptGradients' response: parts "0", "1", ..., "|u1" (n_rows, ciphertext_bytes)."""
+    """A frame of EncryptGradients' response: batches of parts "0", "1", ..., "|u1" (n_rows,
+    ciphertext_bytes).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -964,7 +970,7 @@ Global___HoldRowsRequest: _TypeAlias = HoldRowsRequest  # noqa: Y015
 
 @_typing.final
 class HoldRowsResponse(_message.Message):
-    """Response of HoldRows."""
+    """Response of HoldRows: one, when all rows have been checked."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1394,3 +1400,83 @@ class DecryptIntegersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecryptIntegersResponse: _TypeAlias = DecryptIntegersResponse  # noqa: Y015
+
+@_typing.final
+class BlindIdentifiersHead(_message.Message):
+    """First frame of BlindIdentifiers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session; its secret is made on the first call."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlindIdentifiersHead: _TypeAlias = BlindIdentifiersHead  # noqa: Y015
+
+@_typing.final
+class BlindIdentifiersRequest(_message.Message):
+    """A frame of BlindIdentifiers' request: head, then batches of either "ids" "|u1" (identifiers in
+    UTF-8, one after the other) and "ends" "<i8" (n), or "points" "|u1" (n, 32).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___BlindIdentifiersHead:
+        """First frame."""
+
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___BlindIdentifiersHead | None = ...,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___BlindIdentifiersRequest: _TypeAlias = BlindIdentifiersRequest  # noqa: Y015
+
+@_typing.final
+class BlindIdentifiersResponse(_message.Message):
+    """A frame of BlindIdentifiers' response: batches of "points", "|u1" (n, 32)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def array(self) -> _tensor_pb2.TensorBlock:
+        """Next block of an array."""
+
+    def __init__(
+        self,
+        *,
+        array: _tensor_pb2.TensorBlock | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlindIdentifiersResponse: _TypeAlias = BlindIdentifiersResponse  # noqa: Y015

@@ -28,6 +28,9 @@ if _version_not_supported:
 class CryptoServiceStub:
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
     the silo, on a network that the coordinator is not on, and serves no other silo.
+
+    Where a request may come in batches, a batch begins where the name of an array comes again; each
+    is answered by a batch of its own, in order, before more of the request is read.
     """
 
     def __init__(self, channel):
@@ -91,7 +94,7 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.FromString,
                 _registered_method=True)
-        self.HoldRows = channel.stream_unary(
+        self.HoldRows = channel.stream_stream(
                 '/hedgerow.crypto.v1.CryptoService/HoldRows',
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.FromString,
@@ -121,6 +124,11 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.FromString,
                 _registered_method=True)
+        self.BlindIdentifiers = channel.stream_stream(
+                '/hedgerow.crypto.v1.CryptoService/BlindIdentifiers',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersResponse.FromString,
+                _registered_method=True)
         self.DeleteKeys = channel.unary_unary(
                 '/hedgerow.crypto.v1.CryptoService/DeleteKeys',
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.SerializeToString,
@@ -131,6 +139,9 @@ class CryptoServiceStub:
 class CryptoServiceServicer:
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
     the silo, on a network that the coordinator is not on, and serves no other silo.
+
+    Where a request may come in batches, a batch begins where the name of an array comes again; each
+    is answered by a batch of its own, in order, before more of the request is read.
     """
 
     def CreateKeys(self, request, context):
@@ -252,6 +263,13 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BlindIdentifiers(self, request_iterator, context):
+        """Raises identifiers, or points of other parties, to the session's secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteKeys(self, request, context):
         """Erases all secrets of a session.
         """
@@ -317,7 +335,7 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.SerializeToString,
             ),
-            'HoldRows': grpc.stream_unary_rpc_method_handler(
+            'HoldRows': grpc.stream_stream_rpc_method_handler(
                     servicer.HoldRows,
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.SerializeToString,
@@ -347,6 +365,11 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.SerializeToString,
             ),
+            'BlindIdentifiers': grpc.stream_stream_rpc_method_handler(
+                    servicer.BlindIdentifiers,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersResponse.SerializeToString,
+            ),
             'DeleteKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteKeys,
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.FromString,
@@ -363,6 +386,9 @@ def add_CryptoServiceServicer_to_server(servicer, server):
 class CryptoService:
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
     the silo, on a network that the coordinator is not on, and serves no other silo.
+
+    Where a request may come in batches, a batch begins where the name of an array comes again; each
+    is answered by a batch of its own, in order, before more of the request is read.
     """
 
     @staticmethod
@@ -673,7 +699,7 @@ class CryptoService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
+        return grpc.experimental.stream_stream(
             request_iterator,
             target,
             '/hedgerow.crypto.v1.CryptoService/HoldRows',
@@ -814,6 +840,33 @@ class CryptoService:
             '/hedgerow.crypto.v1.CryptoService/DecryptIntegers',
             hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.SerializeToString,
             hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BlindIdentifiers(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hedgerow.crypto.v1.CryptoService/BlindIdentifiers',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,6 +29,9 @@ GRPC_VERSION: str
 class CryptoServiceStub:
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
     the silo, on a network that the coordinator is not on, and serves no other silo.
+
+    Where a request may come in batches, a batch begins where the name of an array comes again; each
+    is answered by a batch of its own, in order, before more of the request is read.
     """
 
     @_typing.overload
@@ -57,7 +60,7 @@ class CryptoServiceStub:
     """Makes obfuscators ahead, while others work."""
     EncryptGradients: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]
     """Encrypts a tree's gradients under the session's key."""
-    HoldRows: _grpc.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
+    HoldRows: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
     """Takes a tree's row ciphertexts and this party's bins of the same rows."""
     SumBins: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]
     """Sums the rows of nodes into bins; packed and re-randomised."""
@@ -69,6 +72,8 @@ class CryptoServiceStub:
     """Sums chosen ciphertexts under another party's key; re-randomised."""
     DecryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]
     """Decrypts integers under the session's key."""
+    BlindIdentifiers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.BlindIdentifiersRequest, _crypto_service_pb2.BlindIdentifiersResponse]
+    """Raises identifiers, or points of other parties, to the session's secret."""
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]
     """Erases all secrets of a session."""
 
@@ -76,6 +81,9 @@ class CryptoServiceStub:
 class CryptoServiceAsyncStub(CryptoServiceStub):
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
     the silo, on a network that the coordinator is not on, and serves no other silo.
+
+    Where a request may come in batches, a batch begins where the name of an array comes again; each
+    is answered by a batch of its own, in order, before more of the request is read.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -101,7 +109,7 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """Makes obfuscators ahead, while others work."""
     EncryptGradients: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
     """Encrypts a tree's gradients under the session's key."""
-    HoldRows: _aio.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
+    HoldRows: _aio.StreamStreamMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
     """Takes a tree's row ciphertexts and this party's bins of the same rows."""
     SumBins: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]  # type: ignore[assignment]
     """Sums the rows of nodes into bins; packed and re-randomised."""
@@ -113,12 +121,17 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """Sums chosen ciphertexts under another party's key; re-randomised."""
     DecryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]  # type: ignore[assignment]
     """Decrypts integers under the session's key."""
+    BlindIdentifiers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.BlindIdentifiersRequest, _crypto_service_pb2.BlindIdentifiersResponse]  # type: ignore[assignment]
+    """Raises identifiers, or points of other parties, to the session's secret."""
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]  # type: ignore[assignment]
     """Erases all secrets of a session."""
 
 class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
     the silo, on a network that the coordinator is not on, and serves no other silo.
+
+    Where a request may come in batches, a batch begins where the name of an array comes again; each
+    is answered by a batch of its own, in order, before more of the request is read.
     """
 
     @_abc_1.abstractmethod
@@ -214,7 +227,7 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.HoldRowsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_crypto_service_pb2.HoldRowsResponse, _abc.Awaitable[_crypto_service_pb2.HoldRowsResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.HoldRowsResponse], _abc.AsyncIterator[_crypto_service_pb2.HoldRowsResponse]]:
         """Takes a tree's row ciphertexts and this party's bins of the same rows."""
 
     @_abc_1.abstractmethod
@@ -256,6 +269,14 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptIntegersResponse]]:
         """Decrypts integers under the session's key."""
+
+    @_abc_1.abstractmethod
+    def BlindIdentifiers(
+        self,
+        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.BlindIdentifiersRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.BlindIdentifiersResponse], _abc.AsyncIterator[_crypto_service_pb2.BlindIdentifiersResponse]]:
+        """Raises identifiers, or points of other parties, to the session's secret."""
 
     @_abc_1.abstractmethod
     def DeleteKeys(
