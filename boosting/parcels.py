@@ -2,14 +2,17 @@
 
 The coordinator sees who sends how many bytes to whom, ciphertexts, and what a note says; the rest
 is sealed between two parties. Offers and replies are cut into passes of a few MiB, so that the
-relay holds little, however many rows there are.
+relay holds little, however many rows there are. Boxes are padded to a size class, so that their
+lengths tell the coordinator only roughly how many rows they are about.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from boosting.ports import (
     DataError,
+    FederationError,
     Hub,
     Link,
     OfferRejected,
@@ -41,6 +45,34 @@ PASS_PIECES = 2
 """Pieces of a party in one pass."""
 SEALED = -1
 """Part number of a sealed piece; ciphertexts have parts from zero."""
+LEAST_CLASS = 256
+"""Smallest size class."""
+
+
+def size_class(n: int) -> int:
+    """Return ``n`` rounded up to one of eight sizes an octave; by at most an eighth of it."""
+    step = 1 << max(max(n, LEAST_CLASS).bit_length() - 4, 0)
+    return -(-max(n, LEAST_CLASS) // step) * step
+
+
+def padded(data: bytes) -> bytes:
+    """Return bytes with their length in front and zeros behind, of a size class' length."""
+    framed = len(data).to_bytes(8, "little") + data
+    return framed.ljust(size_class(len(framed)), b"\0")
+
+
+def unpadded(data: bytes, sender: str) -> bytes:
+    """Return what :func:`padded` was given.
+
+    Raises
+    ------
+    OfferRejected
+        The length in front is above what follows; names the sender.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise OfferRejected(f"{sender} sent a box that is cut off")
+    return data[8 : 8 + length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +175,8 @@ class Courier:
     ----------
     keys : Mapping[str, bytes]
         The 32-byte root shared with each other party; set after the keys were exchanged.
+    next : str
+        The step that the active party has named last.
     context : bytes
         Names job and attempt in every box.
     """
@@ -158,6 +192,7 @@ class Courier:
         self.link = link
         self.party = party
         self.keys: Mapping[str, bytes] = {}
+        self.next = ""
         self._context = context
         self._entropy = entropy
         self._at = Place(first_round)
@@ -187,15 +222,17 @@ class Courier:
         clear
             Public bytes by receiver, before there are keys; come as part 0 of ciphertexts.
         """
-        pieces = list(self._pieces(step, boxes or {}, ciphertexts or {}, clear or {}))
+        pieces = self._pieces(step, boxes or {}, ciphertexts or {}, clear or {})
+        at = self._at
         received: dict[tuple[str, int], list[bytes]] = {}
         passing, started = 0, False
+        ahead = list(islice(pieces, PASS_PIECES))
         while True:
-            now, pieces = pieces[:PASS_PIECES], pieces[PASS_PIECES:]
+            now, ahead = ahead, list(islice(pieces, PASS_PIECES))
             reply = self.link.exchange(
                 step,
-                Place(self._at.round, self._at.level, passing),
-                Parcels(tuple(now), bool(pieces), then, "", {} if started else numbers or {}),
+                Place(at.round, at.level, passing),
+                Parcels(tuple(now), bool(ahead), then, "", {} if started else numbers or {}),
             )
             started = True
             for piece in reply.pieces:
@@ -203,17 +240,20 @@ class Courier:
             passing += 1
             if not reply.more:
                 break
+        # Counted before anything is opened, so that a refusal meets the relay at the next place.
+        self._at = Place(at.round, at.level + 1)
+        self.next = reply.then
         opened = {
-            sender: self._open(step, sender, b"".join(parts))
+            sender: self._open(step, at, sender, b"".join(parts))
             for (sender, part), parts in received.items()
             if part == SEALED
         }
-        self._at = Place(self._at.round, self._at.level + 1)
         return Received(opened, _parts(received), reply.then)
 
     def refuse(self, step: ParcelStep, reason: str) -> None:
         """End the job for all parties; ``reason`` is shown to operators."""
-        self.link.exchange(step, self._at, Parcels(refusal=reason))
+        with suppress(FederationError):
+            self.link.exchange(step, self._at, Parcels(refusal=reason))
 
     def _pieces(
         self,
@@ -226,8 +266,8 @@ class Courier:
             yield Piece(receiver, 0, content)
         for receiver, arrays in boxes.items():
             key = expand(self.keys[receiver], encode_fields("box", self.party, receiver))
-            where = self._where(step, self.party, receiver)
-            box = seal(key, pack(arrays), where, self._entropy)
+            where = self._where(step, self._at, self.party, receiver)
+            box = seal(key, padded(pack(arrays)), where, self._entropy)
             yield from (Piece(receiver, SEALED, data) for data in _cut(box))
         for receiver, parts in ciphertexts.items():
             for part, block in enumerate(parts):
@@ -235,18 +275,20 @@ class Courier:
                 for start in range(0, flat.shape[0], PIECE_BYTES):
                     yield Piece(receiver, part, flat[start : start + PIECE_BYTES].tobytes())
 
-    def _open(self, step: ParcelStep, sender: str, box: bytes) -> dict[str, NDArray[Any]]:
+    def _open(
+        self, step: ParcelStep, at: Place, sender: str, box: bytes
+    ) -> dict[str, NDArray[Any]]:
         if sender not in self.keys:
             raise OfferRejected(f"a sealed box of {sender} came before its key")
         key = expand(self.keys[sender], encode_fields("box", sender, self.party))
         try:
-            return unpack(open_box(key, box, self._where(step, sender, self.party)), sender)
+            data = open_box(key, box, self._where(step, at, sender, self.party))
         except BoxInvalid as error:
             raise OfferRejected(f"from {sender}: {error}") from error
+        return unpack(unpadded(data, sender), sender)
 
-    def _where(self, step: ParcelStep, sender: str, receiver: str) -> bytes:
-        place = (self._at.round, self._at.level)
-        return encode_fields(self._context, step.name, *place, sender, receiver)
+    def _where(self, step: ParcelStep, at: Place, sender: str, receiver: str) -> bytes:
+        return encode_fields(self._context, step.name, at.round, at.level, sender, receiver)
 
 
 def _cut(data: bytes) -> Iterator[bytes]:

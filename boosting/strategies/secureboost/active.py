@@ -1,0 +1,255 @@
+"""The active party's half: labels, key, structures and leaf values."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting import metrics
+from boosting.binning import bin_features
+from boosting.dataset import Dataset, Task
+from boosting.grower import ColumnSampler
+from boosting.objective import Objective, objective_of
+from boosting.pooled import COLUMNS, SAMPLING, local_cuts, start_score, stream, tree_parameters
+from boosting.ports import Artefact, DataError
+from boosting.quantising import (
+    Quantiser,
+    bound_of_exponents,
+    exponents,
+    label_exponents,
+    static_bound,
+)
+from boosting.sampling import Sample
+from boosting.strategies.secureboost.growing import PurityGuard
+from boosting.strategies.secureboost.halves import PART, Half, Rows
+from boosting.strategies.secureboost.parts import ActivePart, Skeleton
+from boosting.strategies.secureboost.steps import END, GRADIENTS, IDENTIFIERS, SCORES, meet
+from boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
+from crypto.fixed_point import OutOfRange
+from crypto.packing import PackingRefused, PairLayout
+
+VALIDATION = 7
+"""Purpose of the random stream that draws validation rows."""
+PAILLIER_FRACTION_BITS = 32
+
+
+class ActiveHalf(Half):
+    """Trains, and says at every exchange which step comes next."""
+
+    def run(self) -> Artefact:
+        """Take part until the job ends."""
+        strategy, start = self.strategy, self.start
+        record = self.recalled()
+        if record.get("final"):
+            return self._kept(ActivePart.load(record["part"].encode()))
+        key = self.paillier.create_key(strategy.key_bits) if self.paillier else b""
+        met = meet(self.courier, start, strategy.active, key, IDENTIFIERS.name)
+        rows = self.align(met.with_test, self._opening(start.first_round))
+        self._prepare(rows)
+        if record:
+            self._restore(record)
+        for r in range(start.first_round, strategy.rounds):
+            if self._round(r):
+                break
+            self.courier.begin_round(r + 1)
+        return self._kept(self.part)
+
+    def _kept(self, part: ActivePart) -> Artefact:
+        return Artefact({PART: part.dump()}, PART)
+
+    def _opening(self, round: int) -> str:
+        """Return the first step of a round."""
+        return GRADIENTS.name if self.strategy.turn(round, self.parties).passive else SCORES.name
+
+    def _prepare(self, rows: Rows) -> None:
+        strategy, job = self.strategy, self.job
+        train = rows.train
+        schema = train.schema
+        self.objective: Objective = objective_of(job.objective, schema.task, job.booster)
+        self.objective.check_labels(train.labels, schema.n_classes)
+        self.n_train = train.n_samples
+        self.train, self.test = train, rows.test
+        n_valid = int(strategy.validation * self.n_train)
+        rng = stream(job.seed, 0, 0, VALIDATION)
+        held = np.sort(rng.permutation(self.n_train)[:n_valid])
+        self.valid = held.astype(np.int32)
+        self.fit = np.setdiff1d(np.arange(self.n_train, dtype=np.int32), self.valid)
+        self.weight = None if train.weight is None else train.weight[self.fit]
+        self.y = train.labels[self.fit]
+        base = start_score(self.objective, job.booster, self.y, self.weight)
+        margin = self.objective.margin_of(base)
+        self.cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
+        self.binned = bin_features(rows.values(self.cuts), self.cuts, self.start.n_threads)
+        self.margins = np.full((self.binned.n_samples, schema.n_outputs), margin, np.float32)
+        self.parameters = tree_parameters(job.booster, self.objective, schema.n_features)
+        self.sampler = strategy.sampler(job.booster)
+        self.part = ActivePart(
+            party=self.parties[0],
+            parties=list(self.parties),
+            model=self.start.job_id,
+            objective=job.objective,
+            model_objective=self.objective.model_name,
+            task=schema.task.value,
+            n_outputs=schema.n_outputs,
+            base_margin=margin,
+            features=list(schema.names),
+            categories=rows.categories,
+            label=job.label,
+            classes=list(schema.classes),
+            alignment=rows.report,
+        )
+        self.first_round = 0
+        self._best, self._best_value, self._stale = 0, math.nan, 0
+        self.names = job.metrics or metrics.defaults(job.task)
+
+    def _restore(self, record: dict[str, str]) -> None:
+        self.part = ActivePart.load(record["part"].encode())
+        flat = np.frombuffer(bytes.fromhex(record["margins"]), "<f4")
+        if flat.size != self.margins.size:
+            raise DataError(
+                f"{self.margins.shape[0]} rows are common to all parties now, another number was "
+                "when the job began: a table has changed"
+            )
+        self.margins = flat.reshape(self.margins.shape).astype(np.float32)
+        best = json.loads(record["best"])
+        self._best, self._stale = int(best[0]), int(best[2])
+        self._best_value = math.nan if best[1] is None else float(best[1])
+
+    def _round(self, r: int) -> bool:
+        """Train and score a round; return whether it was the last."""
+        strategy = self.strategy
+        turn = strategy.turn(r, self.parties)
+        g, h = self.objective.gradients(self.margins[self.fit], self.y, self.weight)
+        drawn = self.sampler.draw(g, h, stream(self.job.seed, 0, r, SAMPLING))
+        sample = Sample(self.fit[drawn.rows], drawn.weight)
+        n_outputs = self.margins.shape[1]
+        groups = [[c] for c in range(n_outputs)]
+        if strategy.multi_output:
+            groups = [list(range(n_outputs))]
+        parameters = self.parameters
+        if strategy.mode == "layered" and turn.passive:
+            parameters = layered(parameters, strategy.host_depth, strategy.guest_depth)
+        trees: list[Skeleton] = []
+        for t, group in enumerate(groups):
+            columns = None
+            if parameters.samples_columns:
+                rng = stream(self.job.seed, 0, r * len(groups) + t, COLUMNS)
+                columns = ColumnSampler(self.train.schema.n_features, parameters, rng)
+            tree = ActiveTree(
+                self.courier, self.cipher, self.parties, turn, self.binned, self.cuts, parameters,
+                columns, PurityGuard(strategy.max_purity), self.start.n_threads,
+            )  # fmt: skip
+            then = SCORES.name if t == len(groups) - 1 else GRADIENTS.name
+            gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
+            trees.append(tree.grow(sample, gradients, group, self.first_round + r, then))
+            for leaf in tree.leaves:
+                rows = tree.partition.rows(leaf)
+                self.margins[rows[:, None], group] += tree.values[leaf]
+        self.part.trees += trees
+        return self._close(r)
+
+    def _gradients(
+        self, g: NDArray[np.float32], h: NDArray[np.float32], drawn: Sample, sample: Sample
+    ) -> Gradients:
+        n_outputs = g.shape[1]
+        max_weight = 2.0 ** label_exponents(self.y, self.weight)[0]
+        bound = static_bound(self.objective, self.sampler, self.margins.shape[1], max_weight)
+        g, h = np.ascontiguousarray(g), np.ascontiguousarray(h)
+        try:
+            if bound is None:
+                bound = bound_of_exponents(*exponents(g, h, drawn))
+            bits = self.strategy.fraction_bits or PAILLIER_FRACTION_BITS
+            layout = layout_for(len(self.fit), bound, n_outputs, bits)
+            quantiser = Quantiser.fitting(len(self.fit), bound)
+            fine = quantiser.lossless(g, h, drawn)
+            weight = np.float32(1.0) if drawn.weight is None else drawn.weight[:, None]
+            grad = (g[drawn.rows] * weight).astype(np.float64)
+            hess = (h[drawn.rows] * weight).astype(np.float64)
+            stored = layout.quantise(grad, hess)
+        except (OutOfRange, PackingRefused) as error:
+            raise DataError(f"gradients: {error}") from error
+        searched = np.zeros((len(self.margins), 2 * n_outputs), np.int64)
+        exact = np.zeros_like(searched)
+        exact[sample.rows] = fine[drawn.rows]
+        searched[sample.rows, 0::2], searched[sample.rows, 1::2] = stored
+        labels = None
+        if self.train.schema.task is Task.BINARY and self.strategy.max_purity < 1:
+            labels = np.zeros((len(self.margins), 2))
+            w = np.ones(len(drawn.rows)) if drawn.weight is None else drawn.weight.astype(float)
+            labels[sample.rows, 0] = w
+            labels[sample.rows, 1] = w * self.y[drawn.rows]
+        return Gradients(layout, grad, hess, searched, exact, quantiser.scale, labels)
+
+    def _close(self, r: int) -> bool:
+        """Score the round, make it durable, and tell the others."""
+        strategy = self.strategy
+        found = {f"train.{k}": v for k, v in self._scores(self.fit, self.train).items()}
+        if len(self.valid):
+            scores = self._scores(self.valid, self.train)
+            found |= {f"valid.{k}": v for k, v in scores.items()}
+            value = scores[self.names[0]]
+            if metrics.better(self.names[0], value, self._best_value):
+                self._best, self._best_value, self._stale = r, value, 0
+            else:
+                self._stale += 1
+        else:
+            self._best = r
+        if self.test is not None:
+            at = np.arange(self.n_train, len(self.margins))
+            found |= {f"test.{k}": v for k, v in self._scores(at, self.test).items()}
+        patience = strategy.early_stopping_rounds
+        final = r == strategy.rounds - 1 or bool(patience and self._stale >= patience)
+        best = [self._best, None if math.isnan(self._best_value) else self._best_value, self._stale]
+        self.part.best_round = self.first_round + (self._best if patience else r)
+        self.remember(
+            r,
+            {
+                "part": self.part.dump().decode(),
+                "margins": self.margins.astype("<f4").tobytes().hex(),
+                "best": json.dumps(best),
+                "final": final,
+            },
+        )
+        about: dict[str, NDArray[Any]] = {
+            "digest": np.frombuffer(bytes.fromhex(self.part.digest), np.uint8),
+            "trees": np.array([len(self.part.trees)], np.int64),
+        }
+        self.courier.send(
+            SCORES,
+            boxes=dict.fromkeys(self.parties[1:], about),
+            then=END if final else self._opening(r + 1),
+            numbers={**found, "best_round": float(self._best)},
+        )
+        return final
+
+    def _scores(self, rows: NDArray[np.integer], table: Dataset) -> dict[str, float]:
+        labels = table.labels[rows - (0 if table is self.train else self.n_train)]
+        return metrics.evaluate(
+            self.names, labels, self.margins[rows].astype(np.float64), objective=self.job.objective
+        )
+
+
+def layout_for(
+    n_rows: int, bound: tuple[float, float], n_outputs: int, fraction_bits: int
+) -> PairLayout:
+    """Return how gradients are stored: ``fraction_bits`` below the smaller bound, sums in 62 bits.
+
+    Raises
+    ------
+    PackingRefused
+        The bounds are too far apart or too large for the rows.
+    """
+    low, high = min(bound), max(bound)
+    bits = fraction_bits - math.ceil(math.log2(low))
+    bits = min(bits, 61 - math.ceil(math.log2(high * max(n_rows, 1))), 52)
+    return PairLayout.fit(
+        n_rows=max(n_rows, 1),
+        max_abs_grad=bound[0],
+        max_hess=bound[1],
+        fraction_bits=bits,
+        n_classes=n_outputs,
+    )

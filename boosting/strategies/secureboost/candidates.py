@@ -1,0 +1,131 @@
+"""A passive party's ways to divide a node, in an order that only it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting.binning import BinnedFeatures
+from boosting.cuts import Cuts
+from boosting.histogram import build_histograms, layout_of
+from boosting.partition import RowPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DivisionTable:
+    """All divisions of a tree's features: ``x < threshold`` left, missing values left or right.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n_used,), int64
+        Ascending.
+    missing : ndarray of shape (n_used,), bool
+        Which of them have missing values.
+    n_bins : tuple of int
+        Bins of each used feature, that of missing values included.
+    feature, last_left : ndarray of shape (n_divisions,), int64
+        Feature, and last bin that goes left, in the order in which ties are broken.
+    default_left : ndarray of shape (n_divisions,), bool
+    at : ndarray of shape (n_divisions,), int64
+        Its number among the running sums of a node, see
+        :func:`crypto.ciphertext_histogram.cumulate`.
+    n_sums : int
+        Running sums of a node.
+    """
+
+    features: NDArray[np.int64]
+    missing: NDArray[np.bool_]
+    n_bins: tuple[int, ...]
+    feature: NDArray[np.int64]
+    last_left: NDArray[np.int64]
+    default_left: NDArray[np.bool_]
+    at: NDArray[np.int64]
+    n_sums: int
+
+    @classmethod
+    def of(
+        cls, cuts: Cuts, features: NDArray[np.int64], has_missing: NDArray[np.bool_]
+    ) -> DivisionTable:
+        """Return the divisions of ``features``."""
+        feature, last, default, at = [], [], [], []
+        n_bins = []
+        n_sums = 0
+        for j in features:
+            n, missing = int(cuts.n_bins[j]), bool(has_missing[j])
+            n_bins.append(n + missing)
+            n_right = n if missing else n - 1
+            right, backwards = (
+                np.arange(n_right),
+                np.arange(1, n)[::-1] if missing else np.arange(0),
+            )
+            feature.append(np.full(n_right + len(backwards), j))
+            last.append(np.concatenate([right, backwards - 1]))
+            default.append(np.concatenate([np.zeros(n_right, bool), np.ones(len(backwards), bool)]))
+            at.append(n_sums + np.concatenate([right, n + backwards - 1]))
+            n_sums += n + (n - 1 if missing else 0)
+        empty = np.empty(0, np.int64)
+        return cls(
+            features,
+            has_missing[features],
+            tuple(n_bins),
+            np.concatenate([empty, *feature]),
+            np.concatenate([empty, *last]),
+            np.concatenate([np.empty(0, np.bool_), *default]),
+            np.concatenate([empty, *at]),
+            n_sums,
+        )
+
+    def __len__(self) -> int:
+        """Count the divisions."""
+        return len(self.feature)
+
+    def goes_left(
+        self, division: int, binned: BinnedFeatures, rows: NDArray[np.int32]
+    ) -> NDArray[np.bool_]:
+        """Tell which rows a division sends left."""
+        j = int(self.feature[division])
+        bins = binned.by_feature[j][rows]
+        is_missing = bins == binned.n_bins[j]
+        left = bins.astype(np.int64) <= self.last_left[division]
+        return np.asarray(np.where(is_missing, bool(self.default_left[division]), left))
+
+    def too_few(
+        self,
+        cuts: Cuts,
+        binned: BinnedFeatures,
+        partition: RowPartition,
+        nodes: Sequence[int],
+        counted: NDArray[np.int64],
+        least: int,
+    ) -> NDArray[np.bool_]:
+        """Tell which divisions leave fewer than ``least`` rows on a side.
+
+        Parameters
+        ----------
+        counted : ndarray of shape (n_samples, 2), int64
+            One in both columns for rows that count, else zero.
+
+        Returns
+        -------
+        ndarray of shape (n_nodes, n_divisions), bool
+        """
+        out = np.zeros((len(nodes), len(self)), np.bool_)
+        if least <= 1 or not len(self):
+            return out
+        layout = layout_of(cuts, self.features)
+        counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
+        totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
+        for k, j in enumerate(self.features):
+            mine = np.flatnonzero(self.feature == j)
+            of_feature = counts[:, layout.offsets[k] : layout.offsets[k + 1]]
+            below = np.concatenate(
+                [np.zeros((len(nodes), 1), np.int64), np.cumsum(of_feature, axis=1)], axis=1
+            )
+            absent = totals - below[:, -1]
+            left = below[:, self.last_left[mine] + 1]
+            left = left + np.where(self.default_left[mine], absent[:, None], 0)
+            out[:, mine] = (left < least) | (totals[:, None] - left < least)
+        return out

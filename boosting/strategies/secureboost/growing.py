@@ -1,0 +1,250 @@
+"""The active party's tree: its own candidates beside anonymous ones of other parties.
+
+A node's histogram is the party's own bins, then for each passive party the sums of its candidates.
+A candidate's sums are those of one side of a division; which side is told only when it is chosen,
+since the gain is the same. All sums are integers, so siblings follow by subtraction.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting.cuts import Cuts
+from boosting.grower import ColumnSampler, Grower
+from boosting.partition import Splits
+from boosting.splitting import (
+    MIN_GAIN,
+    Candidates,
+    Scale,
+    TreeParameters,
+    find_splits,
+    gains_of_candidates,
+)
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PurityGuard:
+    """Rules out divisions after which rows of mostly one label stand apart.
+
+    The label share of a side is estimated from its sums: exactly where all rows of the node have
+    the same margin, as in the first tree.
+
+    Parameters
+    ----------
+    most : float
+        Largest share of one label; 1 rules nothing out.
+    """
+
+    most: float
+
+    def allows(
+        self, sides: Integers, totals: Integers, share: float, rows: float
+    ) -> NDArray[np.bool_]:
+        """Tell which candidates may be chosen.
+
+        Parameters
+        ----------
+        sides : ndarray of shape (n_candidates, 2), int64
+        totals : ndarray of shape (2,), int64
+        share : float
+            Share of label 1 in the node's weight.
+        rows : float
+            Weight of the node's rows, in units of the sums of g.
+        """
+        ok = np.ones(sides.shape[0], np.bool_)
+        if self.most >= 1 or rows <= 0 or totals[1] <= 0:
+            return ok
+        for part in (sides, totals - sides):
+            size = rows * part[:, 1] / float(totals[1])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                estimate = share + float(totals[0]) / rows - part[:, 0] / size
+            ok &= (estimate <= self.most) & (estimate >= 1 - self.most) | (size <= 0)
+        return ok
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A node to be divided: by its own party (0), or by the passive party of that number.
+
+    ``tied`` are the candidates of the greatest gain, ``sides`` their sums; their owner takes the
+    first in its order.
+    """
+
+    node: int
+    owner: int
+    tied: NDArray[np.int32]
+    sides: Integers
+
+
+class PartyGrower(Grower):
+    """Decides the splits of one tree over all parties' candidates.
+
+    Parameters
+    ----------
+    own : bool
+        Whether the active party's own features may be used.
+    n_candidates : sequence of int
+        Of each passive party.
+    """
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        parameters: TreeParameters,
+        scale: Scale,
+        totals: Integers,
+        columns: ColumnSampler | None,
+        n_threads: int,
+        *,
+        guard: PurityGuard,
+        n_candidates: Sequence[int] = (),
+    ) -> None:
+        super().__init__(cuts, parameters, scale, totals, columns, n_threads)
+        edges = np.cumsum([self.layout.n_bins, *n_candidates])
+        self._edges = [int(e) for e in edges]
+        self._n_own = cuts.n_features
+        self._guard = guard
+        self._wanted: dict[int, Wanted] = {}
+        self.own_features = True
+        self.allowed: dict[int, list[NDArray[np.bool_]]] = {}
+        self.labels: dict[int, tuple[float, float]] = {}
+        self.owners: dict[int, int] = {}
+
+    @property
+    def width(self) -> int:
+        """Entries of a node's histogram."""
+        return self._edges[-1]
+
+    def depth(self, node: int) -> int:
+        """Return a node's depth."""
+        return self._nodes[node].depth
+
+    def division(self, node: int) -> tuple[int, int, bool]:
+        """Return feature, last left bin and default of an own division that was chosen."""
+        found, position = self._found[node]
+        return (
+            int(found.feature[position]),
+            int(found.bin[position]),
+            bool(found.default_left[position]),
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the tree has as many leaves as it may."""
+        return self._full
+
+    def sums(self, node: int) -> Integers:
+        """Return a node's sums."""
+        return self._nodes[node].sums
+
+    def fresh(self) -> list[int]:
+        """Return the nodes that the next histograms decide on: those requested and siblings."""
+        nodes = set(self.request)
+        for node in self.request:
+            if node:
+                nodes.add(node + 1 if node % 2 else node - 1)
+        return sorted(nodes)
+
+    def choose(self, histograms: Integers | None) -> list[Wanted]:
+        """Take the histograms of :attr:`request`, if any, and return the nodes to be divided."""
+        if histograms is not None:
+            self._evaluate(self._with_siblings(histograms))
+        return [self._wanted[node] for node in self._choose()]
+
+    def settle(
+        self,
+        wanted: Sequence[Wanted],
+        left: Mapping[int, Integers],
+        n_rows: Mapping[int, tuple[int, int]],
+    ) -> Splits:
+        """Divide nodes, once it is known which rows go left.
+
+        Parameters
+        ----------
+        left : Mapping[int, ndarray]
+            Sums of the rows that go left, by node.
+        n_rows : Mapping[int, (int, int)]
+            Sampled rows on either side; the child with fewer is asked for.
+        """
+        chosen = [w.node for w in wanted]
+        for w in wanted:
+            found, position = self._found[w.node]
+            found.left[position] = left[w.node]
+            self.owners[w.node] = w.owner
+        self._open_children(chosen)
+        deepest = self._parameters.max_depth
+        request = []
+        for node in chosen:
+            child = self._nodes[node].left
+            if not (self._full or (deepest and self._nodes[child].depth >= deepest)):
+                few_right = n_rows[node][1] < n_rows[node][0]
+                request.append(child + 1 if few_right else child)
+        self.request = tuple(request)
+        return self._splits(chosen)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether nodes wait that need no histogram."""
+        return bool(self._open) and not self._full
+
+    def _evaluate(self, nodes: list[int]) -> None:
+        found = self._own_candidates(nodes)
+        for position, node in enumerate(nodes):
+            gain, owner, tied = np.float32(found.gain[position]), 0, np.empty(0, np.int32)
+            chosen = found.left[position : position + 1]
+            if found.feature[position] < 0 or not self.own_features:
+                gain = np.float32(0.0)
+            for party, mask in enumerate(self.allowed.get(node, ()), start=1):
+                sides = self._histograms[node][self._edges[party - 1] : self._edges[party]]
+                gains = self._gains(node, sides, mask)
+                best = np.float32(gains.max(initial=-np.inf))
+                if best > gain:
+                    gain, owner = best, party
+                    tied = np.flatnonzero(gains == best).astype(np.int32)
+                    chosen = sides[tied]
+            if gain <= MIN_GAIN or gain < self._parameters.gamma:
+                del self._histograms[node]
+                continue
+            if owner:
+                found.gain[position] = gain
+                found.feature[position] = self._n_own + owner - 1
+                found.bin[position] = 0
+                found.default_left[position] = False
+            self._found[node] = (found, position)
+            self._wanted[node] = Wanted(node, owner, tied, chosen)
+            key = -float(gain) if self._parameters.loss_guided else 0.0
+            heapq.heappush(self._open, (key, node))
+
+    def _own_candidates(self, nodes: list[int]) -> Candidates:
+        allowed = None
+        if self._columns is not None:
+            used = [self._columns.of_node(self._nodes[node].depth) for node in nodes]
+            allowed = np.stack([np.isin(self.layout.features, u) for u in used])
+        own = self._edges[0]
+        return find_splits(
+            np.ascontiguousarray(np.stack([self._histograms[node][:own] for node in nodes])),
+            np.stack([self._nodes[node].sums for node in nodes]),
+            self.layout,
+            self._cuts,
+            self._parameters,
+            self._scale,
+            allowed=allowed,
+            n_threads=self._n_threads,
+        )
+
+    def _gains(self, node: int, sides: Integers, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+        totals = self._nodes[node].sums
+        gains = gains_of_candidates(
+            np.ascontiguousarray(sides), totals, self._parameters, self._scale
+        )
+        ok = mask
+        if node in self.labels and totals.shape[0] == 2:
+            ok = mask & self._guard.allows(sides, totals, *self.labels[node])
+        return np.where(ok & (gains < np.inf), gains, np.float32(-np.inf)).astype(np.float32)

@@ -1,0 +1,165 @@
+"""What both silo halves do: begin, meet, bring rows into one order, remember, refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting.cuts import Cuts
+from boosting.dataset import Dataset, Feature, recode
+from boosting.parcels import Courier
+from boosting.ports import (
+    Artefact,
+    DataError,
+    FederationError,
+    JobStopped,
+    Link,
+    PlacePassed,
+    QuorumLost,
+    SiloStart,
+    StaleAttempt,
+)
+from boosting.strategies.secureboost.alignment import Alignment, align
+from boosting.strategies.secureboost.ciphers import (
+    REFUSED,
+    Cipher,
+    PaillierCipher,
+    PlainCipher,
+    VaultForgot,
+)
+from boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
+
+if TYPE_CHECKING:
+    from boosting.strategies.secureboost import SecureBoost
+    from crypto.vault import Vault
+
+PART = "part.json"
+"""File of a party's part; it stays in its silo."""
+_NOT_OURS = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
+"""Errors that end an attempt, not the job, or that others have told already."""
+
+
+def run(strategy: SecureBoost, link: Link, vault: Vault | None, start: SiloStart) -> Artefact:
+    """Take part until the job ends; return this party's part, which stays here."""
+    from boosting.strategies.secureboost.active import ActiveHalf
+    from boosting.strategies.secureboost.passive import PassiveHalf
+
+    context = f"{start.job_id}/{start.attempt}".encode()
+    courier = Courier(link, str(start.silo), context, os.urandom, start.first_round)
+    courier.next = KEYS.name
+    half: ActiveHalf | PassiveHalf
+    try:
+        if str(start.silo) == strategy.active:
+            half = ActiveHalf(strategy, courier, vault, start)
+        else:
+            half = PassiveHalf(strategy, courier, vault, start)
+        return half.run()
+    except _NOT_OURS:
+        raise
+    except (FederationError, *REFUSED) as error:
+        # Values never appear in these messages; what a vault refuses is what another party sent.
+        if type(error).__name__ != "Unreachable" and courier.next != END:
+            courier.refuse(STEPS[courier.next], str(error))
+        if isinstance(error, FederationError):
+            raise
+        raise DataError(str(error)) from error
+
+
+def numeric(dataset: Dataset) -> tuple[Dataset, dict[str, list[str]]]:
+    """Return a table whose text columns are the places of their categories, and those lists."""
+    categories = {f.name: list(f.categories) for f in dataset.schema.features if f.categories}
+    features = tuple(Feature(f.name) for f in dataset.schema.features)
+    return replace(dataset, schema=replace(dataset.schema, features=features)), categories
+
+
+def within(X: NDArray[np.float32], cuts: Cuts) -> NDArray[np.float32]:
+    """Return values moved to the nearest that has a bin: rows that cuts were not made from."""
+    last = np.nextafter(cuts.values[cuts.offsets[1:] - 1], np.float32(-np.inf))
+    return np.asarray(np.clip(X, cuts.lower, last), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Aligned rows of training, then of evaluation."""
+
+    train: Dataset
+    test: Dataset | None
+    categories: dict[str, list[str]]
+    report: dict[str, int]
+    then: str
+
+    def values(self, cuts: Cuts) -> NDArray[np.float32]:
+        """Return the features of all rows, as far as bins go."""
+        tables = [self.train.X] if self.test is None else [self.train.X, self.test.X]
+        return np.concatenate([within(X, cuts) for X in tables])
+
+
+class Half:
+    """State that both halves have from the start."""
+
+    def __init__(
+        self, strategy: SecureBoost, courier: Courier, vault: Vault | None, start: SiloStart
+    ) -> None:
+        self.strategy = strategy
+        self.courier = courier
+        self.start = start
+        self.job = start.job
+        self.parties = (
+            strategy.active,
+            *(str(silo) for silo in start.silos if silo != strategy.active),
+        )
+        self.cipher: Cipher = PlainCipher()
+        self.paillier: PaillierCipher | None = None
+        if strategy.encryption == "paillier":
+            if vault is None:
+                raise DataError("a vertical job needs the silo's vault")
+            self.paillier = PaillierCipher(vault, start.job_id, strategy.allow_insecure)
+            self.cipher = self.paillier
+
+    def align(self, with_test: bool, then: str) -> Rows:
+        """Bring training rows and evaluation rows into the order of all parties."""
+        found: list[Alignment] = []
+        tables = [self.start.dataset]
+        if with_test and self.start.test is not None:
+            tables.append(recode(self.start.test, self.start.dataset.schema))
+        for k, table in enumerate(tables):
+            found.append(
+                align(
+                    self.courier,
+                    self.parties,
+                    table,
+                    f"{self.start.job_id}/{self.start.attempt}/{k}",
+                    self.strategy.alignment,
+                    then if k == len(tables) - 1 else IDENTIFIERS.name,
+                )
+            )
+        train, categories = numeric(found[0].dataset)
+        test = numeric(found[1].dataset)[0] if len(found) > 1 else None
+        return Rows(train, test, categories, dict(found[0].report), found[-1].then)
+
+    def recalled(self) -> dict[str, Any]:
+        """Return this party's record of the last finished round; empty at the beginning.
+
+        Raises
+        ------
+        DataError
+            The attempt goes on after a round of which there is no record here.
+        """
+        if self.start.first_round == 0:
+            return {}
+        last = self.start.first_round - 1
+        data = self.courier.link.recall(f"secureboost/{last % 2}")
+        record = json.loads(data) if data else {"round": -1}
+        if record["round"] != last:
+            raise DataError(f"there is no record of round {last} here to go on from")
+        return dict(record)
+
+    def remember(self, round: int, record: dict[str, Any]) -> None:
+        """Make the record of a round durable; the one before it stays."""
+        data = json.dumps({"round": round, **record}).encode()
+        self.courier.link.remember(f"secureboost/{round % 2}", data)

@@ -1,0 +1,134 @@
+"""A passive party's half: features only; it keeps its divisions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from boosting.binning import bin_features
+from boosting.cuts import Cuts
+from boosting.objective import objective_of
+from boosting.pooled import local_cuts, tree_parameters
+from boosting.ports import Artefact, OfferRejected
+from boosting.strategies.secureboost.halves import PART, Half, Rows
+from boosting.strategies.secureboost.parts import PassivePart
+from boosting.strategies.secureboost.steps import (
+    BITMAPS,
+    END,
+    GRADIENTS,
+    HISTOGRAMS,
+    SCORES,
+    SPLITS,
+    STEPS,
+    meet,
+)
+from boosting.strategies.secureboost.training import PassiveTree
+
+
+class PassiveHalf(Half):
+    """Does what the active party names, as far as that is its turn."""
+
+    def run(self) -> Artefact:
+        """Take part until the job ends."""
+        strategy, start = self.strategy, self.start
+        record = self.recalled()
+        if record.get("final"):
+            return Artefact({PART: record["part"].encode()}, PART)
+        met = meet(self.courier, start, strategy.active, b"", "")
+        self.public_key = met.public_key
+        rows = self.align(met.with_test, "")
+        self._prepare(rows)
+        if record:
+            self.part = PassivePart.load(record["part"].encode())
+            self.part.alignment = rows.report
+        self.number = self.part.n_trees
+        self.round = start.first_round
+        self.tree: PassiveTree | None = None
+        then = rows.then
+        while then != END:
+            then = self._follow(then)
+        return Artefact({PART: self.part.dump()}, PART)
+
+    def _follow(self, step: str) -> str:
+        """Take part in a step; return the next one."""
+        strategy = self.strategy
+        turn = strategy.turn(self.round, self.parties)
+        if step == SCORES.name:
+            return self._close()
+        if self.courier.party not in turn.passive and step in _OF_TREES:
+            # Another party's tree: nothing to give, nothing to learn.
+            if step == GRADIENTS.name:
+                self.number += 1
+            return self.courier.send(STEPS[step]).then
+        if step == GRADIENTS.name:
+            return self._begin()
+        moves: dict[str, Callable[[PassiveTree], str]] = {
+            HISTOGRAMS.name: PassiveTree.answer,
+            SPLITS.name: PassiveTree.divide,
+        }
+        if step not in moves or self.tree is None:
+            raise OfferRejected(f"{strategy.active} named step {step!r} out of turn")
+        return moves[step](self.tree)
+
+    def _prepare(self, rows: Rows) -> None:
+        train = rows.train
+        self.cuts: Cuts = local_cuts(train, self.job.booster.max_bin)
+        self.binned = bin_features(rows.values(self.cuts), self.cuts, self.start.n_threads)
+        self.has_missing = np.asarray(np.isnan(train.X).any(axis=0))
+        self.n_train = train.n_samples
+        objective = objective_of(self.job.objective, self.job.task, self.job.booster)
+        booster = replace(self.job.booster, monotone_constraints=())
+        self.parameters = tree_parameters(booster, objective, train.schema.n_features)
+        self.part = PassivePart(
+            party=self.courier.party,
+            model=self.start.job_id,
+            features=list(train.schema.names),
+            categories=rows.categories,
+            alignment=rows.report,
+        )
+        secret = self.courier.link.recall("secureboost/secret")
+        if secret is None:
+            secret = os.urandom(32)
+            self.courier.link.remember("secureboost/secret", secret)
+        self._secret = np.frombuffer(secret, np.uint32).tolist()
+        names = np.random.default_rng(np.random.SeedSequence(self._secret))
+        self.names = names.permutation(train.schema.n_features).astype(np.int32)
+
+    def _begin(self) -> str:
+        strategy = self.strategy
+        turn = strategy.turn(self.round, self.parties)
+        # The order of the candidates is drawn anew for every tree, the same after a restart.
+        rng = np.random.default_rng(np.random.SeedSequence([*self._secret, self.number]))
+        self.tree = PassiveTree(
+            self.courier, self.parties, self.binned, self.cuts, self.has_missing, self.parameters,
+            turn.passive_depth, strategy.min_leaf, self.n_train, turn.passive, self.part,
+            self.number, rng, self.names,
+        )  # fmt: skip
+        self.number += 1
+        return self.tree.begin(self.cipher, self.public_key)
+
+    def _close(self) -> str:
+        """Make the round durable before it counts, then note which trees it made."""
+        # The active party's own trees have numbers too.
+        r = self.round
+        self.part.n_trees = self.number
+        self.remember(r, {"part": self.part.dump().decode(), "final": False})
+        received = self.courier.send(SCORES)
+        self.round += 1
+        if received.then != END:
+            self.courier.begin_round(self.round)
+        box = received.boxes.get(self.strategy.active, {})
+        try:
+            self.part.digest = box["digest"].tobytes().hex()
+            self.part.n_trees = self.number = int(box["trees"][0])
+        except (KeyError, IndexError) as error:
+            raise OfferRejected(f"{self.strategy.active} sent no digest of its trees") from error
+        self.remember(r, {"part": self.part.dump().decode(), "final": received.then == END})
+        return received.then
+
+
+_OF_TREES = (GRADIENTS.name, HISTOGRAMS.name, SPLITS.name, BITMAPS.name)
+"""Steps in which only the parties of the tree have something to say."""

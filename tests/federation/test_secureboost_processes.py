@@ -1,0 +1,117 @@
+"""Vertical jobs as processes: agents, crypto processes and the coordinator, keys of 2048 bits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from boosting.dataset import Dataset
+from boosting.ensemble import Ensemble
+from boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from tests.federation import vertical
+
+JOB = """
+name = "vertical"
+strategy = "secureboost"
+seed = 3
+min_silos = 2
+[secureboost]
+active = "guest"
+rounds = {rounds}
+min_leaf = 1
+max_purity = 1.0
+{more}
+[booster]
+max_depth = 3
+max_bin = 8
+"""
+WIDTHS = [3, 3]
+
+
+def write_parties(
+    parties: Mapping[str, Dataset], folder: Path, prefix: str = ""
+) -> dict[str, Path]:
+    """Write parties' tables as files."""
+    paths = {}
+    for name, party in parties.items():
+        columns: dict[str, Any] = {
+            f.name: party.X[:, j] for j, f in enumerate(party.schema.features)
+        }
+        assert party.ids is not None
+        columns["_id"] = party.ids.tolist()
+        if party.y is not None:
+            columns["label"] = party.y.astype(int)
+        paths[name] = folder / f"{prefix}{name}.parquet"
+        pq.write_table(pa.table(columns), paths[name])
+    return paths
+
+
+def hedgerow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole() -> Dataset:
+    return vertical.table(200, sum(WIDTHS))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, whole: Dataset) -> Path:
+    folder = tmp_path_factory.mktemp("vertical")
+    (folder / "job.toml").write_text(JOB.format(rounds=2, more=""))
+    arguments = []
+    for name, path in write_parties(vertical.cut_by_columns(whole, WIDTHS), folder).items():
+        arguments += ["--silo", f"{name}={path}"]
+    test = vertical.table(80, sum(WIDTHS), seed=5)
+    for name, path in write_parties(
+        vertical.cut_by_columns(test, WIDTHS), folder, prefix="test-"
+    ).items():
+        arguments += ["--test", f"{name}={path}"]
+    done = hedgerow(folder, "local", "job.toml", *arguments, "--out", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "run"
+
+
+def read_parts(run: Path) -> tuple[ActivePart, dict[str, PassivePart]]:
+    active = ActivePart.load((run / "silos/guest/part.json").read_bytes())
+    return active, {"host-1": PassivePart.load((run / "silos/host-1/part.json").read_bytes())}
+
+
+def test_processes_make_the_trees_of_the_joined_table(run: Path, whole: Dataset) -> None:
+    ensemble: Ensemble = vertical.pooled(vertical.job(), whole, 2)
+    assert vertical.joined(*read_parts(run), WIDTHS) == vertical.divisions(ensemble)
+
+
+def test_the_report_has_scores_of_each_round_and_no_model_file(run: Path) -> None:
+    report = json.loads((run / "report.json").read_text())
+    assert report["state"] == "SUCCEEDED"
+    assert [set(r["metrics"]) for r in report["rounds"]] == [{"test", "train"}] * 2
+    assert 0.5 < report["rounds"][-1]["metrics"]["test"]["auc"] <= 1
+    assert report["model"] == "vertical.json"
+    assert {"ExchangeGradients", "ExchangeHistograms", "ExchangeSplits"} <= set(
+        report["bytes"]["by_step"]
+    )
+
+
+def test_parts_hold_only_what_is_their_partys(run: Path, whole: Dataset) -> None:
+    guest = (run / "silos/guest/part.json").read_text()
+    host = (run / "silos/host-1/part.json").read_text()
+    assert "host-1_" not in guest
+    assert "guest_" not in host
+    _, passive = read_parts(run)
+    assert not {"value", "gain", "cover"} & set(json.loads(host))
+    assert all(len(node) == 4 for node in passive["host-1"].nodes.values())

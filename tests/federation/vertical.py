@@ -1,0 +1,255 @@
+"""Tables of vertical parties, jobs over them, and what the pooled engine makes of the same rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from numpy.typing import NDArray
+
+from boosting.cuts import Cuts
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.ensemble import Ensemble
+from boosting.job import Booster, JobParameters
+from boosting.objective import objective_of
+from boosting.pooled import grow_tree, local_cuts, train_pooled, tree_parameters
+from boosting.quantising import Quantiser, static_bound
+from boosting.sampling import Sample, Sampler
+from boosting.strategies.secureboost import SecureBoost
+from boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from boosting.table import Table
+from crypto.modular import Engine
+from crypto.vault import LocalVault
+
+KEY_BITS = 512
+"""Of keys in tests; anything below 2048 is refused elsewhere."""
+
+
+def vaults() -> Any:
+    """Return a maker of vaults that take short keys, on one core."""
+    made: dict[str, LocalVault] = {}
+
+    def vault(silo: str) -> LocalVault:
+        if silo not in made:
+            made[silo] = LocalVault(engine=Engine(workers=1), insecure_test_keys=True)
+        return made[silo]
+
+    return vault
+
+
+def strategy(**changes: Any) -> SecureBoost:
+    """Return a small strategy without guards, so that trees are the pooled engine's."""
+    values: dict[str, Any] = {
+        "active": "guest",
+        "rounds": 2,
+        "key_bits": KEY_BITS,
+        "min_leaf": 1,
+        "max_purity": 1.0,
+        "allow_insecure": True,
+        **changes,
+    }
+    return SecureBoost(**values)
+
+
+def job(
+    task: Task = Task.BINARY, booster: Mapping[str, Any] | None = None, **changes: Any
+) -> JobParameters:
+    """Return a job of :func:`strategy`."""
+    return JobParameters(
+        name="vertical",
+        strategy=strategy(**changes),
+        task=task,
+        seed=3,
+        booster=Booster(**{"max_depth": 3, "max_bin": 8, **(booster or {})}),
+    )
+
+
+def dataset(
+    X: NDArray[np.float32],
+    ids: Sequence[str],
+    task: Task = Task.BINARY,
+    y: NDArray[np.float64] | None = None,
+    prefix: str = "f",
+) -> Dataset:
+    """Return a party's table."""
+    n_classes = 0
+    if task is not Task.REGRESSION:
+        n_classes = 2 if y is None or task is Task.BINARY else int(y.max()) + 1
+    schema = Schema(
+        tuple(Feature(f"{prefix}{j}") for j in range(X.shape[1])),
+        "label" if y is not None else "",
+        task,
+        n_classes,
+    )
+    return Dataset(schema, np.ascontiguousarray(X, np.float32), y, ids=np.array(ids, dtype=object))
+
+
+def labels(X: NDArray[np.float32], task: Task, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return labels that depend on every third column."""
+    score = np.nan_to_num(X)[:, ::3].sum(axis=1) + 0.5 * rng.normal(size=len(X))
+    if task is Task.REGRESSION:
+        return np.asarray(score, np.float64)
+    if task is Task.BINARY:
+        return np.asarray(score > 0, np.float64)
+    return np.asarray(np.digitize(score, [-0.7, 0.7]), np.float64)
+
+
+def table(
+    n: int,
+    columns: int,
+    task: Task = Task.BINARY,
+    *,
+    seed: int = 0,
+    missing: float = 0.0,
+) -> Dataset:
+    """Return a whole table with text ids."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, columns)).astype(np.float32)
+    y = labels(X, task, rng)
+    X[rng.random(X.shape) < missing] = np.nan
+    ids = [f"p{k:05d}" for k in rng.permutation(10 * n)[:n]]
+    return dataset(X, ids, task, y)
+
+
+def cut_by_columns(whole: Dataset, widths: Sequence[int], seed: int = 0) -> dict[str, Dataset]:
+    """Return parties ``guest``, ``host-1``, ...: each its columns, its rows in its own order."""
+    rng = np.random.default_rng(seed)
+    assert whole.ids is not None
+    parties = {}
+    edges = np.cumsum([0, *widths])
+    for k in range(len(widths)):
+        rows = rng.permutation(whole.n_samples)
+        name = f"host-{k}" if k else "guest"
+        parties[name] = dataset(
+            whole.X[rows][:, edges[k] : edges[k + 1]],
+            whole.ids[rows].tolist(),
+            whole.schema.task,
+            None if k else whole.labels[rows],
+            prefix=f"{name}_",
+        )
+    return parties
+
+
+def by_id(whole: Dataset) -> Dataset:
+    """Return the rows in the order in which aligned parties hold them."""
+    assert whole.ids is not None
+    return whole.take(np.argsort(whole.ids.astype(str), kind="stable").astype(np.intp))
+
+
+def pooled(
+    job: JobParameters,
+    whole: Dataset,
+    rounds: int,
+    *,
+    sampler: Sampler | None = None,
+    multi_output: bool = False,
+    alone: int = 0,
+    n_alone: int = 0,
+) -> Ensemble:
+    """Return what the pooled engine makes of the joined table.
+
+    The first ``alone`` rounds see the first ``n_alone`` columns only: the others are one bin.
+    """
+    rows = by_id(whole)
+    cuts = local_cuts(rows, job.booster.max_bin)
+    if not alone:
+        return train_pooled(
+            job, rows, rounds, cuts=cuts, sampler=sampler, multi_output=multi_output
+        )
+    first = replace(rows, X=rows.X.copy())
+    first.X[:, n_alone:] = 0
+    start = train_pooled(job, first, alone, cuts=local_cuts(first, job.booster.max_bin))
+    # What follows goes on from the margins of these trees.
+    return continued(job, rows, start, rounds - alone, cuts)
+
+
+def continued(
+    job: JobParameters, rows: Dataset, start: Ensemble, rounds: int, cuts: Cuts
+) -> Ensemble:
+    """Return ``start`` with more rounds of a single output, tree by tree with the pooled engine."""
+    objective = objective_of(job.objective, rows.schema.task, job.booster)
+    table = Table.of(rows, cuts, 0.0, 1)
+    table.margins[:] = start.margins(xgb.DMatrix(rows.X)).reshape(table.margins.shape)
+    parameters = tree_parameters(job.booster, objective, rows.schema.n_features)
+    for _ in range(rounds):
+        g, h = objective.gradients(table.margins, table.y, None)
+        sample = Sample(np.arange(rows.n_samples, dtype=np.int32))
+        bound = static_bound(objective, Sampler(), 1, 1.0)
+        assert bound is not None
+        quantiser = Quantiser.fitting(rows.n_samples, bound)
+        grown, partition = grow_tree(
+            table, sample, quantiser.lossless(g, h, sample), None, quantiser, cuts, parameters
+        )
+        table.add_tree(grown, partition, [0])
+        start = start.extend(grown.trees(cuts, [0]), n_steps=1)
+    return start
+
+
+def parts(kept: Mapping[Any, Any]) -> tuple[ActivePart, dict[str, PassivePart]]:
+    """Return the parts that the parties of a job kept."""
+    active: ActivePart | None = None
+    passive = {}
+    for silo, artefact in kept.items():
+        data = artefact.files["part.json"]
+        if silo == "guest":
+            active = ActivePart.load(data)
+        else:
+            passive[str(silo)] = PassivePart.load(data)
+    assert active is not None
+    return active, passive
+
+
+def joined(
+    active: ActivePart, passive: Mapping[str, PassivePart], widths: Sequence[int]
+) -> list[dict[int, tuple[int, float, bool, int]]]:
+    """Return every division of every tree over the columns of the joined table.
+
+    By node: column, threshold, whether missing values go left, left child.
+    """
+    edges = np.cumsum([0, *widths])
+    trees = []
+    for t, tree in enumerate(active.trees):
+        found = {}
+        for node, owner in enumerate(tree.owner):
+            if owner < 0:
+                continue
+            feature, threshold, default = (
+                tree.feature[node],
+                tree.threshold[node],
+                tree.default_left[node],
+            )
+            if owner:
+                record = passive[active.parties[owner]].nodes[f"{t}:{node}"]
+                left, feature, threshold, default = record
+                assert left == tree.left[node]
+            column = int(edges[owner] + feature)
+            found[node] = (column, float(threshold), bool(default), tree.left[node])
+        trees.append(found)
+    return trees
+
+
+def divisions(ensemble: Ensemble) -> list[dict[int, tuple[int, float, bool, int]]]:
+    """Return the same of the pooled engine's trees."""
+    return [
+        {
+            node: (
+                int(tree.feature[node]),
+                float(tree.threshold[node]),
+                bool(tree.default_left[node]),
+                int(tree.left[node]),
+            )
+            for node in np.flatnonzero(tree.left >= 0).tolist()
+        }
+        for tree in ensemble.trees
+    ]
+
+
+def margins(memory: Mapping[str, bytes], round: int, n_outputs: int = 1) -> NDArray[np.float32]:
+    """Return the margins in the active party's record of a round."""
+    record = json.loads(memory[f"secureboost/{round % 2}"])
+    flat = np.frombuffer(bytes.fromhex(record["margins"]), "<f4")
+    return flat.reshape(-1, n_outputs)
