@@ -18,6 +18,7 @@ from boosting.ports import (
     FederationError,
     Identity,
     JobStopped,
+    LocalTrainer,
     PolicyDeclined,
     SchemaMismatch,
     Silo,
@@ -28,6 +29,7 @@ from client_agent.lease import LeaseKeeper
 from client_agent.ledger import SiloLedger
 from client_agent.policy import Policy
 from client_agent.state import StateFolder
+from client_agent.timing import TimedVault, summary
 from crypto.vault import Vault
 from services.errors import LeaseLost, Unreachable
 from services.exchange import GrpcLink
@@ -81,6 +83,7 @@ class Surroundings:
     registration: Registration
     n_threads: int = 1
     has_test: bool = False
+    trainer: LocalTrainer | None = None
 
 
 @dataclass
@@ -256,9 +259,12 @@ class Agent:
         if self._stop.is_set():
             raise JobStopped("the agent is stopping")
         log.info("taking part", job=job_id, attempt=assignment.key.attempt)
+        vault = around.vault(job_id)
+        timed = None if vault is None else TimedVault(vault)
+        began = time.monotonic()
         kept = job.strategy.participate(
             link,
-            around.vault(job_id),
+            None if timed is None else timed.as_vault(),
             SiloStart(
                 job=job,
                 job_id=job_id,
@@ -272,6 +278,11 @@ class Agent:
                 n_threads=around.n_threads,
                 identity=around.identity,
             ),
+        )
+        total = time.monotonic() - began
+        crypto = 0.0 if timed is None else timed.seconds
+        around.state.keep(
+            job_id, "times.json", summary(assignment.key.attempt, total, link.times, crypto)
         )
         if kept is not None:
             for name, data in kept.files.items():

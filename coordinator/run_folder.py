@@ -12,13 +12,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from boosting.ports import Silo
 from services import job_file
 from services.durable import write_atomically
 from services.jobs import JobView
 from services.wire import job as job_wire
+from services.wire import schema as schema_wire
 
 REPORT_SCHEMA = 1
 """Version of report.json."""
+SCHEMA_FILE = "schema.json"
+"""File of a result that has the schema on which the silos agreed."""
 
 
 def versions() -> dict[str, str]:
@@ -32,16 +36,30 @@ def versions() -> dict[str, str]:
     return found
 
 
-def report(view: JobView) -> dict[str, Any]:
-    """Return report.json of a job; ``up`` is from silos to the coordinator."""
+def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return report.json of a job; ``up`` is from silos to the coordinator.
+
+    Parameters
+    ----------
+    view : JobView
+    plan : Mapping or None
+        What :func:`planned` forecast of one silo, where it is known.
+    """
     spec = job_wire.parse(view.spec)
     by_step: dict[str, dict[str, int]] = {}
+    of_silo: dict[str, dict[str, dict[str, int]]] = {silo.name: {} for silo in view.silos}
     for step in view.steps:
         total = by_step.setdefault(step.method, {"up": 0, "down": 0, "messages": 0, "calls": 0})
         total["up"] += step.bytes_up
         total["down"] += step.bytes_down
         total["messages"] += step.messages_up + step.messages_down
         total["calls"] += step.calls
+        of_silo.setdefault(step.silo, {})[step.method] = {
+            "up": step.bytes_up,
+            "down": step.bytes_down,
+            "messages": step.messages_up + step.messages_down,
+            "calls": step.calls,
+        }
     return {
         "schema": REPORT_SCHEMA,
         "job": view.job_id,
@@ -78,7 +96,12 @@ def report(view: JobView) -> dict[str, Any]:
             "down": sum(s.bytes_down for s in view.steps),
             "by_step": by_step,
             "by_silo": {
-                silo.name: {"up": silo.bytes_up, "down": silo.bytes_down} for silo in view.silos
+                silo.name: {
+                    "up": silo.bytes_up,
+                    "down": silo.bytes_down,
+                    "by_step": of_silo[silo.name],
+                }
+                for silo in view.silos
             },
             "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
         },
@@ -88,6 +111,36 @@ def report(view: JobView) -> dict[str, Any]:
         "artefacts": list(view.artefacts),
         "reveals": view.reveals,
         "spec_digest": view.spec_digest,
+        "plan": plan,
+    }
+
+
+def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """Return the forecast of one silo of a finished job, under the schema its silos agreed on.
+
+    Parameters
+    ----------
+    files : Mapping
+        The result's files by name.
+
+    Returns
+    -------
+    dict or None
+        None where the result does not have the schema: vertical jobs have none in common.
+    """
+    if SCHEMA_FILE not in files:
+        return None
+    job = job_wire.decode(view.spec)
+    rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
+    forecast = job.strategy.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
+    return {
+        "rounds": forecast.rounds,
+        "steps": {
+            method: {"exchanges": exchanges, "up": up, "down": down}
+            for method, (exchanges, up, down) in forecast.steps.items()
+        },
+        "cpu_class": forecast.cpu_class,
+        "notes": list(forecast.notes),
     }
 
 
@@ -124,5 +177,5 @@ def write(folder: Path, view: JobView, files: Mapping[str, bytes]) -> None:
         write_atomically(target, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view).encode(), 0o644)
-    text = json.dumps(report(view), indent=1, allow_nan=False)
+    text = json.dumps(report(view, planned(view, files)), indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

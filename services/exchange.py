@@ -240,10 +240,21 @@ class Memory(Protocol):
 
 @dataclass(slots=True)
 class LinkTimes:
-    """Where a silo's time went, seconds."""
+    """Where the time of a silo's exchanges went, seconds.
+
+    Parameters
+    ----------
+    waiting : float
+        For the others and for the reply, from the last frame that was taken to be sent.
+    sending : float
+        Serialising offers and giving their frames to the connection.
+    recording : float
+        Making the ledger's lines durable.
+    """
 
     waiting: float = 0.0
     sending: float = 0.0
+    recording: float = 0.0
 
 
 @dataclass
@@ -275,6 +286,7 @@ class GrpcLink:
         """Give an offer and return its reply; a lost connection resends the same bytes."""
         self.check()
         assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
+        started = time.monotonic()
         request_type, response_type = _METHODS[step.call]
         key = exchange_pb2.StepKey(
             job_id=self.job_id,
@@ -286,17 +298,17 @@ class GrpcLink:
         )
         frames = [request_type(key=key).SerializeToString()]
         frames.extend(_serialise(request_type, offer))
-        started = time.monotonic()
+        self.times.sending += time.monotonic() - started
         deadline = started + self.timeout_seconds
         pause = 0.1
         while True:
+            recording = time.monotonic()
             self.ledger.record(
                 job_id=self.job_id, step=step, at=at, kind=type(offer).__name__, frames=frames
             )
+            self.times.recording += time.monotonic() - recording
             try:
-                reply = self._once(step, response_type, frames, deadline)
-                self.times.waiting += time.monotonic() - started
-                return reply
+                return self._once(step, response_type, frames, deadline)
             except Unreachable:
                 self.check()
                 if time.monotonic() + pause >= deadline:
@@ -312,12 +324,17 @@ class GrpcLink:
         stub = self.channel().stream_stream(path, _as_is, _as_is)
         parts: list[Any] = []
         codec = codec_of(step.reply)
+        began = sent = time.monotonic()
+
+        def flow() -> Iterator[bytes]:
+            nonlocal sent
+            yield from frames
+            sent = time.monotonic()
+
         try:
             with self._lock:
                 self.check()
-                self._call = call = stub(
-                    iter(frames), timeout=max(deadline - time.monotonic(), 0.001)
-                )
+                self._call = call = stub(flow(), timeout=max(deadline - time.monotonic(), 0.001))
             for data in call:
                 message = response_type.FromString(data)
                 name = message.WhichOneof("frame")
@@ -336,6 +353,8 @@ class GrpcLink:
             raise OfferRejected(f"step {step.name!r}: the coordinator sent no frame") from error
         finally:
             self._call = None
+            self.times.sending += sent - began
+            self.times.waiting += time.monotonic() - sent
         reply: Reply = codec.decode(iter(parts))
         return reply
 
