@@ -1,7 +1,7 @@
 """The search over structures, apart from who scores them: one generation after another.
 
-A search never scores a structure twice: fitness is remembered by canonical form, and a *brood* is
-those children of a generation that are new. All functions are pure but for the generator handed in.
+A search never scores a structure twice unless told to: fitness is remembered by canonical form, and
+a *brood* is children of a generation that are new. All functions are pure but for the generator handed in.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from boosting.genetics import (
     random_structures,
     survivors,
 )
+
+
+BREEDINGS = 10
+"""Times that a generation is bred to find children which are new."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,13 +69,10 @@ class Brood:
 
     Parameters
     ----------
-    children : ndarray of shape (n_children, n_genes), int16
-        All of them.
-    to_score : ndarray of shape (n_new, n_genes), int16
-        Those whose score is asked for: distinct canonical forms.
+    to_score : ndarray of shape (n_children, n_genes), int16
+        Structures whose score is asked for: distinct canonical forms.
     """
 
-    children: Genes
     to_score: Genes
 
 
@@ -99,7 +100,7 @@ def first_brood(
     random = random_structures(rng, missing, depth, n_features, leaf_share)
     children = np.concatenate([own, random])
     children = children[first_of_each(children)]
-    return Brood(children, children)
+    return Brood(children)
 
 
 def next_brood(
@@ -111,7 +112,10 @@ def next_brood(
     newcomers: Genes,
     rescore: bool,
 ) -> Brood:
-    """Return children of the present population, and structures of silos that have just come.
+    """Return new children of the present population, and structures of silos that have just come.
+
+    Structures that were scored before are bred again, so that a brood is ``size`` new children
+    until there are hardly any left.
 
     Parameters
     ----------
@@ -119,15 +123,24 @@ def next_brood(
     rescore : bool
         Whether the parents are scored again with the children.
     """
-    bred = operators.breed(rng, generation.population, generation.fitness, size, n_features)
-    children = np.concatenate([newcomers, bred])
-    if rescore:
-        children = np.concatenate([generation.population, children])
-    children = children[first_of_each(children)]
-    fresh = np.array([key not in generation.known for key in keys(children)], dtype=bool)
-    if rescore:
-        fresh[: generation.population.shape[0]] = True
-    return Brood(children, children[fresh])
+    met = set(generation.known)
+    children: list[Genes] = []
+
+    def admit(bred: Genes, most: int) -> None:
+        for genes, key in zip(bred, keys(bred), strict=True):
+            if key not in met and len(children) < most:
+                met.add(key)
+                children.append(genes)
+
+    admit(newcomers, newcomers.shape[0])
+    wanted = size + len(children)
+    for _ in range(BREEDINGS):
+        if len(children) >= wanted:
+            break
+        parents, fitness = generation.population, generation.fitness
+        admit(operators.breed(rng, parents, fitness, size, n_features), wanted)
+    brood = np.array(children, dtype=np.int16).reshape(-1, generation.population.shape[1])
+    return Brood(np.concatenate([generation.population, brood]) if rescore else brood)
 
 
 def absorb(
@@ -137,7 +150,7 @@ def absorb(
 
     Parameters
     ----------
-    scores : ndarray of shape (n_new,), float64
+    scores : ndarray of shape (n_children,), float64
         Fitness of ``brood.to_score``; NaN where no silo has scored.
     """
     scored = {
@@ -146,7 +159,7 @@ def absorb(
         if not np.isnan(value)
     }
     known = {**generation.known, **scored}
-    everyone = np.concatenate([generation.population, brood.children])
+    everyone = np.concatenate([generation.population, brood.to_score])
     fitness = np.array([known.get(key, np.nan) for key in keys(everyone)])
     chosen = survivors(everyone, fitness, size, generation.elite)
     following = replace(
@@ -167,7 +180,6 @@ def pack(generation: Generation, brood: Brood) -> dict[str, NDArray[Any]]:
         "known_fitness": np.array(list(generation.known.values()), dtype=np.float64),
         "elite": np.frombuffer(b"".join(generation.elite), dtype=np.int16).reshape(-1, n_genes),
         "stale": np.array([generation.stale], dtype=np.int64),
-        "children": brood.children,
         "to_score": brood.to_score,
     }
 
@@ -185,10 +197,7 @@ def unpack(arrays: Mapping[str, NDArray[Any]]) -> tuple[Generation, Brood]:
             tuple(form.tobytes() for form in elite),
             int(arrays["stale"][0]),
         ),
-        Brood(
-            np.asarray(arrays["children"], dtype=np.int16),
-            np.asarray(arrays["to_score"], dtype=np.int16),
-        ),
+        Brood(np.asarray(arrays["to_score"], dtype=np.int16)),
     )
 
 

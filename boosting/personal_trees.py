@@ -22,7 +22,7 @@ from boosting.decision_tree import (
     grow_cart,
 )
 from boosting.ensemble import blank
-from boosting.genetics import Genes
+from boosting.genetics import Genes, decision_nodes
 from boosting.job import Booster, JobParameters
 from boosting.ports import Artefact
 from boosting.structures import RankedTable, fitness_of, rank_table
@@ -53,6 +53,7 @@ class TreeSettings:
     noise_limit: float
     complexity_limit: float
     distinct_limit: float
+    node_cost: float = 0.0
 
     @property
     def depths(self) -> range:
@@ -157,6 +158,22 @@ class LocalTrees:
         fit, scored = self._rows()
         return fitness_of(self.table, structures, fit, scored, self.settings.min_leaf)
 
+    def worth(self, structures: Genes) -> NDArray[np.float64]:
+        """Return how well each structure suits these rows, less what its nodes cost.
+
+        Returns
+        -------
+        ndarray of shape (n_structures,), float64
+            F1, or minus the mean squared error over the label variance, less ``node_cost`` a node.
+        """
+        found = self.fitness(structures)
+        if self.table.is_regression:
+            found = -self._relative(found)
+        return found - self.settings.node_cost * decision_nodes(structures)
+
+    def _relative(self, error: NDArray[np.float64]) -> NDArray[np.float64]:
+        return error / self._spread if self._spread > 0.0 else np.sign(error)
+
     def thousandths(self, structures: Genes) -> NDArray[np.uint16]:
         """Return rounded scores: F1, or the mean squared error over the label variance.
 
@@ -169,15 +186,14 @@ class LocalTrees:
             return np.empty(0, dtype=np.uint16)
         found = self.fitness(structures)
         if self.table.is_regression:
-            found = found / self._spread if self._spread > 0.0 else np.sign(found)
+            found = self._relative(found)
         return np.clip(np.rint(found * UNIT), 0, _LARGEST_SCORE).astype(np.uint16)
 
     def best_of(self, population: Genes) -> DecisionTree | None:
         """Return the structure that suits these rows best, the first of equals, fitted to them."""
         if not self.n_rows or not population.shape[0]:
             return None
-        found = self.fitness(population)
-        best = int(np.argmin(found) if self.table.is_regression else np.argmax(found))
+        best = int(np.argmax(self.worth(population)))
         rows = self.table.all_rows
         return fit_structure(self.table, population[best], rows, self.settings.min_leaf)
 

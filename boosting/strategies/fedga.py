@@ -19,6 +19,7 @@ from boosting.dataset import Schema, Task
 from boosting.decision_tree import DecisionTree
 from boosting.evolution import (
     Brood,
+    Generation,
     absorb,
     empty_generation,
     first_brood,
@@ -28,7 +29,15 @@ from boosting.evolution import (
     to_bytes,
     unpack,
 )
-from boosting.genetics import LEAF, MAX_DEPTH, Genes, Operators, depth_of, gene_count
+from boosting.genetics import (
+    LEAF,
+    MAX_DEPTH,
+    Genes,
+    Operators,
+    decision_nodes,
+    depth_of,
+    gene_count,
+)
 from boosting.personal_trees import OBJECTIVES, UNIT, LocalTrees, TreeSettings, tree_files
 from boosting.ports import (
     Artefact,
@@ -192,7 +201,9 @@ class FedGA:
 
     Differences from the paper: scores of regressions are divided by the silo's label variance,
     which makes three decimals mean the same everywhere, keeps the variance itself at home and lets
-    no silo dominate; a late silo's structure is not ranked by that silo's score alone.
+    no silo dominate; a late silo's structure is not ranked by that silo's score alone; children
+    that were scored before are bred again; and every decision node costs ``node_cost``, without
+    which structures grow to their full depth, since scores are those of the rows that were fitted.
 
     **Reveals**: see :attr:`reveals`.
 
@@ -224,6 +235,8 @@ class FedGA:
         Score parents again with each brood, on that generation's active silos.
     categorical_order : {"target", "ordinal"}
         See :func:`boosting.structures.rank_table`.
+    node_cost : float in [0, 1]
+        Score that each decision node must be worth, in the search and in a silo's last choice.
 
     References
     ----------
@@ -268,6 +281,7 @@ class FedGA:
     min_leaf: int = 1
     rescore_parents: bool = False
     categorical_order: str = "target"
+    node_cost: float = 0.002
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""
@@ -291,6 +305,7 @@ class FedGA:
             "participation": (1e-9, 1),
             "patience": (0, math.inf),
             "min_leaf": (1, math.inf),
+            "node_cost": (0, 1),
         }
         for key, (least, most) in ranges.items():
             value = getattr(self, key)
@@ -348,6 +363,7 @@ class FedGA:
         arrays = from_bytes(checkpoint)
         generation, _ = unpack(arrays)
         sign = -1.0 if job.task is Task.REGRESSION else 1.0
+        scores = _scores_of(generation, self.node_cost)
         names = schema.names
         document = {
             "format": 1,
@@ -360,7 +376,7 @@ class FedGA:
                     "score": round(sign * float(fitness), 6),
                     "genes": [None if gene == LEAF else names[gene] for gene in genes],
                 }
-                for genes, fitness in zip(generation.population, generation.fitness, strict=True)
+                for genes, fitness in zip(generation.population, scores, strict=True)
             ],
             "test": json.loads(bytes(np.asarray(arrays["test"], dtype=np.uint8)).decode()),
         }
@@ -393,6 +409,12 @@ class FedGA:
         )
 
 
+def _scores_of(generation: Generation, node_cost: float) -> NDArray[np.float64]:
+    """Return the mean scores of a population, greater is better: fitness without costs."""
+    paid: NDArray[np.float64] = node_cost * decision_nodes(generation.population)
+    return generation.fitness + paid
+
+
 def _check_structures(structures: Genes, depth: int, n_features: int, who: str) -> None:
     """Refuse genes that would address columns that are not there."""
     n_genes = structures.shape[-1] if structures.size else gene_count(depth)
@@ -423,6 +445,7 @@ class _SiloSide:
                 strategy.noise_limit,
                 strategy.complexity_limit,
                 strategy.distinct_limit,
+                strategy.node_cost,
             ),
             self._rng,
         )
@@ -529,7 +552,7 @@ class _Search:
         self._active: frozenset[Silo] = frozenset()
         self._newcomers: list[Genes] = []
         self._generation = empty_generation(1)
-        self._brood = Brood(self._generation.population, self._generation.population)
+        self._brood = Brood(self._generation.population)
         self._test: dict[str, float] = {}
         if start.checkpoint is None:
             self._active = self._draw(hub.silos)
@@ -587,7 +610,7 @@ class _Search:
         depths = sorted(vote.depth for vote in votes.values() if vote.depth > 0)
         depth = depths[(len(depths) - 1) // 2] if depths else self._strategy.min_depth
         self._depth = min(max(depth, self._strategy.min_depth), self._strategy.max_depth)
-        self._brood = Brood(*2 * (np.empty((0, gene_count(self._depth)), dtype=np.int16),))
+        self._brood = Brood(np.empty((0, gene_count(self._depth)), dtype=np.int16))
         self._phase, self._awaited = Phase.PROPOSE, frozenset(votes)
         self._answer(DEPTHS, at, votes)
         await self._gather_proposals(tuple(votes), least)
@@ -694,7 +717,10 @@ class _Search:
         _check_structures(structure, self._depth, self._n_features, "own structure")
 
     def _aggregate(self, offers: Mapping[Silo, Scores]) -> NDArray[np.float64]:
-        """Return the mean of the scores, weighted by noisy rows, greater is better."""
+        """Return the structures' fitness, greater is better: mean score less what nodes cost.
+
+        The mean is over the silos that have scored, weighted by noisy rows.
+        """
         total = np.zeros(self._brood.to_score.shape[0])
         weight = 0
         for silo, offer in offers.items():
@@ -704,7 +730,11 @@ class _Search:
                 weight += rows
         if weight == 0:
             return np.full_like(total, np.nan)
-        return (-total if self._regression else total) / weight
+        mean = (-total if self._regression else total) / weight
+        worth: NDArray[np.float64] = mean - self._strategy.node_cost * decision_nodes(
+            self._brood.to_score
+        )
+        return worth
 
     async def _gather_reports(self, silos: tuple[Silo, ...]) -> None:
         at, job = Place(self._round, 3), self._start.job
@@ -725,7 +755,7 @@ class _Search:
         self._test["share_gaining"] = float(np.mean(sign * (federated - own)[:, 0] > 0.0))
 
     def _metrics(self) -> dict[str, dict[str, float]]:
-        best = self._generation.best
+        best = float(_scores_of(self._generation, self._strategy.node_cost)[0])
         train = {"relative_mse": -best} if self._regression else {"f1": best}
         return {"train": train} | ({"test": dict(self._test)} if self._test else {})
 

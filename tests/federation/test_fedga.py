@@ -10,7 +10,7 @@ import xgboost
 from boosting.dataset import Dataset, Feature, Schema, Task
 from boosting.evolution import absorb, empty_generation, first_brood, next_brood, unpack
 from boosting.evolution import from_bytes as arrays_from
-from boosting.genetics import Operators, keys
+from boosting.genetics import Operators, decision_nodes, keys
 from boosting.job import JobParameters
 from boosting.personal_trees import LocalTrees, TreeSettings
 from boosting.ports import InvalidJob, OfferRejected
@@ -49,7 +49,7 @@ def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.nda
     assert isinstance(strategy, FedGA)
     settings = TreeSettings(
         strategy.min_depth, strategy.max_depth, strategy.folds, strategy.min_leaf,
-        strategy.categorical_order, 0.3, 0.15, 0.05, 0.5,
+        strategy.categorical_order, 0.3, 0.15, 0.05, 0.5, strategy.node_cost,
     )  # fmt: skip
 
     def stream(place: int, of_round: int, purpose: int) -> np.random.Generator:
@@ -68,7 +68,9 @@ def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.nda
     brood = first_brood(stream(0, 0, 404), own, strategy.population, 5, depth, 0.2)
     for of_round in range(strategy.generations):
         scores = np.array([tree.thousandths(brood.to_score) / 1000 for tree in trees])
-        generation = absorb(generation, brood, rows @ scores / rows.sum(), strategy.population)
+        worth = rows @ scores / rows.sum()
+        worth -= strategy.node_cost * decision_nodes(brood.to_score)
+        generation = absorb(generation, brood, worth, strategy.population)
         brood = next_brood(
             stream(0, of_round + 1, 404), generation, Operators(), strategy.population, 5,
             np.empty((0, own.shape[1]), dtype=np.int16), False,
@@ -236,7 +238,7 @@ def test_silos_without_rows_or_with_one_class_do_no_harm() -> None:
 
 
 def test_search_ends_early_when_nothing_gets_better() -> None:
-    strategy = replace(QUICK, generations=300, patience=3, population=30)
+    strategy = replace(QUICK, generations=300, patience=3, population=30, node_cost=0.0)
     outcome = run_in_memory(job_of(strategy=strategy), silos_of(Task.BINARY))
     assert outcome.rounds[-1].final
     assert len(outcome.rounds) < 200
@@ -286,6 +288,7 @@ def test_structure_of_features_that_are_not_there_is_refused(
         ({"epsilon_rows": 0.0}, "epsilon_rows"),
         ({"epsilon_rows": float("nan")}, "epsilon_rows"),
         ({"categorical_order": "random"}, "categorical_order"),
+        ({"node_cost": -0.1}, "node_cost"),
     ],
 )
 def test_parameter_out_of_range_is_named(change: dict[str, object], key: str) -> None:

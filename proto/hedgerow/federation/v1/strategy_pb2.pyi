@@ -548,6 +548,7 @@ class FedGa(_message.Message):
     MIN_LEAF_FIELD_NUMBER: _builtins.int
     RESCORE_PARENTS_FIELD_NUMBER: _builtins.int
     CATEGORICAL_ORDER_FIELD_NUMBER: _builtins.int
+    NODE_COST_FIELD_NUMBER: _builtins.int
     generations: _builtins.int
     """Generations."""
     population: _builtins.int
@@ -590,6 +591,8 @@ class FedGa(_message.Message):
     """Whether parents are scored again with each brood."""
     categorical_order: _builtins.str
     """target or ordinal."""
+    node_cost: _builtins.float
+    """Score that a decision node must be worth."""
     def __init__(
         self,
         *,
@@ -614,10 +617,11 @@ class FedGa(_message.Message):
         min_leaf: _builtins.int | None = ...,
         rescore_parents: _builtins.bool | None = ...,
         categorical_order: _builtins.str | None = ...,
+        node_cost: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__categorical_order: _TypeAlias = _typing.Literal["categorical_order"]  # noqa: Y015
     _WhichOneofArgType__categorical_order: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order"]  # noqa: Y015
@@ -645,6 +649,8 @@ class FedGa(_message.Message):
     _WhichOneofArgType__min_leaf: _TypeAlias = _typing.Literal["_min_leaf", b"_min_leaf"]  # noqa: Y015
     _WhichOneofReturnType__mutation_rate: _TypeAlias = _typing.Literal["mutation_rate"]  # noqa: Y015
     _WhichOneofArgType__mutation_rate: _TypeAlias = _typing.Literal["_mutation_rate", b"_mutation_rate"]  # noqa: Y015
+    _WhichOneofReturnType__node_cost: _TypeAlias = _typing.Literal["node_cost"]  # noqa: Y015
+    _WhichOneofArgType__node_cost: _TypeAlias = _typing.Literal["_node_cost", b"_node_cost"]  # noqa: Y015
     _WhichOneofReturnType__noise_limit: _TypeAlias = _typing.Literal["noise_limit"]  # noqa: Y015
     _WhichOneofArgType__noise_limit: _TypeAlias = _typing.Literal["_noise_limit", b"_noise_limit"]  # noqa: Y015
     _WhichOneofReturnType__participation: _TypeAlias = _typing.Literal["participation"]  # noqa: Y015
@@ -687,6 +693,8 @@ class FedGa(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_leaf) -> _WhichOneofReturnType__min_leaf | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_rate) -> _WhichOneofReturnType__mutation_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node_cost) -> _WhichOneofReturnType__node_cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__noise_limit) -> _WhichOneofReturnType__noise_limit | None: ...
     @_typing.overload
