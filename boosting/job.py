@@ -88,6 +88,8 @@ class JobParameters:
         Deadline of each exchange.
     start_timeout_seconds : float
         How long the job waits for ``min_silos``.
+    has_test : bool
+        Whether the coordinator evaluates rounds on a table of its own.
     """
 
     name: str
@@ -103,6 +105,7 @@ class JobParameters:
     step_timeout_seconds: float = 600.0
     start_timeout_seconds: float = 120.0
     silos: tuple[str, ...] = ()
+    has_test: bool = False
 
     @property
     def objective(self) -> str:

@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -263,6 +264,47 @@ def run(
             signal.signal(number, handler)
 
 
+class _Guard:
+    """Tells of processes that end, and ends the job when too few agents are left for it."""
+
+    def __init__(self, family: Family, silos: list[str], min_silos: int, console: Console) -> None:
+        self._family, self._silos, self._min = family, silos, min_silos
+        self._console = console
+        self.coordinator_died = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, cancel: Callable[[], object]) -> None:
+        """Look every half second; ``cancel`` ends the job."""
+        self._thread = threading.Thread(target=self._run, args=(cancel,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _run(self, cancel: Callable[[], object]) -> None:
+        while not self._stopped.wait(0.5):
+            ended = self._family.dead()
+            for name, code in ended.items():
+                words = self._family.last_words(name)
+                self._console.print(f"{name} ended with code {code}: {words}", markup=False)
+            if not ended:
+                continue
+            alive = sum(f"agent-{silo}" in self._family.members for silo in self._silos)
+            if "coordinator" in ended:
+                self.coordinator_died = True
+                signal.raise_signal(signal.SIGTERM)
+                return
+            if alive < self._min:
+                self._console.print(f"the job needs {self._min} silos, {alive} are left")
+                with contextlib.suppress(FederationError):
+                    cancel()
+                return
+
+
 def _tests(tests: tuple[str, ...], silos: dict[str, str]) -> tuple[dict[str, str], str]:
     """Tell a coordinator's test table from the parties' own."""
     parties = [t for t in tests if "=" in t and t.partition("=")[0] in silos]
@@ -380,21 +422,21 @@ def _job(
     from coordinator import run_folder
     from coordinator.commands.operate import client_for, fetch
     from coordinator.progress import JobProgress
+    from services.wire import job as job_wire
 
     client = client_for(address, folder / "operator", None)
     job_id = client.create(spec, secrets.token_hex(8))
+    guard = _Guard(family, silos, job_wire.decode(spec).min_silos, console)
+    guard.start(lambda: client.cancel(job_id))
     try:
         with JobProgress(console) as progress:
             for view in client.watch(job_id):
                 progress.show(view)
-                for name, code in family.dead().items():
-                    console.print(
-                        f"{name} ended with code {code}: {family.last_words(name)}",
-                        markup=False,
-                    )
-                    if name == "coordinator":
-                        raise FederationError("the coordinator has died")
+        guard.stop()
     except _Interrupted:
+        guard.stop()
+        if guard.coordinator_died:
+            raise FederationError("the coordinator has died") from None
         console.print("cancelling …")
         client.cancel(job_id)
         fetch(client, job_id, out)

@@ -196,6 +196,12 @@ def fetch(client: JobClient, job_id: str, out: Path) -> JobView:
     metavar="NAME=FILE",
     help="Plan for these tables on this machine instead of a coordinator's silos.",
 )
+@click.option(
+    "--test",
+    multiple=True,
+    metavar="FILE or PARTY=FILE",
+    help="The run will be given test rows, as `hedgerow local` takes them.",
+)
 @as_json
 def plan(
     job: Path,
@@ -203,11 +209,16 @@ def plan(
     identity: Path | None,
     server_name: str | None,
     silos: tuple[str, ...],
+    test: tuple[str, ...],
     json_: bool,
 ) -> None:
     """Tell what a job would cost and reveal, before anyone trains."""
     spec = job_file.load(job)
     if silos:
+        if test:
+            message = job_wire.parse(spec)
+            message.test_data = "test"
+            spec = message.SerializeToString(deterministic=True)
         found = _plan_here(spec, silos)
     elif address and identity:
         found = client_for(address, identity, server_name).plan(spec)

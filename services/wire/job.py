@@ -73,6 +73,7 @@ def decode(spec: bytes) -> JobParameters:
         step_timeout_seconds=_or(message, "step_timeout_seconds", 600.0),
         start_timeout_seconds=_or(message, "start_timeout_seconds", 120.0),
         silos=tuple(sorted(set(message.silos))),
+        has_test=bool(message.test_data),
     )
 
 

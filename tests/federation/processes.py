@@ -38,7 +38,14 @@ def write_table(path: Path, n: int, seed: int, **extra: Any) -> Path:
 class Federation:
     """Coordinator and agents as processes, with their files under ``folder``."""
 
-    def __init__(self, folder: Path, tables: Mapping[str, Path], **coordinator: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Mapping[str, Path],
+        *,
+        make_certificates: bool = True,
+        **coordinator: Any,
+    ) -> None:
         self.folder = folder
         self.silos = dict(tables)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -50,7 +57,8 @@ class Federation:
             "artefacts": str(folder / "artefacts"),
             **coordinator,
         }
-        throwaway(folder / "pki", sorted(tables), time.time())
+        if make_certificates:
+            throwaway(folder / "pki", sorted(tables), time.time())
 
     def start(self) -> Federation:
         self.start_coordinator()

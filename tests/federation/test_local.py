@@ -178,3 +178,30 @@ def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, mes
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("victim", "message"),
+    [("coordinator", "the coordinator has died"), ("agent-s1", "needs 3 silos, 2 are left")],
+)
+def test_a_dead_process_ends_the_command_at_once_and_is_named(
+    tmp_path: Path, victim: str, message: str
+) -> None:
+    process = subprocess.Popen(
+        command(tmp_path, 3000), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "round   2/" in line:
+            break
+    # Forked in this order: the coordinator, the crypto processes, the agents.
+    family = sorted(psutil.Process(process.pid).children(), key=lambda p: p.pid)
+    names = ("coordinator", *(f"{kind}-s{k}" for kind in ("crypto", "agent") for k in range(3)))
+    os.kill(family[names.index(victim)].pid, signal.SIGKILL)
+    output = process.stdout.read()
+    process.stdout.close()
+    assert process.wait(30) in (1, 2), output
+    assert f"{victim} ended with code -9" in output
+    assert message in output
+    assert "Traceback" not in output
+    wait_until(lambda: not any(p.is_running() for p in family), 10, "all processes are gone")

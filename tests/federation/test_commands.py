@@ -1,0 +1,228 @@
+"""The operator's commands as a person types them, against a coordinator that runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xgboost as xgb
+
+from services import authority, certificates
+from services.certificates import Role
+from tests.federation.processes import Federation, federation, wait_until, write_table
+
+JOB = """
+name = "by hand"
+strategy = "bagging"
+seed = 5
+min_silos = 3
+metrics = ["auc", "logloss"]
+[bagging]
+rounds = {rounds}
+[booster]
+max_depth = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with federation(tmp_path_factory.mktemp("commands"), lease_seconds=10.0) as made:
+        yield made
+
+
+def hedgerow(*arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def ask(fed: Federation, *arguments: object) -> subprocess.CompletedProcess[str]:
+    connection = ("--coordinator", fed.address, "--identity", fed.folder / "pki/operator")
+    return hedgerow(*arguments, *connection)
+
+
+def job_file(folder: Path, rounds: int = 3, extra: str = "") -> Path:
+    path = folder / "job.toml"
+    path.write_text(extra + JOB.format(rounds=rounds))
+    return path
+
+
+def test_a_job_is_planned_submitted_watched_listed_downloaded_and_used(
+    fed: Federation, tmp_path: Path
+) -> None:
+    job = job_file(tmp_path)
+    planned = json.loads(ask(fed, "plan", job, "--json").stdout)
+    assert planned["rounds"] == 3
+    assert planned["reveals"]
+    submitted = ask(fed, "submit", job)
+    assert submitted.returncode == 0, submitted.stderr
+    job_id = submitted.stdout.strip()
+    watched = ask(fed, "watch", job_id, "--json")
+    assert watched.returncode == 0, watched.stderr
+    report = json.loads(watched.stdout)
+    assert report["state"] == "SUCCEEDED"
+    assert report["bytes"]["up"] == pytest.approx(planned["bytes"]["up"], rel=0.25)
+    rows = json.loads(ask(fed, "jobs", "--json").stdout)
+    assert rows[0]["job"] == job_id
+    assert rows[0]["operator"] == "local"
+
+    run = tmp_path / "run"
+    assert ask(fed, "download", job_id, "--out", run).returncode == 0
+    assert json.loads((run / "report.json").read_text())["job"] == job_id
+    data = write_table(tmp_path / "new.parquet", 200, 11)
+    assert hedgerow("predict", run, data, "--out", tmp_path / "scores.csv").returncode == 0
+    lines = (tmp_path / "scores.csv").read_text().splitlines()
+    assert len(lines) == 201
+    table = pq.read_table(data)
+    X = np.column_stack([table.column(f"x{j}").to_numpy() for j in range(4)])
+    booster = xgb.Booster(model_file=run / "model.ubj")
+    stock = booster.predict(xgb.DMatrix(X, feature_names=[f"x{j}" for j in range(4)]))
+    at = lines[0].replace('"', "").split(",").index("probability")
+    ours = [float(line.split(",")[at]) for line in lines[1:]]
+    np.testing.assert_allclose(ours, stock, rtol=1e-6)
+    evaluated = json.loads(hedgerow("evaluate", run, data, "--json").stdout)
+    assert evaluated["rows"] == 200
+    assert 0.5 < evaluated["metrics"]["auc"] <= 1
+
+
+def test_cancelling_ends_the_watch_with_exit_code_one(fed: Federation, tmp_path: Path) -> None:
+    job_id = ask(fed, "submit", job_file(tmp_path, rounds=5000)).stdout.strip()
+    fed.wait(job_id, lambda view: len(view.rounds) > 1)
+    assert ask(fed, "cancel", job_id).stdout.strip() == "cancelled"
+    watched = ask(fed, "watch", job_id)
+    assert watched.returncode == 1
+    assert "cancelled" in watched.stdout.lower()
+    again = ask(fed, "cancel", job_id)
+    assert again.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("watch", "nothing"), "nothing"),
+        (("cancel", "nothing"), "nothing"),
+        (("download", "nothing", "--out", "somewhere"), "nothing"),
+    ],
+)
+def test_an_unknown_job_is_named(
+    fed: Federation, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = ask(fed, *(str(tmp_path / a) if a == "somewhere" else a for a in arguments))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_job_for_more_silos_than_there_are_waits_and_then_says_who_is_missing(
+    fed: Federation, tmp_path: Path
+) -> None:
+    extra = 'silos = ["s0", "s1", "s7"]\nstart_timeout_seconds = 2\n'
+    job_id = ask(fed, "submit", job_file(tmp_path, extra=extra)).stdout.strip()
+    watched = ask(fed, "watch", job_id)
+    assert watched.returncode == 1
+    assert "s7" in watched.stdout
+
+
+def test_a_silo_may_not_submit(fed: Federation, tmp_path: Path) -> None:
+    done = hedgerow(
+        "submit", job_file(tmp_path), "--coordinator", fed.address,
+        "--identity", fed.folder / "pki/silo/s0",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "operator" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_operator_without_certificates_is_told_which_file_lacks(
+    fed: Federation, tmp_path: Path
+) -> None:
+    done = hedgerow("jobs", "--coordinator", fed.address, "--identity", tmp_path)
+    assert done.returncode == 2
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_at_the_address_is_said_in_seconds(fed: Federation) -> None:
+    started = time.monotonic()
+    identity = fed.folder / "pki/operator"
+    done = hedgerow("jobs", "--coordinator", "127.0.0.1:9", "--identity", identity)
+    assert done.returncode == 2
+    assert "127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - started < 40
+
+
+def test_an_agent_notices_a_frozen_coordinator_in_seconds_and_goes_on_after_it(
+    tmp_path: Path,
+) -> None:
+    with federation(tmp_path, lease_seconds=60.0) as fed:
+        job_id = fed.submit(JOB.format(rounds=400))
+        fed.wait(job_id, lambda view: len(view.rounds) >= 2)
+        fed.kill("coordinator", signal.SIGSTOP)
+        started = time.monotonic()
+        wait_until(lambda: "coordinator away" in fed.log("agent-s0"), 40, "the agent notices")
+        assert time.monotonic() - started < 30
+        fed.kill("coordinator", signal.SIGCONT)
+        assert fed.end(job_id).state == "SUCCEEDED"
+
+
+def test_pki_makes_a_federation_that_works(tmp_path: Path) -> None:
+    """A CA, then keys and requests where they stay, then certificates: all by the command."""
+    ca = tmp_path / "ca"
+    assert hedgerow("pki", "init", "--federation", "f", "--dir", ca).returncode == 0
+    holders = {"coordinator": "coordinator", "operator": "ann", "silo": "s0"}
+    for role, name in holders.items():
+        folder = tmp_path / "pki" / (f"silo/{name}" if role == "silo" else role)
+        made = hedgerow(
+            "pki", "request", "--federation", "f", "--role", role, "--name", name, "--dir", folder
+        )
+        assert made.returncode == 0, made.stderr
+        hosts = ("--host", "127.0.0.1") if role == "coordinator" else ()
+        signed = hedgerow(
+            "pki", "sign", folder / "tls.csr", "--ca", ca, "--role", role, "--name", name, *hosts
+        )
+        assert signed.returncode == 0, signed.stderr
+        (folder / "ca.crt").write_bytes((ca / "ca.crt").read_bytes())
+        shown = hedgerow("pki", "show", folder, "--json")
+        assert shown.returncode == 0, shown.stdout
+        assert json.loads(shown.stdout)["name"] == name
+    fed = Federation(
+        tmp_path, {"s0": write_table(tmp_path / "s0.parquet", 300, 0)}, make_certificates=False
+    )
+    try:
+        fed.start()
+        text = JOB.format(rounds=2).replace("min_silos = 3", "min_silos = 1")
+        assert fed.end(fed.submit(text)).state == "SUCCEEDED"
+        assert fed.client.list().__next__().operator == "ann"
+    finally:
+        fed.stop()
+
+
+def test_an_agent_whose_certificate_has_expired_is_told_to_renew_it(tmp_path: Path) -> None:
+    with federation(tmp_path, n_silos=1) as fed:
+        folder = tmp_path / "pki/old"
+        now = time.time() - 3 * 86400
+        ca = tmp_path / "pki-old-ca"
+        authority.create_authority(ca, "local", now)
+        request = authority.create_request(folder, "local", Role.SILO, "s0")
+        pem = authority.sign_request(
+            ca, certificates.read(request), Role.SILO, "s0", now=now, days=1
+        )
+        certificates.write(folder / "tls.crt", pem)
+        certificates.write(folder / "ca.crt", (ca / "ca.crt").read_bytes())
+        name = fed.start_agent("s0", name="late", identity="old")
+        wait_until(lambda: not fed.alive(name), 20, "the agent ends")
+        assert fed.processes[name].returncode == 2
+        assert "expired" in fed.log(name)
+        assert "Traceback" not in fed.log(name)
