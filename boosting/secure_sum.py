@@ -46,6 +46,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -265,13 +266,13 @@ class SiloSums:
             self._number,
             layout(steps.name, at, len(values), ring_bits),
             self._participants,
-            ring_bits,
+            len(values),
             self._parameters.self_masks,
             self._parameters.blind_coordinator,
         )
         self._number += 1
-        masked, commitment = self._vault.mask_vector(ticket, values)
-        masked = masked.astype(values.dtype, copy=False)  # a remote vault has one width
+        masks = self._vault.derive_masks(ticket)
+        masked = masking.masked(values, ring_bits, masks.add, masks.subtract)
         vector = None
         if not steps.repeatable and values.any():
             vector = hashlib.sha256(values.tobytes()).hexdigest()[:16]
@@ -280,7 +281,8 @@ class SiloSums:
             self._permit(place, self._participants)
             self._remember(place, self._participants)
             return self._link.exchange(steps.single, at, MaskedVector(masked, ring_bits, b"", b""))
-        return self._recoverable(steps, ticket, place, masked, commitment)
+        upload = MaskedVector(masked, ring_bits, masks.commitment, b"")
+        return self._recoverable(steps, ticket, place, upload)
 
     def total(self, at: Place, residues: Residues, *, ring_bits: int = 64) -> Total:
         """Add a vector to a sum that every silo is told, by :data:`SUM`."""
@@ -290,10 +292,8 @@ class SiloSums:
         """Return the last sum's total as it is, with the group masks off (blind coordinator)."""
         if not self._parameters.secure or not self._parameters.blind_coordinator:
             return total
-        values = self._vault.remove_group_mask(
-            self._session, self._number - 1, total.present, total.values
-        )
-        values = values.astype(total.values.dtype, copy=False)
+        seeds = self._vault.derive_group_masks(self._session, self._number - 1, total.present)
+        values = masking.masked(total.values, total.ring_bits, (), seeds)
         return Total(values, total.ring_bits, total.present)
 
     def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
@@ -328,8 +328,7 @@ class SiloSums:
         steps: SumSteps[Reply],
         ticket: SumTicket,
         place: UnmaskingAt,
-        masked: Residues,
-        commitment: bytes,
+        upload: MaskedVector,
     ) -> Reply:
         """Upload, agree on who is there, reveal what takes the masks off."""
         session, number = ticket.session, ticket.number
@@ -338,7 +337,7 @@ class SiloSums:
         if place.forbidden(self._record, full) is None:
             signature = self._identity.sign(self._vault.endorse(session, number, full))
         bound = self._record.bound(place.key, place.at)
-        offer = MaskedVector(masked, ticket.ring_bits, commitment, signature, bound)
+        offer = replace(upload, signature=signature, bound=bound)
         reply = self._link.exchange(steps.masked, place.at, offer)
         agreed: tuple[Silo, ...] | None = None
         passing = 0

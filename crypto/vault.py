@@ -6,12 +6,16 @@ names and arrays.
 
 Rules of the secure sums, kept here because the secrets are here:
 
-* one vector a sum: a sum's masks never cover two vectors;
+* one vector a sum: a sum's masks are given out once;
 * endorsed sets only shrink, hold this silo and at least ``max(threshold, 3)`` silos;
 * for one sum never both a pair seed with a silo and a share of that silo's self mask;
 * shares are revealed for one set, the last endorsed, and nothing is endorsed or revealed for that
   sum afterwards;
 * a finished sum's secrets are erased when the next one is masked.
+
+The silo's half adds the masks itself, from seeds of this one sum: they are one-way, cover its
+own vector only, and spare that two ways between processes. Whoever takes that half over can
+do what a silo that colludes can, for the sums it is asked for.
 
 That the signatures over the set are there is checked by the silo's half, which holds the
 certificates, before it asks for a reveal; so is the durable record across restarts, since a vault
@@ -31,7 +35,6 @@ from crypto import key_agreement, masking, shamir
 from crypto.cipher_vault import CipherVault, LocalCipherVault
 from crypto.key_agreement import BoxInvalid, Entropy, encode_fields
 from crypto.key_files import KeyFolder
-from crypto.masking import Residues
 from crypto.modular import Engine
 
 LEAST_SILOS = 3
@@ -83,8 +86,8 @@ class SumTicket:
         Place, step, length and ring, bound into every seed and signature.
     participants : tuple of str
         Silos whose pair masks enter the sum, sorted.
-    ring_bits : int
-        32, 48 or 64.
+    n_values : int
+        Length of the vector, to be counted.
     self_mask : bool
         With a self mask, whose shares were dealt before; without one the sum opens by itself
         when every participant's vector is there, and cannot be recovered.
@@ -96,7 +99,7 @@ class SumTicket:
     number: int
     layout: bytes
     participants: tuple[str, ...]
-    ring_bits: int = 64
+    n_values: int = 0
     self_mask: bool = True
     group_mask: bool = False
 
@@ -104,6 +107,23 @@ class SumTicket:
     def context(self) -> bytes:
         """The sum's context, :func:`crypto.masking.sum_context`."""
         return masking.sum_context(self.session, self.number, self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class SumMasks:
+    """The masks of a silo's vector in one sum, for :func:`crypto.masking.masked`.
+
+    Parameters
+    ----------
+    add, subtract : tuple of bytes
+        32-byte seeds.
+    commitment : bytes
+        To the self mask; empty without one.
+    """
+
+    add: tuple[bytes, ...]
+    subtract: tuple[bytes, ...]
+    commitment: bytes
 
 
 class Vault(CipherVault, Protocol):
@@ -150,8 +170,8 @@ class Vault(CipherVault, Protocol):
         """
         ...
 
-    def mask_vector(self, ticket: SumTicket, values: Residues) -> tuple[Residues, bytes]:
-        """Return the masked vector, and the commitment to the self mask (empty without one)."""
+    def derive_masks(self, ticket: SumTicket) -> SumMasks:
+        """Return the masks of this silo's vector in a sum; once for each sum."""
         ...
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
@@ -170,10 +190,10 @@ class Vault(CipherVault, Protocol):
         """Return shares of the self masks of ``present``, endorsed last, by owner; end the sum."""
         ...
 
-    def remove_group_mask(
-        self, session: str, number: int, present: tuple[str, ...], values: Residues
-    ) -> Residues:
-        """Return a sum over ``present`` without its group masks."""
+    def derive_group_masks(
+        self, session: str, number: int, present: tuple[str, ...]
+    ) -> tuple[bytes, ...]:
+        """Return the seeds of the group masks in a sum over ``present``, to be subtracted."""
         ...
 
     def forget_session(self, session: str) -> None:
@@ -325,8 +345,8 @@ class LocalVault(LocalCipherVault):
                 ],
             )
 
-    def mask_vector(self, ticket: SumTicket, values: Residues) -> tuple[Residues, bytes]:
-        """See :meth:`Vault.mask_vector`."""
+    def derive_masks(self, ticket: SumTicket) -> SumMasks:
+        """See :meth:`Vault.derive_masks`."""
         kept, group = self._joined(ticket.session)
         self._check_participants(group, ticket.participants)
         before = kept.current
@@ -355,7 +375,7 @@ class LocalVault(LocalCipherVault):
             del kept.secrets[number]
         for number in [n for n in kept.shares if n < ticket.number]:
             del kept.shares[number]
-        return masking.masked(values, ticket.ring_bits, add, subtract), proof
+        return SumMasks(tuple(add), tuple(subtract), proof)
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
         """See :meth:`Vault.endorse`."""
@@ -406,17 +426,16 @@ class LocalVault(LocalCipherVault):
         current.ended = True
         return {owner: held[owner] for owner in current.endorsed}
 
-    def remove_group_mask(
-        self, session: str, number: int, present: tuple[str, ...], values: Residues
-    ) -> Residues:
-        """See :meth:`Vault.remove_group_mask`."""
+    def derive_group_masks(
+        self, session: str, number: int, present: tuple[str, ...]
+    ) -> tuple[bytes, ...]:
+        """See :meth:`Vault.derive_group_masks`."""
         kept, _ = self._joined(session)
         ticket = self._current(session, number).ticket
         key = self._group_key(kept)
-        if not set(present) <= set(ticket.participants):
-            raise VaultRefused(f"sum {number}: not all of the set took part")
-        seeds = [masking.group_seed(key, silo, ticket.context) for silo in present]
-        return masking.masked(values, ticket.ring_bits, (), seeds)
+        if not ticket.group_mask or not set(present) <= set(ticket.participants):
+            raise VaultRefused(f"sum {number}: not all of the set took part under group masks")
+        return tuple(masking.group_seed(key, silo, ticket.context) for silo in present)
 
     def forget_session(self, session: str) -> None:
         """See :meth:`Vault.forget_session`."""

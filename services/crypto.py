@@ -5,40 +5,19 @@ The ciphers' half is in :mod:`services.ciphers`; this is the keys and the secure
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
-import numpy as np
 from hedgerow.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.crypto.v1 import crypto_service_pb2_grpc
-from numpy.typing import NDArray
 
 from boosting.ports import OfferRejected
 from crypto.modular import usable_cores
-from crypto.vault import MaskGroup, SumTicket, Vault
+from crypto.vault import MaskGroup, SumMasks, SumTicket, Vault
 from services.ciphers import SCHEMES, CipherServicer, RemoteCipherVault
 from services.crypto_calls import Desk
 from services.metering import Metrics
-
-Residues = NDArray[np.uint64]
-PIECE_BYTES = 1 << 20
-"""Size of the pieces in which vectors travel."""
-MAX_VECTOR_BYTES = 1 << 31
-"""Longest vector that is taken in."""
-
-
-def _pieces(values: Residues) -> Iterator[bytes]:
-    data = np.ascontiguousarray(values, dtype="<u8").view(np.uint8).data
-    for start in range(0, len(data), PIECE_BYTES):
-        yield bytes(data[start : start + PIECE_BYTES])
-
-
-def _vector(pieces: list[bytes]) -> Residues:
-    data = b"".join(pieces)
-    if len(data) % 8:
-        raise OfferRejected(f"a vector of 64-bit residues cannot have {len(data)} bytes")
-    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
 def _sorted(received: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -52,7 +31,7 @@ def _ticket(ticket: SumTicket) -> pb.SumTicket:
         number=ticket.number,
         layout=ticket.layout,
         participants=ticket.participants,
-        ring_bits=ticket.ring_bits,
+        n_values=ticket.n_values,
         self_mask=ticket.self_mask,
         group_mask=ticket.group_mask,
     )
@@ -64,7 +43,7 @@ def _read_ticket(ticket: pb.SumTicket) -> SumTicket:
         ticket.number,
         ticket.layout,
         tuple(ticket.participants),
-        ticket.ring_bits,
+        ticket.n_values,
         ticket.self_mask,
         ticket.group_mask,
     )
@@ -145,16 +124,13 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.OpenSharesResponse()
 
-    async def MaskVector(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: D102, N802
-        async with self._desk.large_call(context):
-            head, pieces = await self._gather(frames, "ticket")
-            masked, commitment = await self._desk.run(
-                lambda: self._vault.mask_vector(_read_ticket(head), _vector(pieces))
-            )
-            self._metrics.masked_values.inc(len(masked))
-            yield pb.MaskVectorResponse(commitment=commitment)
-            for piece in _pieces(masked):
-                yield pb.MaskVectorResponse(values=piece)
+    async def DeriveMasks(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        ticket = _read_ticket(request.ticket)
+        masks = await self._do(context, lambda: self._vault.derive_masks(ticket))
+        self._metrics.masked_values.inc(ticket.n_values)
+        return pb.DeriveMasksResponse(
+            add=masks.add, subtract=masks.subtract, commitment=masks.commitment
+        )
 
     async def EndorseSet(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         statement = await self._do(
@@ -181,41 +157,18 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.RevealSharesResponse(shares=shares)
 
-    async def RemoveGroupMask(  # noqa: D102, N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        async with self._desk.large_call(context):
-            head, pieces = await self._gather(frames, "sum")
-            opened = await self._desk.run(
-                lambda: self._vault.remove_group_mask(
-                    head.session, head.number, tuple(head.present), _vector(pieces)
-                )
-            )
-            for piece in _pieces(opened):
-                yield pb.RemoveGroupMaskResponse(values=piece)
+    async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        seeds = await self._do(
+            context,
+            lambda: self._vault.derive_group_masks(
+                request.session, request.number, tuple(request.present)
+            ),
+        )
+        return pb.DeriveGroupMasksResponse(seeds=seeds)
 
     async def DeleteKeys(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         await self._do(context, lambda: self._vault.forget_session(request.session))
         return pb.DeleteKeysResponse()
-
-    async def _gather(self, frames: Any, first: str) -> tuple[Any, list[bytes]]:
-        head: Any = None
-        pieces: list[bytes] = []
-        received = 0
-        async for frame in frames:
-            name = frame.WhichOneof("frame")
-            if name == first and head is None:
-                head = getattr(frame, first)
-            elif name == "values" and head is not None:
-                received += len(frame.values)
-                if received > MAX_VECTOR_BYTES:
-                    raise OfferRejected("the vector is too long")
-                pieces.append(frame.values)
-            else:
-                raise OfferRejected(f"expected {first} and then values")
-        if head is None:
-            raise OfferRejected(f"expected {first}, the stream was empty")
-        return head, pieces
 
 
 class RemoteVault(RemoteCipherVault):
@@ -274,21 +227,10 @@ class RemoteVault(RemoteCipherVault):
             pb.OpenSharesRequest(session=session, first=first, count=count, boxes=boxes),
         )
 
-    def mask_vector(self, ticket: SumTicket, values: Residues) -> tuple[Residues, bytes]:
-        """Return the masked vector and the commitment to the self mask."""
-
-        def frames() -> Iterator[pb.MaskVectorRequest]:
-            yield pb.MaskVectorRequest(ticket=_ticket(ticket))
-            for piece in _pieces(values):
-                yield pb.MaskVectorRequest(values=piece)
-
-        commitment, pieces = b"", []
-        for frame in self._stream("MaskVector", frames()):
-            if frame.WhichOneof("frame") == "commitment":
-                commitment = frame.commitment
-            else:
-                pieces.append(frame.values)
-        return _vector(pieces), commitment
+    def derive_masks(self, ticket: SumTicket) -> SumMasks:
+        """Return the masks of this silo's vector in a sum; once for each sum."""
+        found = self._call("DeriveMasks", pb.DeriveMasksRequest(ticket=_ticket(ticket)))
+        return SumMasks(tuple(found.add), tuple(found.subtract), found.commitment)
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
         """Agree that the sum is unmasked over ``present``; returns what is to be signed."""
@@ -309,18 +251,12 @@ class RemoteVault(RemoteCipherVault):
         request = pb.RevealSharesRequest(session=session, number=number, present=present)
         return _sorted(self._call("RevealShares", request).shares)
 
-    def remove_group_mask(
-        self, session: str, number: int, present: tuple[str, ...], values: Residues
-    ) -> Residues:
-        """Return a sum over ``present`` without its group masks."""
-
-        def frames() -> Iterator[pb.RemoveGroupMaskRequest]:
-            head = pb.EndorseSetRequest(session=session, number=number, present=present)
-            yield pb.RemoveGroupMaskRequest(sum=head)
-            for piece in _pieces(values):
-                yield pb.RemoveGroupMaskRequest(values=piece)
-
-        return _vector([f.values for f in self._stream("RemoveGroupMask", frames())])
+    def derive_group_masks(
+        self, session: str, number: int, present: tuple[str, ...]
+    ) -> tuple[bytes, ...]:
+        """Return the seeds of the group masks in a sum over ``present``."""
+        request = pb.DeriveGroupMasksRequest(session=session, number=number, present=present)
+        return tuple(self._call("DeriveGroupMasks", request).seeds)
 
     def forget_session(self, session: str) -> None:
         """Erase all secrets of a session."""

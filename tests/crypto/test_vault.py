@@ -11,6 +11,7 @@ import pytest
 from crypto import masking, shamir
 from crypto.fixed_point import residue_dtype
 from crypto.key_agreement import BoxInvalid, KeyInvalid
+from crypto.masking import Residues
 from crypto.vault import MaskGroup, SumTicket, Vault, VaultRefused
 from tests.services.crypto_servers import new_vaults
 
@@ -68,11 +69,16 @@ def vectors(ring_bits: int = 64) -> dict[str, np.ndarray]:
     return {n: rng.integers(0, 1 << 30, 50, dtype=np.uint64).astype(dtype) for n in NAMES}
 
 
+def masked_by(vault: Vault, ticket: SumTicket, values: Residues, ring_bits: int = 64) -> Residues:
+    masks = vault.derive_masks(ticket)
+    return masking.masked(values, ring_bits, masks.add, masks.subtract)
+
+
 @pytest.mark.parametrize("ring_bits", [32, 48, 64])
 def test_pair_masks_cancel_in_the_sum_over_all(grove: Grove, ring_bits: int) -> None:
-    ticket = grove.ticket(ring_bits=ring_bits, self_mask=False)
+    ticket = grove.ticket(self_mask=False)
     plain = vectors(ring_bits)
-    masked = {n: v.mask_vector(ticket, plain[n])[0] for n, v in grove.vaults.items()}
+    masked = {n: masked_by(v, ticket, plain[n], ring_bits) for n, v in grove.vaults.items()}
     np.testing.assert_array_equal(
         masking.summed(masked.values(), 50, ring_bits),
         masking.summed(plain.values(), 50, ring_bits),
@@ -88,7 +94,9 @@ def test_revealed_shares_and_seeds_take_the_masks_off(grove: Grove, lost: tuple[
     ticket = grove.ticket(1)
     masked, proofs = {}, {}
     for name, vault in grove.vaults.items():
-        masked[name], proofs[name] = vault.mask_vector(ticket, plain[name])
+        masks = vault.derive_masks(ticket)
+        masked[name] = masking.masked(plain[name], 64, masks.add, masks.subtract)
+        proofs[name] = masks.commitment
     present = tuple(n for n in NAMES if n not in lost)
     statement = masking.set_statement(DIGEST, ticket.context, NAMES, present)
     left_over, shares = [], {}
@@ -120,7 +128,7 @@ def test_a_silo_never_reveals_both_a_seed_with_another_and_a_share_of_its_mask(
     """By any order of requests: endorsed sets shrink, so a revealed seed's silo cannot return."""
     grove.deal()
     vault = grove.vaults["ash"]
-    vault.mask_vector(grove.ticket(), vectors()["ash"])
+    vault.derive_masks(grove.ticket())
     without_fir = NAMES[:4]
     vault.endorse(SESSION, 0, NAMES)
     vault.endorse(SESSION, 0, without_fir)
@@ -137,7 +145,7 @@ def test_a_silo_never_reveals_both_a_seed_with_another_and_a_share_of_its_mask(
 def test_after_the_shares_nothing_else_of_a_sum_is_endorsed_or_revealed(grove: Grove) -> None:
     grove.deal()
     vault = grove.vaults["ash"]
-    vault.mask_vector(grove.ticket(), vectors()["ash"])
+    vault.derive_masks(grove.ticket())
     vault.endorse(SESSION, 0, NAMES)
     first = vault.reveal_shares(SESSION, 0, NAMES)
     with pytest.raises(VaultRefused, match="has been unmasked"):
@@ -150,7 +158,7 @@ def test_after_the_shares_nothing_else_of_a_sum_is_endorsed_or_revealed(grove: G
 def test_nothing_is_revealed_of_a_set_that_was_not_endorsed(grove: Grove) -> None:
     grove.deal()
     vault = grove.vaults["cedar"]
-    vault.mask_vector(grove.ticket(), vectors()["cedar"])
+    vault.derive_masks(grove.ticket())
     with pytest.raises(VaultRefused):
         vault.reveal_shares(SESSION, 0, NAMES)
     with pytest.raises(VaultRefused):
@@ -176,36 +184,36 @@ def test_sets_that_are_too_small_or_strange_are_not_endorsed(
     grove: Grove, present: tuple[str, ...], why: str
 ) -> None:
     grove.deal()
-    grove.vaults["ash"].mask_vector(grove.ticket(), vectors()["ash"])
+    grove.vaults["ash"].derive_masks(grove.ticket())
     with pytest.raises(VaultRefused, match=why):
         grove.vaults["ash"].endorse(SESSION, 0, present)
 
 
-def test_a_sums_masks_cover_one_vector_only(grove: Grove) -> None:
+def test_a_sums_masks_are_given_out_once(grove: Grove) -> None:
     grove.deal()
     vault = grove.vaults["ash"]
-    vault.mask_vector(grove.ticket(1), vectors()["ash"])
+    vault.derive_masks(grove.ticket(1))
     for number in (0, 1):
         with pytest.raises(VaultRefused, match="masked already"):
-            vault.mask_vector(grove.ticket(number), vectors()["birch"])
+            vault.derive_masks(grove.ticket(number))
 
 
 def test_participants_only_become_fewer_and_never_too_few(grove: Grove) -> None:
     grove.deal()
     vault = grove.vaults["ash"]
-    vault.mask_vector(grove.ticket(0, participants=NAMES[:4]), vectors()["ash"])
+    vault.derive_masks(grove.ticket(0, participants=NAMES[:4]))
     with pytest.raises(VaultRefused, match="become fewer"):
-        vault.mask_vector(grove.ticket(1), vectors()["ash"])
+        vault.derive_masks(grove.ticket(1))
     with pytest.raises(VaultRefused, match="at least 4"):
-        vault.mask_vector(grove.ticket(1, participants=NAMES[:3]), vectors()["ash"])
+        vault.derive_masks(grove.ticket(1, participants=NAMES[:3]))
     with pytest.raises(VaultRefused, match="at least 4"):
-        vault.mask_vector(grove.ticket(1, participants=NAMES[1:]), vectors()["ash"])
+        vault.derive_masks(grove.ticket(1, participants=NAMES[1:]))
 
 
 def test_masking_needs_shares_that_were_dealt_and_deals_each_number_once(grove: Grove) -> None:
     vault = grove.vaults["ash"]
     with pytest.raises(VaultRefused, match="no shares were dealt"):
-        vault.mask_vector(grove.ticket(), vectors()["ash"])
+        vault.derive_masks(grove.ticket())
     grove.deal(0, 2)
     with pytest.raises(VaultRefused, match="dealt already"):
         vault.seal_shares(SESSION, 1, 2, NAMES)
@@ -214,9 +222,9 @@ def test_masking_needs_shares_that_were_dealt_and_deals_each_number_once(grove: 
 def test_secrets_of_a_finished_sum_are_erased_when_the_next_is_masked(grove: Grove) -> None:
     grove.deal(0, 2)
     vault = grove.vaults["ash"]
-    vault.mask_vector(grove.ticket(0), vectors()["ash"])
+    vault.derive_masks(grove.ticket(0))
     vault.endorse(SESSION, 0, NAMES)
-    vault.mask_vector(grove.ticket(1), vectors()["ash"])
+    vault.derive_masks(grove.ticket(1))
     with pytest.raises(VaultRefused, match="not the one at hand"):
         vault.reveal_shares(SESSION, 0, NAMES)
     vault.forget_session(SESSION)
@@ -263,20 +271,21 @@ def test_group_masks_hide_the_sum_until_the_silos_take_them_off(grove: Grove) ->
     grove.deal(0, 0, group_key=True)
     ticket = grove.ticket(self_mask=False, group_mask=True)
     plain = vectors()
-    masked = [v.mask_vector(ticket, plain[n])[0] for n, v in grove.vaults.items()]
+    masked = [masked_by(v, ticket, plain[n]) for n, v in grove.vaults.items()]
     total = masking.summed(plain.values(), 50, 64)
     blinded = masking.summed(masked, 50, 64)
     assert not np.array_equal(blinded, total)
     for vault in grove.vaults.values():
-        np.testing.assert_array_equal(vault.remove_group_mask(SESSION, 0, NAMES, blinded), total)
+        seeds = vault.derive_group_masks(SESSION, 0, NAMES)
+        np.testing.assert_array_equal(masking.masked(blinded, 64, (), seeds), total)
     with pytest.raises(VaultRefused, match="took part"):
-        grove.vaults["ash"].remove_group_mask(SESSION, 0, ("yew",), blinded)
+        grove.vaults["ash"].derive_group_masks(SESSION, 0, ("yew",))
 
 
 def test_group_masks_need_the_group_key(grove: Grove) -> None:
     ticket = grove.ticket(self_mask=False, group_mask=True)
     with pytest.raises(VaultRefused, match="never arrived"):
-        grove.vaults["ash"].mask_vector(ticket, vectors()["ash"])
+        grove.vaults["ash"].derive_masks(ticket)
 
 
 @pytest.mark.parametrize(

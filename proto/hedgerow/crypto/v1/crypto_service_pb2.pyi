@@ -334,7 +334,7 @@ class SumTicket(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
-    RING_BITS_FIELD_NUMBER: _builtins.int
+    N_VALUES_FIELD_NUMBER: _builtins.int
     SELF_MASK_FIELD_NUMBER: _builtins.int
     GROUP_MASK_FIELD_NUMBER: _builtins.int
     session: _builtins.str
@@ -343,8 +343,8 @@ class SumTicket(_message.Message):
     """Number of the sum; never used twice."""
     layout: _builtins.bytes
     """Place, step, length and ring, bound into every seed."""
-    ring_bits: _builtins.int
-    """32, 48 or 64."""
+    n_values: _builtins.int
+    """Length of the vector, to be counted."""
     self_mask: _builtins.bool
     """Whether a self mask is added."""
     group_mask: _builtins.bool
@@ -360,75 +360,75 @@ class SumTicket(_message.Message):
         number: _builtins.int = ...,
         layout: _builtins.bytes = ...,
         participants: _abc.Iterable[_builtins.str] | None = ...,
-        ring_bits: _builtins.int = ...,
+        n_values: _builtins.int = ...,
         self_mask: _builtins.bool = ...,
         group_mask: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_mask", b"group_mask", "layout", b"layout", "number", b"number", "participants", b"participants", "ring_bits", b"ring_bits", "self_mask", b"self_mask", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_mask", b"group_mask", "layout", b"layout", "n_values", b"n_values", "number", b"number", "participants", b"participants", "self_mask", b"self_mask", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SumTicket: _TypeAlias = SumTicket  # noqa: Y015
 
 @_typing.final
-class MaskVectorRequest(_message.Message):
-    """A frame of MaskVector's request: the ticket first, then the values."""
+class DeriveMasksRequest(_message.Message):
+    """Request of DeriveMasks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TICKET_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
-    values: _builtins.bytes
-    """Next residues, uint64 little-endian."""
     @_builtins.property
     def ticket(self) -> Global___SumTicket:
-        """The sum; first frame."""
+        """The sum."""
 
     def __init__(
         self,
         *,
         ticket: Global___SumTicket | None = ...,
-        values: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "ticket", b"ticket", "values", b"values"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "ticket", b"ticket", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["ticket", "values"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MaskVectorRequest: _TypeAlias = MaskVectorRequest  # noqa: Y015
+Global___DeriveMasksRequest: _TypeAlias = DeriveMasksRequest  # noqa: Y015
 
 @_typing.final
-class MaskVectorResponse(_message.Message):
-    """A frame of MaskVector's response: the commitment first, then the values."""
+class DeriveMasksResponse(_message.Message):
+    """Response of DeriveMasks: 32-byte seeds of keystreams, of this sum only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ADD_FIELD_NUMBER: _builtins.int
+    SUBTRACT_FIELD_NUMBER: _builtins.int
     COMMITMENT_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
     commitment: _builtins.bytes
-    """Commitment to the self mask; first frame, empty without a self mask."""
-    values: _builtins.bytes
-    """Next masked residues, uint64 little-endian."""
+    """Commitment to the self mask; empty without one."""
+    @_builtins.property
+    def add(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Added to the vector."""
+
+    @_builtins.property
+    def subtract(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Subtracted from it."""
+
     def __init__(
         self,
         *,
+        add: _abc.Iterable[_builtins.bytes] | None = ...,
+        subtract: _abc.Iterable[_builtins.bytes] | None = ...,
         commitment: _builtins.bytes = ...,
-        values: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["commitment", b"commitment", "frame", b"frame", "values", b"values"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commitment", b"commitment", "frame", b"frame", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "commitment", b"commitment", "subtract", b"subtract"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["commitment", "values"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MaskVectorResponse: _TypeAlias = MaskVectorResponse  # noqa: Y015
+Global___DeriveMasksResponse: _TypeAlias = DeriveMasksResponse  # noqa: Y015
 
 @_typing.final
 class EndorseSetRequest(_message.Message):
@@ -637,56 +637,60 @@ class RevealSharesResponse(_message.Message):
 Global___RevealSharesResponse: _TypeAlias = RevealSharesResponse  # noqa: Y015
 
 @_typing.final
-class RemoveGroupMaskRequest(_message.Message):
-    """A frame of RemoveGroupMask's request: the header first, then the values."""
+class DeriveGroupMasksRequest(_message.Message):
+    """Request of DeriveGroupMasks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUM_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
-    values: _builtins.bytes
-    """Next residues, uint64 little-endian."""
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    number: _builtins.int
+    """Number of the sum."""
     @_builtins.property
-    def sum(self) -> Global___EndorseSetRequest:
-        """Which sum; first frame."""
+    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whose vectors are in the sum, sorted."""
 
     def __init__(
         self,
         *,
-        sum: Global___EndorseSetRequest | None = ...,
-        values: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "sum", b"sum", "values", b"values"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "sum", b"sum", "values", b"values"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["sum", "values"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___RemoveGroupMaskRequest: _TypeAlias = RemoveGroupMaskRequest  # noqa: Y015
-
-@_typing.final
-class RemoveGroupMaskResponse(_message.Message):
-    """A frame of RemoveGroupMask's response."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VALUES_FIELD_NUMBER: _builtins.int
-    values: _builtins.bytes
-    """Next residues, uint64 little-endian."""
-    def __init__(
-        self,
-        *,
-        values: _builtins.bytes = ...,
+        session: _builtins.str = ...,
+        number: _builtins.int = ...,
+        present: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "present", b"present", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RemoveGroupMaskResponse: _TypeAlias = RemoveGroupMaskResponse  # noqa: Y015
+Global___DeriveGroupMasksRequest: _TypeAlias = DeriveGroupMasksRequest  # noqa: Y015
+
+@_typing.final
+class DeriveGroupMasksResponse(_message.Message):
+    """Response of DeriveGroupMasks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEEDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """32-byte seeds of keystreams, to be subtracted from the sum."""
+
+    def __init__(
+        self,
+        *,
+        seeds: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seeds", b"seeds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeriveGroupMasksResponse: _TypeAlias = DeriveGroupMasksResponse  # noqa: Y015
 
 @_typing.final
 class DeleteKeysRequest(_message.Message):

@@ -59,10 +59,10 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesResponse.FromString,
                 _registered_method=True)
-        self.MaskVector = channel.stream_stream(
-                '/hedgerow.crypto.v1.CryptoService/MaskVector',
-                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorResponse.FromString,
+        self.DeriveMasks = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/DeriveMasks',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveMasksRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveMasksResponse.FromString,
                 _registered_method=True)
         self.EndorseSet = channel.unary_unary(
                 '/hedgerow.crypto.v1.CryptoService/EndorseSet',
@@ -79,10 +79,10 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesResponse.FromString,
                 _registered_method=True)
-        self.RemoveGroupMask = channel.stream_stream(
-                '/hedgerow.crypto.v1.CryptoService/RemoveGroupMask',
-                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.FromString,
+        self.DeriveGroupMasks = channel.unary_unary(
+                '/hedgerow.crypto.v1.CryptoService/DeriveGroupMasks',
+                request_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
                 _registered_method=True)
         self.PrepareEncryption = channel.unary_unary(
                 '/hedgerow.crypto.v1.CryptoService/PrepareEncryption',
@@ -172,8 +172,8 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def MaskVector(self, request_iterator, context):
-        """Masks a vector for one sum.
+    def DeriveMasks(self, request, context):
+        """Gives the masks of this silo's vector in one sum, once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,8 +200,8 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RemoveGroupMask(self, request_iterator, context):
-        """Takes the group masks off a sum.
+    def DeriveGroupMasks(self, request, context):
+        """Gives the group masks in a sum over a set of silos.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -300,10 +300,10 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.OpenSharesResponse.SerializeToString,
             ),
-            'MaskVector': grpc.stream_stream_rpc_method_handler(
-                    servicer.MaskVector,
-                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorRequest.FromString,
-                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorResponse.SerializeToString,
+            'DeriveMasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeriveMasks,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveMasksRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveMasksResponse.SerializeToString,
             ),
             'EndorseSet': grpc.unary_unary_rpc_method_handler(
                     servicer.EndorseSet,
@@ -320,10 +320,10 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesRequest.FromString,
                     response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RevealSharesResponse.SerializeToString,
             ),
-            'RemoveGroupMask': grpc.stream_stream_rpc_method_handler(
-                    servicer.RemoveGroupMask,
-                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.FromString,
-                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.SerializeToString,
+            'DeriveGroupMasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeriveGroupMasks,
+                    request_deserializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.FromString,
+                    response_serializer=hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.SerializeToString,
             ),
             'PrepareEncryption': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareEncryption,
@@ -500,7 +500,7 @@ class CryptoService:
             _registered_method=True)
 
     @staticmethod
-    def MaskVector(request_iterator,
+    def DeriveMasks(request,
             target,
             options=(),
             channel_credentials=None,
@@ -510,12 +510,12 @@ class CryptoService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
+        return grpc.experimental.unary_unary(
+            request,
             target,
-            '/hedgerow.crypto.v1.CryptoService/MaskVector',
-            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorRequest.SerializeToString,
-            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.MaskVectorResponse.FromString,
+            '/hedgerow.crypto.v1.CryptoService/DeriveMasks',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveMasksRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveMasksResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -608,7 +608,7 @@ class CryptoService:
             _registered_method=True)
 
     @staticmethod
-    def RemoveGroupMask(request_iterator,
+    def DeriveGroupMasks(request,
             target,
             options=(),
             channel_credentials=None,
@@ -618,12 +618,12 @@ class CryptoService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
+        return grpc.experimental.unary_unary(
+            request,
             target,
-            '/hedgerow.crypto.v1.CryptoService/RemoveGroupMask',
-            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskRequest.SerializeToString,
-            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.RemoveGroupMaskResponse.FromString,
+            '/hedgerow.crypto.v1.CryptoService/DeriveGroupMasks',
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
+            hedgerow_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,16 +46,16 @@ class CryptoServiceStub:
     """Draws self masks for sums ahead and seals their shares to the peers."""
     OpenShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.OpenSharesRequest, _crypto_service_pb2.OpenSharesResponse]
     """Keeps the shares that peers sealed for this silo."""
-    MaskVector: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.MaskVectorRequest, _crypto_service_pb2.MaskVectorResponse]
-    """Masks a vector for one sum."""
+    DeriveMasks: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveMasksRequest, _crypto_service_pb2.DeriveMasksResponse]
+    """Gives the masks of this silo's vector in one sum, once."""
     EndorseSet: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.EndorseSetRequest, _crypto_service_pb2.EndorseSetResponse]
     """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
     RevealPairSeeds: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealPairSeedsRequest, _crypto_service_pb2.RevealPairSeedsResponse]
     """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
     RevealShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealSharesRequest, _crypto_service_pb2.RevealSharesResponse]
     """Reveals the shares of the self masks of the endorsed set; ends the sum."""
-    RemoveGroupMask: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.RemoveGroupMaskRequest, _crypto_service_pb2.RemoveGroupMaskResponse]
-    """Takes the group masks off a sum."""
+    DeriveGroupMasks: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]
+    """Gives the group masks in a sum over a set of silos."""
     PrepareEncryption: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.PrepareEncryptionRequest, _crypto_service_pb2.PrepareEncryptionResponse]
     """Makes obfuscators ahead, while others work."""
     EncryptGradients: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]
@@ -95,16 +95,16 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """Draws self masks for sums ahead and seals their shares to the peers."""
     OpenShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.OpenSharesRequest, _crypto_service_pb2.OpenSharesResponse]  # type: ignore[assignment]
     """Keeps the shares that peers sealed for this silo."""
-    MaskVector: _aio.StreamStreamMultiCallable[_crypto_service_pb2.MaskVectorRequest, _crypto_service_pb2.MaskVectorResponse]  # type: ignore[assignment]
-    """Masks a vector for one sum."""
+    DeriveMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveMasksRequest, _crypto_service_pb2.DeriveMasksResponse]  # type: ignore[assignment]
+    """Gives the masks of this silo's vector in one sum, once."""
     EndorseSet: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.EndorseSetRequest, _crypto_service_pb2.EndorseSetResponse]  # type: ignore[assignment]
     """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
     RevealPairSeeds: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealPairSeedsRequest, _crypto_service_pb2.RevealPairSeedsResponse]  # type: ignore[assignment]
     """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
     RevealShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealSharesRequest, _crypto_service_pb2.RevealSharesResponse]  # type: ignore[assignment]
     """Reveals the shares of the self masks of the endorsed set; ends the sum."""
-    RemoveGroupMask: _aio.StreamStreamMultiCallable[_crypto_service_pb2.RemoveGroupMaskRequest, _crypto_service_pb2.RemoveGroupMaskResponse]  # type: ignore[assignment]
-    """Takes the group masks off a sum."""
+    DeriveGroupMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]  # type: ignore[assignment]
+    """Gives the group masks in a sum over a set of silos."""
     PrepareEncryption: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.PrepareEncryptionRequest, _crypto_service_pb2.PrepareEncryptionResponse]  # type: ignore[assignment]
     """Makes obfuscators ahead, while others work."""
     EncryptGradients: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
@@ -167,12 +167,12 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         """Keeps the shares that peers sealed for this silo."""
 
     @_abc_1.abstractmethod
-    def MaskVector(
+    def DeriveMasks(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.MaskVectorRequest],
+        request: _crypto_service_pb2.DeriveMasksRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.MaskVectorResponse], _abc.AsyncIterator[_crypto_service_pb2.MaskVectorResponse]]:
-        """Masks a vector for one sum."""
+    ) -> _typing.Union[_crypto_service_pb2.DeriveMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveMasksResponse]]:
+        """Gives the masks of this silo's vector in one sum, once."""
 
     @_abc_1.abstractmethod
     def EndorseSet(
@@ -199,12 +199,12 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reveals the shares of the self masks of the endorsed set; ends the sum."""
 
     @_abc_1.abstractmethod
-    def RemoveGroupMask(
+    def DeriveGroupMasks(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.RemoveGroupMaskRequest],
+        request: _crypto_service_pb2.DeriveGroupMasksRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.RemoveGroupMaskResponse], _abc.AsyncIterator[_crypto_service_pb2.RemoveGroupMaskResponse]]:
-        """Takes the group masks off a sum."""
+    ) -> _typing.Union[_crypto_service_pb2.DeriveGroupMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveGroupMasksResponse]]:
+        """Gives the group masks in a sum over a set of silos."""
 
     @_abc_1.abstractmethod
     def PrepareEncryption(
