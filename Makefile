@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
 
-.PHONY: setup setup-base services demo test lint proto bench peers images test-containers clean
+.PHONY: setup setup-base services demo test lint proto bench peers images test-containers dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,6 +33,16 @@ demo: setup-base  ## five silos train one model on the Adult data
 
 test: setup services  ## all tests
 	$(BIN)/python -m pytest tests
+
+images:  ## the container images
+	deploy/ci/engine
+	docker compose build
+
+test-containers: setup images  ## the federation in containers, undisturbed and with faults
+	$(BIN)/python -m pytest tests/containers -o testpaths=tests/containers
+
+dashboards: setup  ## regenerate deploy/grafana/*.json
+	$(BIN)/python -m deploy.grafana.generate
 
 lint: setup  ## style, types, architecture, protos
 	$(BIN)/ruff format --check .
