@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ import structlog
 
 from boosting.ports import FederationError
 from crypto.config import CryptoSettings
+from crypto.key_files import KeyFolder
+from crypto.modular import Engine
+from crypto.paillier import KeyRejected
 from crypto.vault import LocalVault
 from services import logs, settings
 from services.certificates import IdentityPaths
@@ -36,9 +40,23 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
     OSError
         The address cannot be bound.
     """
+    # A crash must not leave keys in a core file.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     metrics = Metrics()
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    servicer = CryptoServicer(LocalVault(), config.silo, metrics)
+    keys = KeyFolder(config.state / "keys", config.sealing_secret())
+    try:
+        keys.check()
+    except KeyRejected as error:
+        raise FederationError(str(error)) from error
+    if config.key_file is None and config.passphrase is None:
+        log.warning(
+            "private keys are sealed with a key file beside them; set key_file or passphrase",
+            key_file=str(config.default_key_file),
+        )
+    engine = Engine(workers=config.workers)
+    vault = LocalVault(engine=engine, key_folder=keys)
+    servicer = CryptoServicer(vault, config.silo, metrics, max(2, config.workers))
     serving = await serve(
         config.listen,
         [servicer.register],
@@ -50,7 +68,14 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
     if config.metrics:
         host, _, port = config.metrics.rpartition(":")
         stop_metrics, metrics_port = metrics.serve(host, int(port))
-    log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
+    log.info(
+        "listening",
+        address=config.listen,
+        port=serving.port,
+        metrics_port=metrics_port,
+        kernel=engine.kernel,
+        workers=engine.workers,
+    )
     if config.ready_file is not None:
         ports = {"port": serving.port, "metrics_port": metrics_port}
         write_atomically(config.ready_file, json.dumps(ports).encode())

@@ -274,7 +274,8 @@ def value_range(layout: PairLayout) -> elgamal.ValueRange:
     return elgamal.ValueRange((largest - 1).bit_length(), layout.n_rows)
 
 
-def _kernel(engine: Engine | None) -> CurveKernel:
+def curve_kernel_of(engine: Engine | None) -> CurveKernel:
+    """Return the curve kernel that goes with an engine."""
     if engine is None:
         return curve_kernel()
     names: dict[str, KernelName] = {"ifma": "ifma", "portable": "portable", "gmpy2": "python"}
@@ -288,7 +289,7 @@ class ElGamalOwner:
 
     def __init__(self, private_key: elgamal.PrivateKey, engine: Engine | None) -> None:
         self.private_key = private_key
-        self._kernel = _kernel(engine)
+        self._kernel = curve_kernel_of(engine)
         self._public_key = private_key.public_key()
 
     def public_bytes(self) -> bytes:
@@ -351,7 +352,7 @@ class ElGamalPeer:
     def __init__(self, public_key: elgamal.PublicKey, engine: Engine | None) -> None:
         self.key_id = public_key.to_bytes()
         self._public_key = public_key
-        self._kernel = _kernel(engine)
+        self._kernel = curve_kernel_of(engine)
 
     def prepare(self, n: int) -> None:
         """See :meth:`PeerKey.prepare`; nothing is worth making ahead."""

@@ -22,11 +22,11 @@ from crypto.cipher_schemes import (
     KeyOwner,
     PeerKey,
     Scheme,
+    curve_kernel_of,
     new_owner,
     owner_of,
     peer_of,
 )
-from crypto.curve_kernels import PsiKernel, curve_kernel
 from crypto.key_files import KeyFolder
 from crypto.modular import Engine
 from crypto.packing import PairLayout
@@ -382,8 +382,7 @@ class LocalCipherVault:
     def _blinder(self, session: str) -> LocalBlinder:
         with self._lock:
             if session not in self._blinders:
-                self._blinders[session] = LocalBlinder(session.encode(), self._psi_kernel())
+                self._blinders[session] = LocalBlinder(
+                    session.encode(), curve_kernel_of(self._engine)
+                )
             return self._blinders[session]
-
-    def _psi_kernel(self) -> PsiKernel:
-        return curve_kernel(workers=None if self._engine is None else self._engine.workers)

@@ -120,6 +120,28 @@ def open_private_key(
     return PrivateKey(public_key, p, q)
 
 
+def make_key_file(path: Path) -> None:
+    """Make a key file that only its owner can read, unless there is one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.exists():
+        return
+    _write(path, os.urandom(64))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, mode 0600, so that it is there in full or not at all."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+        partial.write(data)
+        partial.flush()
+        os.fsync(partial.fileno())
+    Path(partial.name).replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
     """Sealed private keys in a folder, one file a name.
@@ -141,16 +163,21 @@ class KeyFolder:
     def save(self, name: str, private_key: AnyPrivateKey) -> None:
         """Write a key so that it is there in full or not at all, readable by its owner only."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as partial:
-            partial.write(seal_private_key(private_key, self.secret))
-            partial.flush()
-            os.fsync(partial.fileno())
-        Path(partial.name).replace(self._file(name))
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _write(self._file(name), seal_private_key(private_key, self.secret))
+
+    def check(self) -> None:
+        """Open one of the keys, so that a wrong secret shows before it is needed.
+
+        Raises
+        ------
+        KeyRejected
+            As :func:`open_private_key`; names the file.
+        """
+        for path in sorted(self.folder.glob("*.key"))[:1]:
+            try:
+                open_private_key(path.read_bytes(), self.secret, insecure_test_key=True)
+            except KeyRejected as error:
+                raise KeyRejected(f"{path}: {error}") from None
 
     def load(self, name: str, *, insecure_test_key: bool = False) -> AnyPrivateKey | None:
         """Return the key of a name, or None where there is none.

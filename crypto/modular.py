@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Literal, TypeAlias, TypeVar
 
@@ -59,10 +61,16 @@ def available_kernels() -> tuple[Kernel, ...]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on."""
+    """Return how many cores this process may use: by affinity, and by its container's quota."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return cores
 
 
 @dataclass(frozen=True, slots=True)

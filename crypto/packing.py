@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from crypto.paillier import PlaintextOutOfRange
 
 MAX_FRACTION_BITS = 52
+MAX_ROWS = 1 << 40
+MAX_CLASSES = 1 << 16
 _INT64_BITS = 63
 
 
@@ -71,8 +73,11 @@ class PairLayout:
             raise PackingRefused(
                 f"expected 0 to {MAX_FRACTION_BITS} fraction bits, got {self.fraction_bits}"
             )
-        if self.n_rows < 1 or self.n_classes < 1:
-            raise PackingRefused("expected at least one row and one class")
+        if not (1 <= self.n_rows <= MAX_ROWS and 1 <= self.n_classes <= MAX_CLASSES):
+            raise PackingRefused(
+                f"expected 1 to {MAX_ROWS} rows and 1 to {MAX_CLASSES} classes, "
+                f"got {self.n_rows} and {self.n_classes}"
+            )
         for name, largest in (("grad", self.largest_grad), ("hess", self.largest_hess)):
             if not 0 < largest < 1 << 62:
                 raise PackingRefused(f"expected the largest {name} · 2^s in [1, 2^62)")

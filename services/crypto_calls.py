@@ -96,10 +96,11 @@ class Desk:
             raise
         except Exception as error:
             where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
-            log.error("a call failed", kind=type(error).__name__, where=where[-4:])
-            await context.abort(
-                grpc.StatusCode.INTERNAL, f"the crypto process failed: {type(error).__name__}"
-            )
+            said = type(error).__name__
+            if isinstance(error, OSError) and error.strerror:
+                said = error.strerror
+            log.error("a call failed", kind=type(error).__name__, said=said, where=where[-4:])
+            await context.abort(grpc.StatusCode.INTERNAL, f"the crypto process failed: {said}")
 
     @asynccontextmanager
     async def large_call(self, context: Any) -> AsyncIterator[None]:

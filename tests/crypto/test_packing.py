@@ -173,9 +173,12 @@ def test_more_classes_than_a_plaintext_holds_are_refused_or_split():
         layout.slots(2048)
     assert classes_per_ciphertext(layout, 2048) == [19, 6]
     assert classes_per_ciphertext(PairLayout(24, 1, 1, 9, 3), 2048) == [3]
-    wide = PairLayout(0, 2**61, 2**61, 2**600)
+    wide = PairLayout(0, 2**61, 2**61, 2**40)
     with pytest.raises(PackingRefused, match="does not fit"):
-        classes_per_ciphertext(wide, 1024)
+        classes_per_ciphertext(wide, 128)
+    for n_rows, n_classes in ((0, 1), (2**41, 1), (9, 0), (9, 2**17)):
+        with pytest.raises(PackingRefused, match="rows and 1 to 65536 classes"):
+            PairLayout(24, 1, 1, n_rows, n_classes)
 
 
 def test_more_bins_than_announced_are_refused():
