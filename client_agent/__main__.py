@@ -29,7 +29,7 @@ from services.certificates import IdentityPaths, Role
 from services.channel import dial
 from services.crypto import RemoteVault
 from services.federation import Registration, accept_message
-from services.identity import FileIdentity, channel_credentials
+from services.identity import FileIdentity, channel_credentials, expiry
 from services.metering import MeteredChannel, Metrics
 from services.wire import job as job_wire
 
@@ -76,6 +76,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
             f"an agent needs the certificate of a silo; this one is of role {identity.subject.role}"
         )
     metrics = Metrics()
+    metrics.certificate_expiry.set_function(lambda: expiry(paths))
     state = StateFolder(config.state)
     ledger = SiloLedger(
         state.ledger, silo, "coordinator", time.time, max_bytes=config.policy.max_bytes

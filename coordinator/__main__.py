@@ -29,7 +29,7 @@ from services.certificates import IdentityPaths
 from services.durable import write_atomically
 from services.exchange import ExchangeServicer
 from services.federation import FederationServicer
-from services.identity import FileIdentity, server_credentials
+from services.identity import FileIdentity, expiry, server_credentials
 from services.jobs import JobServicer
 from services.metering import Metrics
 from services.server import serve
@@ -51,6 +51,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
     """
     paths = IdentityPaths.of(config.identity)
     metrics = Metrics(by_silo=True)
+    metrics.certificate_expiry.set_function(lambda: expiry(paths))
     store = Store(config.database)
     roster = Roster(
         frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")

@@ -23,7 +23,7 @@ from services import logs, settings
 from services.certificates import IdentityPaths
 from services.crypto import CryptoServicer
 from services.durable import write_atomically
-from services.identity import server_credentials
+from services.identity import expiry, server_credentials
 from services.metering import Metrics
 from services.server import serve
 
@@ -43,6 +43,8 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
     # A crash must not leave keys in a core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     metrics = Metrics()
+    paths = IdentityPaths.of(config.identity)
+    metrics.certificate_expiry.set_function(lambda: expiry(paths))
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = KeyFolder(config.state / "keys", config.sealing_secret())
     try:
@@ -61,7 +63,7 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
         config.listen,
         [servicer.register],
         metrics,
-        server_credentials(IdentityPaths.of(config.identity)),
+        server_credentials(paths),
     )
     stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
     metrics_port = 0

@@ -202,6 +202,14 @@ def server_credentials(paths: IdentityPaths) -> grpc.ServerCredentials:
     )
 
 
+def expiry(paths: IdentityPaths) -> float:
+    """Return when the certificate ends, seconds since 1970; 0 while it cannot be read."""
+    try:
+        return subject_of(read(paths.certificate)).not_after
+    except IdentityUnusable:
+        return 0.0
+
+
 def channel_credentials(paths: IdentityPaths, clock: Clock = time.time) -> grpc.ChannelCredentials:
     """Return credentials of a client; a channel does not reload, so make a new one to renew.
 

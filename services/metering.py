@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
 
 Wrap = Callable[[Any], Any]
 
@@ -64,6 +71,7 @@ class Metrics:
         self.by_silo = by_silo
         labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
         r = self.registry
+        ProcessCollector(registry=r)
         self.message_bytes = Counter(
             "hedgerow_message_bytes", "Protobuf bytes moved.", labels, registry=r
         )
@@ -103,6 +111,11 @@ class Metrics:
         self.lease_held = Gauge(
             "hedgerow_lease_held",
             "Whether the agent holds its lease at a coordinator that answers.",
+            registry=r,
+        )
+        self.certificate_expiry = Gauge(
+            "hedgerow_certificate_expiry_seconds",
+            "When the process' certificate ends, seconds since 1970; 0 while it cannot be read.",
             registry=r,
         )
         self.silos = Gauge("hedgerow_silos", "Silos by state.", ["state"], registry=r)
