@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Generic, NewType, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from crypto.vault import Vault
+    import numpy as np
+    from numpy.typing import NDArray
 
     from boosting.dataset import Dataset, Schema
+    from boosting.ensemble import Tree
     from boosting.job import JobParameters
+    from crypto.vault import Vault
 
 Silo = NewType("Silo", str)
 """Name of a silo as its certificate gives it; sorts as text."""
@@ -253,6 +256,8 @@ class SiloStart:
         Round at which the attempt goes on; above zero after a restart.
     test : Dataset or None
         Evaluation rows of this party, for vertical jobs.
+    trainer : LocalTrainer or None
+        Where stock XGBoost's trees grow; None for this process.
     """
 
     job: JobParameters
@@ -266,6 +271,34 @@ class SiloStart:
     test: Dataset | None = None
     n_threads: int = 1
     identity: Identity | None = None
+    trainer: LocalTrainer | None = None
+
+
+class LocalTrainer(Protocol):
+    """Grows stock XGBoost's trees on a silo's rows, on whatever machines the silo has."""
+
+    def __call__(
+        self,
+        dataset: Dataset,
+        margins: NDArray[np.float32],
+        parameters: Mapping[str, Any],
+        n_steps: int,
+    ) -> list[Tree]:
+        """Return the trees of ``n_steps`` boosting steps from ``margins``.
+
+        Parameters
+        ----------
+        margins : ndarray of shape (n_samples,) or (n_samples, n_outputs), float32
+            Where boosting begins.
+        parameters : Mapping
+            XGBoost's; ``base_score`` has no part in it.
+
+        Raises
+        ------
+        DataError
+            XGBoost cannot train on these rows.
+        """
+        ...
 
 
 class Identity(Protocol):

@@ -16,7 +16,7 @@ import click
 
 from boosting.dataset import Dataset, recode
 from boosting.job import JobParameters
-from boosting.ports import FederationError, Silo
+from boosting.ports import FederationError, LocalTrainer, Silo
 from boosting.strategies import TABLE
 from client_agent import sources
 from client_agent.config import AgentSettings
@@ -105,6 +105,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         ),
         n_threads=config.threads,
         has_test=config.test is not None,
+        trainer=_trainer(config),
     )
     stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
     port = 0
@@ -129,6 +130,14 @@ def _loader(config: AgentSettings, silo: Silo) -> Callable[[JobParameters, bool]
         return sources.load(source, job, silo)
 
     return load
+
+
+def _trainer(config: AgentSettings) -> LocalTrainer | None:
+    if not config.dask:
+        return None
+    from client_agent.dask_training import DaskTrainer
+
+    return DaskTrainer(config.dask)
 
 
 def _vaults(

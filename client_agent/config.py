@@ -43,6 +43,11 @@ class AgentSettings(FileSettings):
     metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
     crypto: str = Field(default="", description="HOST:PORT of the silo's crypto service.")
     threads: int = Field(default=1, ge=1, description="Threads of local training.")
+    dask: str = Field(
+        default="",
+        pattern="^((tcp|tls)://.+)?$",
+        description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow.",
+    )
     log_json: bool = Field(default=False, description="Whether logs are JSON.")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     ready_file: Path | None = Field(

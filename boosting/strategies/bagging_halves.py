@@ -350,7 +350,11 @@ class SiloHalf:
         seed = stream_seed(self.job.seed, self.index, standing.round, TRAIN)
         parameters = self.parameters | {"eta": standing.eta, "seed": seed}
         n_steps = self.strategy.trees_per_round
-        trees = rows.train(parameters, n_steps, check=self.link.check)
+        if self.start.trainer is None:
+            trees = rows.train(parameters, n_steps, check=self.link.check)
+        else:
+            trees = self.start.trainer(rows.dataset, rows.margins, parameters, n_steps)
+            self.link.check()
         gain = sum(tree.total_gain for tree in trees)
         if self.strategy.scrub == "stats":
             trees = [tree.scrubbed() for tree in trees]

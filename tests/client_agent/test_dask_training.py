@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pytest
+
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.ensemble import blank
+from boosting.job import Booster
+from boosting.ports import DataError, FederationError
+from boosting.silo_rows import ScoredRows
+from client_agent import dask_training
+from client_agent.dask_training import DaskTrainer
+from tests.federation.processes import Federation, write_table
+
+PARAMETERS = {
+    "objective": "binary:logistic",
+    "tree_method": "hist",
+    "max_depth": 4,
+    "eta": 0.3,
+    "seed": 3,
+    "nthread": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[distributed.LocalCluster]:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def trainer(cluster: distributed.LocalCluster) -> Iterator[DaskTrainer]:
+    made = DaskTrainer(cluster.scheduler_address)
+    yield made
+    made.close()
+
+
+def table(n: int = 600, *, weighted: bool = False) -> Dataset:
+    """Rows whose features have fewer values than bins, so that cuts do not depend on the split."""
+    rng = np.random.default_rng(5)
+    X = rng.integers(0, 40, size=(n, 3)).astype(np.float32)
+    X[rng.random(n) < 0.1, 1] = np.nan
+    y = (X[:, 0] + rng.normal(scale=5, size=n) > 20).astype(np.float64)
+    schema = Schema(tuple(Feature(f"x{j}") for j in range(3)), "label", Task.BINARY, ("0", "1"))
+    return Dataset(schema, X, y, rng.uniform(0.5, 2.0, n) if weighted else None)
+
+
+def rows_of(dataset: Dataset) -> ScoredRows:
+    start = blank(dataset.schema, "binary:logistic", Booster(), 0.5)
+    return ScoredRows(dataset, start, 1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_trees_on_the_cluster_are_those_of_one_machine(
+    trainer: DaskTrainer, weighted: bool
+) -> None:
+    dataset = table(weighted=weighted)
+    rows = rows_of(dataset)
+    # A second round begins at margins that are not all the same.
+    first = rows.train(PARAMETERS, 1)
+    start = blank(dataset.schema, "binary:logistic", Booster(), 0.5)
+    rows.add(start.extend(first, n_steps=1))
+    alone = rows.train(PARAMETERS, 2)
+    together = trainer(dataset, rows.margins, PARAMETERS, 2)
+    assert len(together) == len(alone) == 2
+    for ours, theirs in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(ours.left, theirs.left)
+        np.testing.assert_array_equal(ours.feature, theirs.feature)
+        np.testing.assert_allclose(ours.threshold, theirs.threshold, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_are_sent_once_a_job(trainer: DaskTrainer) -> None:
+    dataset = table()
+    margins = np.zeros(dataset.n_samples, np.float32)
+    trainer(dataset, margins, PARAMETERS, 1)
+    sent = trainer._sent
+    trainer(dataset, margins, PARAMETERS, 1)
+    assert trainer._sent is sent
+    other = table(300)
+    trainer(other, np.zeros(300, np.float32), PARAMETERS, 1)
+    assert trainer._sent is not None
+    assert trainer._sent[0] is other
+
+
+def test_fewer_rows_than_workers_are_enough(trainer: DaskTrainer) -> None:
+    (tree,) = trainer(table(1), np.zeros(1, np.float32), PARAMETERS, 1)
+    assert tree.n_nodes == 1
+
+
+def test_what_xgboost_refuses_is_told_in_its_words(trainer: DaskTrainer) -> None:
+    dataset = table()
+    with pytest.raises(DataError, match="XGBoost cannot train here"):
+        trainer(dataset, np.zeros(7, np.float32), PARAMETERS | {"tree_method": "exact"}, 1)
+
+
+def test_absent_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_training, "CONNECT_SECONDS", 0.5)
+    trainer = DaskTrainer("tcp://127.0.0.1:9")
+    with pytest.raises(FederationError, match="no Dask scheduler answers at tcp://127"):
+        trainer(table(), np.zeros(600, np.float32), PARAMETERS, 1)
+
+
+def test_silo_with_a_cluster_trains_in_a_federation(
+    cluster: distributed.LocalCluster, tmp_path: Path
+) -> None:
+    tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 300, k) for k in range(2)}
+    federation = Federation(tmp_path, tables)
+    try:
+        federation.start_coordinator()
+        federation.start_agent("s0")
+        federation.start_agent("s1", dask=cluster.scheduler_address)
+        job_id = federation.submit(
+            'name = "d"\nstrategy = "bagging"\nlabel = "label"\ntask = "binary"\nseed = 1\n'
+            'min_silos = 2\nsilos = ["s0", "s1"]\n[bagging]\nrounds = 3\n[booster]\nmax_depth = 3\n'
+        )
+        view = federation.end(job_id)
+        assert view.state == "SUCCEEDED", view.detail
+        with distributed.Client(cluster, set_as_default=False) as client:
+            seen = client.run_on_scheduler(
+                lambda dask_scheduler: [event for _, event in dask_scheduler.get_events("all")]
+            )
+        assert any(event.get("action") == "add-client" for event in seen)
+    finally:
+        federation.stop()
