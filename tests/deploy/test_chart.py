@@ -1,0 +1,290 @@
+"""The chart as files: what it renders, what its schema refuses. tests/kubernetes/ installs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from client_agent.config import AgentSettings
+from client_agent.policy import Policy
+from coordinator.config import CoordinatorSettings
+from crypto.config import CryptoSettings
+from services import settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/chart"
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+TOOLS = Path(os.environ.get("KUBE_UP_DIR", Path.home() / ".cache/kube-up")) / "bin"
+LEAVES = ("resources", "policy")  # without defaults for every key
+CRDS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
+
+
+def found(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path=str(TOOLS))
+
+
+HELMS = [name for name in ("helm", "helm3") if found(name)]
+with_helm = pytest.mark.skipif(not HELMS, reason="no Helm here: deploy/ci/kube-tools gets it")
+
+
+def helm(*arguments: str, name: str = "") -> subprocess.CompletedProcess[str]:
+    command = [str(found(name or HELMS[0])), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def render(values: Path, *more: str, name: str = "") -> list[dict[str, Any]]:
+    crds = [part for api in CRDS for part in ("--api-versions", api)]
+    made = helm(
+        "template", "it", str(CHART), "--values", str(values), "-n", "here", *crds, *more, name=name
+    )
+    assert made.returncode == 0, made.stderr
+    return [thing for thing in yaml.safe_load_all(made.stdout) if thing]
+
+
+def of_kind(things: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [thing for thing in things if thing["kind"] == kind]
+
+
+def pods(things: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for thing in things:
+        if thing["kind"] == "Pod":
+            yield thing["spec"]
+        elif thing["kind"] in ("Deployment", "StatefulSet"):
+            yield thing["spec"]["template"]["spec"]
+
+
+def example(name: str) -> Path:
+    return CHART / f"examples/{name}.yaml"
+
+
+def objects(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if schema.get("type") == "object":
+        yield schema
+    for value in schema.get("properties", {}).values():
+        yield from objects(value)
+
+
+def test_schema_closes_every_object_that_the_chart_itself_reads() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for found_object in objects(schema):
+        if "properties" in found_object:
+            assert found_object["additionalProperties"] is False, list(found_object["properties"])
+
+
+def test_schema_has_exactly_the_default_values() -> None:
+    def compare(schema: dict[str, Any], values: dict[str, Any], where: str) -> None:
+        assert set(schema["properties"]) - {"global"} == set(values), where
+        for key, value in values.items():
+            inner = schema["properties"][key]
+            if isinstance(value, dict) and "properties" in inner and key not in LEAVES:
+                compare(inner, value, f"{where}.{key}")
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    compare(schema, yaml.safe_load((CHART / "values.yaml").read_text()), "values")
+
+
+def test_policy_in_the_schema_has_the_rules_of_the_agent() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    policy = schema["properties"]["silo"]["properties"]["policy"]
+    assert set(policy["properties"]) == set(Policy.model_fields)
+
+
+def test_chart_is_of_the_packages_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart["appVersion"] == project["version"]
+
+
+@with_helm
+@pytest.mark.parametrize("name", HELMS)
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_every_helm_lints_every_example(values: Path, name: str) -> None:
+    linted = helm("lint", "--strict", str(CHART), "--values", str(values), name=name)
+    assert linted.returncode == 0, linted.stdout
+
+
+@with_helm
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_every_helm_renders_the_same(values: Path) -> None:
+    rendered = [render(values, name=name) for name in HELMS]
+    assert all(other == rendered[0] for other in rendered)
+
+
+@with_helm
+@pytest.mark.parametrize(
+    ("values", "change", "named"),
+    [
+        ("north-clinic", "silo.polcy.min_silos=3", "polcy"),
+        ("north-clinic", "silo.policy.min_silo=3", "min_silo"),
+        ("north-clinic", "silo.data.sqlSecret=too", "data"),
+        ("north-clinic", "silo.coordinator=example.org", "coordinator"),
+        ("north-clinic", "silo.policy.min_key_bits=1024", "min_key_bits"),
+        ("north-clinic", "certificates.cryptoSecret=", "cryptoSecret"),
+        ("north-clinic", "image.tag=latest", "tag"),
+        ("coordinator", "coordinator.replicas=2", "replicas"),
+        ("coordinator", "role=operator", "role"),
+        ("coordinator", "certificates.secret=", "secret"),
+        ("coordinator", "federation=a/b", "federation"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_by_name(values: str, change: str, named: str) -> None:
+    made = helm("template", str(CHART), "--values", str(example(values)), "--set", change)
+    assert made.returncode != 0
+    assert named in made.stderr
+
+
+@with_helm
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_pods_are_hardened(values: Path) -> None:
+    job = ["--set", "test.operatorSecret=operator", "--set-string", "test.job=x"]
+    specs = list(pods(render(values, *job)))
+    assert len(specs) == (2 if "coordinator" in values.stem else 3)
+    for spec in specs:
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert "limits" in container["resources"]
+
+
+@with_helm
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_settings_are_those_that_the_processes_read(values: Path, tmp_path: Path) -> None:
+    kinds = {
+        "coordinator.toml": CoordinatorSettings,
+        "agent.toml": AgentSettings,
+        "crypto.toml": CryptoSettings,
+    }
+    names = set()
+    for thing in of_kind(render(values), "ConfigMap"):
+        for name, text in thing["data"].items():
+            if name in kinds:
+                path = tmp_path / name
+                path.write_text(text)
+                settings.load(kinds[name], path)
+                names.add(name)
+    wanted = (
+        {"coordinator.toml"} if "coordinator" in values.stem else set(kinds) - {"coordinator.toml"}
+    )
+    assert names == wanted
+
+
+@with_helm
+def test_silo_can_be_dialled_by_nobody_but_its_own_agent() -> None:
+    things = render(example("north-clinic"))
+    services = of_kind(things, "Service")
+    assert [s["metadata"]["name"] for s in services] == ["it-hedgerow-crypto"]
+    assert services[0]["spec"]["type"] == "ClusterIP"
+    rules = {p["metadata"]["name"]: p["spec"] for p in of_kind(things, "NetworkPolicy")}
+    agent, crypto = rules["it-hedgerow-agent"], rules["it-hedgerow-crypto"]
+    assert agent["ingress"] == []
+    assert crypto["egress"] == []
+    (only,) = crypto["ingress"]
+    assert only["from"] == [{"podSelector": agent["podSelector"]}]
+    ports = sorted(port["port"] for rule in agent["egress"] for port in rule["ports"])
+    assert ports == [53, 53, 7443, 7444]
+    assert agent["egress"][-1]["to"] == [{"ipBlock": {"cidr": "203.0.113.7/32"}}]
+
+
+@with_helm
+def test_coordinator_is_one_process_that_is_replaced_not_doubled() -> None:
+    (deployment,) = of_kind(render(example("coordinator")), "Deployment")
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@with_helm
+@pytest.mark.parametrize(
+    ("version", "api"), [("1.20.2", "policy/v1beta1"), ("1.37.0", "policy/v1")]
+)
+def test_disruption_budget_has_the_api_of_its_cluster(version: str, api: str) -> None:
+    made = helm(
+        "template", str(CHART), "--values", str(example("coordinator")), "--kube-version", version
+    )
+    budgets = of_kind(list(yaml.safe_load_all(made.stdout)), "PodDisruptionBudget")
+    assert [b["apiVersion"] for b in budgets] == [api]
+
+
+@with_helm
+def test_cluster_without_operators_gets_nothing_of_theirs() -> None:
+    for values in EXAMPLES:
+        if "postgresql" in values.stem:
+            continue
+        made = helm("template", str(CHART), "--values", str(values))
+        groups = {thing["apiVersion"] for thing in yaml.safe_load_all(made.stdout) if thing}
+        assert groups <= {"v1", "apps/v1", "networking.k8s.io/v1", "policy/v1", "policy/v1beta1"}
+
+
+@with_helm
+def test_missing_cert_manager_is_said_in_words() -> None:
+    made = helm("template", str(CHART), "--values", str(example("coordinator-postgresql")))
+    assert made.returncode != 0
+    assert "this cluster has no cert-manager" in made.stderr
+
+
+@with_helm
+def test_cert_manager_is_asked_for_certificates_of_the_federation() -> None:
+    things = render(
+        example("north-clinic"), "--set",
+        "certificates.certManager.enabled=true,certificates.certManager.issuer.name=ca",
+    )  # fmt: skip
+    specs = {c["spec"]["uris"][0]: c["spec"] for c in of_kind(things, "Certificate")}
+    assert set(specs) == {
+        "hedgerow://cardio/silo/north-clinic",
+        "hedgerow://cardio/crypto/north-clinic",
+    }
+    crypto = specs["hedgerow://cardio/crypto/north-clinic"]
+    assert crypto["dnsNames"] == ["it-hedgerow-crypto", "localhost"]
+    assert set(crypto["usages"]) == {"digital signature", "client auth", "server auth"}
+    assert crypto["privateKey"]["algorithm"] == "ECDSA"
+    mounted = {
+        v["secret"]["secretName"] for spec in pods(things) for v in spec["volumes"] if "secret" in v
+    }
+    assert mounted == {spec["secretName"] for spec in specs.values()}
+
+
+@with_helm
+def test_operator_of_prometheus_gets_monitors_and_the_rules_of_the_repository() -> None:
+    things = render(example("coordinator"))
+    assert {m["spec"]["podMetricsEndpoints"][0]["port"] for m in of_kind(things, "PodMonitor")} == {
+        "metrics"
+    }
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())["groups"]
+    rules = of_kind(things, "PrometheusRule")
+    assert [rule["spec"]["groups"] for rule in rules] == ([groups] if groups else [])
+    boards = {path.name for path in (ROOT / "deploy/grafana").glob("*.json")}
+    made = [
+        c["data"]
+        for c in of_kind(things, "ConfigMap")
+        if c["metadata"]["name"].endswith("-dashboards")
+    ]
+    assert [set(data) for data in made] == ([boards] if boards else [])
+
+
+@with_helm
+def test_new_chart_with_the_same_settings_restarts_no_pod(tmp_path: Path) -> None:
+    newer = tmp_path / "chart"
+    shutil.copytree(CHART, newer)
+    chart = (newer / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(chart.replace("\nversion: ", "\nversion: 9"))
+    made = [
+        helm("template", "it", str(folder), "--values", str(example("north-clinic"))).stdout
+        for folder in (CHART, newer)
+    ]
+    assert made[0] != made[1]
+    before, after = (list(pods(list(yaml.safe_load_all(text)))) for text in made)
+    assert before == after
