@@ -111,6 +111,8 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
     features = tuple(name for name in job.features if name in here)
     if job.features and not features:
         raise DataError(f"{where}: none of the job's features is a column")
+    if getattr(job.strategy, "predict_from", ""):  # labels, if there are any, are for scores
+        active = active and job.label in here
     return to_dataset(
         table,
         where,
@@ -354,11 +356,7 @@ def _ids(table: Any, where: str) -> NDArray[np.object_]:
         column = table.column("_id").cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"{where}: column '_id' cannot be read as text") from error
-    if column.null_count:
-        raise DataError(f"{where}: column '_id' is missing in {column.null_count} rows")
-    repeated = len(column) - len(column.unique())
-    if repeated:
-        raise DataError(f"{where}: column '_id' repeats itself in {repeated} rows")
+    # Missing and repeated ids are the alignment's to report: such rows are left out there.
     return np.array(column.to_pylist(), dtype=object)
 
 

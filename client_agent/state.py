@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from boosting.ports import FederationError
@@ -60,7 +61,16 @@ class StateFolder:
 
     def memory(self, job_id: str) -> JobMemory:
         """Return the durable records of a job."""
-        return JobMemory(self.job(job_id) / "memory")
+        return JobMemory(self.job(job_id) / "memory", self.kept)
+
+    def kept(self, job_id: str, name: str) -> bytes | None:
+        """Return a file of a job's result that stays in the silo, or None."""
+        if "/" in name or name.startswith("."):
+            raise FederationError("a file's name has no path")
+        try:
+            return (self.job(job_id) / name).read_bytes()
+        except FileNotFoundError:
+            return None
 
     def keep(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file of a job's result that stays in the silo."""
@@ -72,10 +82,14 @@ class StateFolder:
 
 
 class JobMemory:
-    """Durable records by key; a key's file is named after its digest."""
+    """Durable records by key; a key's file is named after its digest.
 
-    def __init__(self, folder: Path) -> None:
+    A key ``kept:JOB/FILE`` gives what the silo keeps of another job, to be read only.
+    """
+
+    def __init__(self, folder: Path, kept: Callable[[str, str], bytes | None]) -> None:
         self._folder = folder
+        self._kept = kept
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a record; it is on disk when this returns."""
@@ -83,6 +97,9 @@ class JobMemory:
 
     def recall(self, key: str) -> bytes | None:
         """Return a record, or None."""
+        if key.startswith("kept:"):
+            job_id, _, name = key.removeprefix("kept:").partition("/")
+            return self._kept(job_id, name)
         try:
             return self._file(key).read_bytes()
         except FileNotFoundError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from typing import Any
@@ -26,8 +28,21 @@ from boosting.quantising import (
 from boosting.sampling import Sample
 from boosting.strategies.secureboost.growing import PurityGuard
 from boosting.strategies.secureboost.halves import PART, Half, Rows
+from boosting.strategies.secureboost.inference import (
+    margins,
+    n_exchanges,
+    route,
+    router_of_active,
+)
 from boosting.strategies.secureboost.parts import ActivePart, Skeleton
-from boosting.strategies.secureboost.steps import END, GRADIENTS, IDENTIFIERS, SCORES, meet
+from boosting.strategies.secureboost.steps import (
+    END,
+    GRADIENTS,
+    IDENTIFIERS,
+    MARGINS,
+    SCORES,
+    meet,
+)
 from boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
 from crypto.fixed_point import OutOfRange
 from crypto.packing import PackingRefused, PairLayout
@@ -35,6 +50,8 @@ from crypto.packing import PackingRefused, PairLayout
 VALIDATION = 7
 """Purpose of the random stream that draws validation rows."""
 PAILLIER_FRACTION_BITS = 32
+PREDICTIONS = "predictions.csv"
+"""File of a prediction job's result, at the active party."""
 
 
 class ActiveHalf(Half):
@@ -46,12 +63,20 @@ class ActiveHalf(Half):
         record = self.recalled()
         if record.get("final"):
             return self._kept(ActivePart.load(record["part"].encode()))
+        if strategy.predict_from:
+            return self._predict()
+        earlier = None if record or not strategy.warm_start else self._earlier()
+        digest = bytes.fromhex(earlier.digest) if earlier else b""
+        opening = self._opening(start.first_round)
+        routed = earlier is not None and n_exchanges(earlier.trees) > 0
         key = self.paillier.create_key(strategy.key_bits) if self.paillier else b""
-        met = meet(self.courier, start, strategy.active, key, IDENTIFIERS.name)
-        rows = self.align(met.with_test, self._opening(start.first_round))
+        met = meet(self.courier, start, strategy.active, key, IDENTIFIERS.name, digest)
+        rows = self.align(met.with_test, MARGINS.name if routed else opening)
         self._prepare(rows)
         if record:
             self._restore(record)
+        elif earlier is not None:
+            self._go_on_from(earlier, rows, opening)
         for r in range(start.first_round, strategy.rounds):
             if self._round(r):
                 break
@@ -60,6 +85,57 @@ class ActiveHalf(Half):
 
     def _kept(self, part: ActivePart) -> Artefact:
         return Artefact({PART: part.dump()}, PART)
+
+    def _earlier(self) -> ActivePart:
+        """Return the part that this job starts from, with the table's columns in its order."""
+        part = ActivePart.load(self.earlier_part())
+        if tuple(part.parties) != self.parties:
+            raise DataError(
+                f"the model was made by {', '.join(part.parties)}, "
+                f"this job has {', '.join(self.parties)}"
+            )
+        self.use_columns(part.features, part.categories)
+        return part
+
+    def _go_on_from(self, earlier: ActivePart, rows: Rows, then: str) -> None:
+        """Begin with an earlier model's trees (warm start)."""
+        if earlier.objective != self.job.objective or earlier.n_outputs != self.part.n_outputs:
+            raise DataError(
+                f"the model was trained for {earlier.objective}, the job is for "
+                f"{self.job.objective}"
+            )
+        self._route(earlier, earlier.trees, rows.raw, then)
+        self.part.trees = earlier.trees
+        self.part.base_margin = earlier.base_margin
+        self.first_round = 1 + max((tree.round for tree in earlier.trees), default=-1)
+
+    def _route(
+        self, part: ActivePart, trees: list[Skeleton], X: NDArray[np.float32], then: str
+    ) -> None:
+        router = router_of_active(part, len(trees), X)
+        route(self.courier, router, trees, then)
+        self.margins = margins(router, trees, part.base_margin, part.n_outputs)
+
+    def _predict(self) -> Artefact:
+        """Score the parties' tables with an earlier model."""
+        part = self._earlier()
+        trees = part.used_trees
+        first = MARGINS.name if n_exchanges(trees) else SCORES.name
+        digest = bytes.fromhex(part.digest)
+        meet(self.courier, self.start, self.strategy.active, b"", IDENTIFIERS.name, digest)
+        rows = self.align(False, first)
+        self._route(part, trees, rows.train.X, SCORES.name)
+        scores = {}
+        if rows.train.y is not None:
+            names = self.job.metrics or metrics.defaults(self.job.task)
+            found = metrics.evaluate(
+                names, rows.train.y, self.margins.astype(np.float64), objective=part.objective
+            )
+            scores = {f"test.{name}": value for name, value in found.items()}
+        self.courier.send(SCORES, then=END, numbers=scores)
+        assert rows.train.ids is not None
+        table = predictions(part, rows.train.ids, rows.rows, self.margins)
+        return Artefact({PREDICTIONS: table}, PREDICTIONS)
 
     def _opening(self, round: int) -> str:
         """Return the first step of a round."""
@@ -216,7 +292,7 @@ class ActiveHalf(Half):
         )
         about: dict[str, NDArray[Any]] = {
             "digest": np.frombuffer(bytes.fromhex(self.part.digest), np.uint8),
-            "trees": np.array([len(self.part.trees)], np.int64),
+            "trees": np.array([len(self.part.trees), len(self.part.used_trees)], np.int64),
         }
         self.courier.send(
             SCORES,
@@ -231,6 +307,44 @@ class ActiveHalf(Half):
         return metrics.evaluate(
             self.names, labels, self.margins[rows].astype(np.float64), objective=self.job.objective
         )
+
+
+def predictions(
+    part: ActivePart,
+    ids: NDArray[np.object_],
+    rows: NDArray[np.int64],
+    margins: NDArray[np.float32],
+) -> bytes:
+    """Return a CSV table: ``_id``, ``prediction`` and, for classes, their probabilities.
+
+    Parameters
+    ----------
+    ids : ndarray of shape (n_rows,), object
+    rows : ndarray of shape (n_rows,), int64
+        Where they were in the party's table: the order of the result.
+    """
+    values = metrics.link(part.objective, margins.astype(np.float64))
+    names = ["_id", "prediction"]
+    if part.task == Task.REGRESSION.value:
+        columns: list[list[Any]] = [values.reshape(-1).tolist()]
+    elif part.task == Task.BINARY.value:
+        flat = values.reshape(-1)
+        columns = [_labels((flat >= 0.5).astype(int), part.classes), flat.tolist()]
+        names.append("probability")
+    else:
+        columns = [_labels(values.argmax(axis=1), part.classes), *values.T.tolist()]
+        labels = part.classes or [str(k) for k in range(values.shape[1])]
+        names += [f"probability_{label}" for label in labels]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for k in np.argsort(rows, kind="stable"):
+        writer.writerow([ids[k], *(column[k] for column in columns)])
+    return out.getvalue().encode()
+
+
+def _labels(codes: NDArray[np.integer], classes: list[str]) -> list[Any]:
+    return [classes[code] for code in codes] if classes else codes.tolist()
 
 
 def layout_for(

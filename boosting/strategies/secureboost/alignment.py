@@ -36,6 +36,8 @@ class Alignment:
     Parameters
     ----------
     dataset : Dataset
+    rows : ndarray of shape (n_common,), int64
+        Where they are in the party's table.
     then : str
         The step that follows.
     report : Mapping[str, int]
@@ -43,6 +45,7 @@ class Alignment:
     """
 
     dataset: Dataset
+    rows: NDArray[np.int64]
     then: str
     report: Mapping[str, int]
 
@@ -126,7 +129,8 @@ def _check_digest(
         "without_id": ids.n_missing,
         "repeated": ids.n_duplicates,
     }
-    return Alignment(dataset, received.then, report)
+    rows = np.arange(dataset.n_samples, dtype=np.int64)
+    return Alignment(dataset, rows, received.then, report)
 
 
 def _intersect(
@@ -171,7 +175,7 @@ def _intersect(
         "without_id": result.n_missing,
         "repeated": result.n_duplicates,
     }
-    return Alignment(dataset.take(result.rows), received.then, report)
+    return Alignment(dataset.take(result.rows), result.rows, received.then, report)
 
 
 def _messages(received: Received, parties: tuple[str, ...], recipient: str) -> list[PsiMessage]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ _NOT_OURS = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
 """Errors that end an attempt, not the job, or that others have told already."""
 
 
-def run(strategy: SecureBoost, link: Link, vault: Vault | None, start: SiloStart) -> Artefact:
+def run(
+    strategy: SecureBoost, link: Link, vault: Vault | None, start: SiloStart
+) -> Artefact | None:
     """Take part until the job ends; return this party's part, which stays here."""
     from boosting.strategies.secureboost.active import ActiveHalf
     from boosting.strategies.secureboost.passive import PassiveHalf
@@ -89,9 +92,15 @@ class Rows:
 
     train: Dataset
     test: Dataset | None
+    rows: NDArray[np.int64]
     categories: dict[str, list[str]]
     report: dict[str, int]
     then: str
+
+    @property
+    def raw(self) -> NDArray[np.float32]:
+        """The features of all rows."""
+        return self.train.X if self.test is None else np.concatenate([self.train.X, self.test.X])
 
     def values(self, cuts: Cuts) -> NDArray[np.float32]:
         """Return the features of all rows, as far as bins go."""
@@ -113,6 +122,7 @@ class Half:
             strategy.active,
             *(str(silo) for silo in start.silos if silo != strategy.active),
         )
+        self.table = start.dataset
         self.cipher: Cipher = PlainCipher()
         self.paillier: PaillierCipher | None = None
         if strategy.encryption == "paillier":
@@ -124,9 +134,9 @@ class Half:
     def align(self, with_test: bool, then: str) -> Rows:
         """Bring training rows and evaluation rows into the order of all parties."""
         found: list[Alignment] = []
-        tables = [self.start.dataset]
+        tables = [self.table]
         if with_test and self.start.test is not None:
-            tables.append(recode(self.start.test, self.start.dataset.schema))
+            tables.append(recode(self.start.test, self.table.schema))
         for k, table in enumerate(tables):
             found.append(
                 align(
@@ -140,7 +150,38 @@ class Half:
             )
         train, categories = numeric(found[0].dataset)
         test = numeric(found[1].dataset)[0] if len(found) > 1 else None
-        return Rows(train, test, categories, dict(found[0].report), found[-1].then)
+        return Rows(train, test, found[0].rows, categories, dict(found[0].report), found[-1].then)
+
+    def earlier_part(self) -> bytes:
+        """Return this party's part of the model that the job starts from.
+
+        Raises
+        ------
+        DataError
+            The silo keeps none.
+        """
+        name = self.strategy.predict_from or self.strategy.warm_start
+        data = self.courier.link.recall(f"kept:{name}/{PART}")
+        if data is None:
+            raise DataError(f"{self.courier.party} keeps no part of a model of job {name!r}")
+        return data
+
+    def use_columns(self, features: list[str], categories: Mapping[str, list[str]]) -> None:
+        """Bring the table's columns into the order of a part, its texts to the part's places.
+
+        Raises
+        ------
+        SchemaMismatch
+            A column is missing.
+        """
+        schema = replace(
+            self.start.dataset.schema,
+            features=tuple(
+                Feature(name, tuple(categories[name]) if name in categories else None)
+                for name in features
+            ),
+        )
+        self.table = recode(self.start.dataset, schema)
 
     def recalled(self) -> dict[str, Any]:
         """Return this party's record of the last finished round; empty at the beginning.

@@ -78,6 +78,11 @@ class ActivePart:
         text = json.dumps([self.model, [[t.left, t.owner] for t in self.trees]])
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def used_trees(self) -> list[Skeleton]:
+        """The trees up to the best round."""
+        return [tree for tree in self.trees if tree.round <= self.best_round]
+
     def importance(self) -> dict[str, dict[str, float]]:
         """Return how often a feature divides, and its gains; passive ones by anonymous number."""
         found: dict[str, dict[str, float]] = {}
@@ -125,6 +130,10 @@ class PassivePart:
         are not here are the active party's, or leaves.
     digest : str
         Of the structures that the active party has, as it told at the end of each round.
+    anonymous : list of int
+        Under which number the active party counts the divisions of each feature.
+    n_trees, n_used : int
+        All trees, and those up to the best round.
     """
 
     party: str
@@ -134,7 +143,9 @@ class PassivePart:
     nodes: dict[str, list[Any]] = field(default_factory=dict)
     next_owner: dict[str, str] = field(default_factory=dict)
     digest: str = ""
+    anonymous: list[int] = field(default_factory=list)
     n_trees: int = 0
+    n_used: int = 0
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "passive"
 

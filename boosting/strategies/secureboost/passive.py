@@ -14,12 +14,14 @@ from boosting.objective import objective_of
 from boosting.pooled import local_cuts, tree_parameters
 from boosting.ports import Artefact, OfferRejected
 from boosting.strategies.secureboost.halves import PART, Half, Rows
+from boosting.strategies.secureboost.inference import Router, hop, router_of_passive
 from boosting.strategies.secureboost.parts import PassivePart
 from boosting.strategies.secureboost.steps import (
     BITMAPS,
     END,
     GRADIENTS,
     HISTOGRAMS,
+    MARGINS,
     SCORES,
     SPLITS,
     STEPS,
@@ -31,19 +33,30 @@ from boosting.strategies.secureboost.training import PassiveTree
 class PassiveHalf(Half):
     """Does what the active party names, as far as that is its turn."""
 
-    def run(self) -> Artefact:
+    def run(self) -> Artefact | None:
         """Take part until the job ends."""
         strategy, start = self.strategy, self.start
         record = self.recalled()
         if record.get("final"):
             return Artefact({PART: record["part"].encode()}, PART)
-        met = meet(self.courier, start, strategy.active, b"", "")
+        if strategy.predict_from:
+            self._serve()
+            return None
+        earlier = None if record or not strategy.warm_start else self._earlier()
+        digest = bytes.fromhex(earlier.digest) if earlier else b""
+        met = meet(self.courier, start, strategy.active, b"", "", digest)
         self.public_key = met.public_key
         rows = self.align(met.with_test, "")
         self._prepare(rows)
         if record:
             self.part = PassivePart.load(record["part"].encode())
             self.part.alignment = rows.report
+        elif earlier is not None:
+            router = router_of_passive(earlier, strategy.active, earlier.n_trees, rows.raw)
+            rows = replace(rows, then=self._route(router, rows.then))
+            earlier.model, earlier.alignment = start.job_id, rows.report
+            self.part = earlier
+        self.names = np.array(self.part.anonymous, np.int32)
         self.number = self.part.n_trees
         self.round = start.first_round
         self.tree: PassiveTree | None = None
@@ -51,6 +64,30 @@ class PassiveHalf(Half):
         while then != END:
             then = self._follow(then)
         return Artefact({PART: self.part.dump()}, PART)
+
+    def _earlier(self) -> PassivePart:
+        """Return the part that this job starts from, with the table's columns in its order."""
+        part = PassivePart.load(self.earlier_part())
+        self.use_columns(part.features, part.categories)
+        return part
+
+    def _route(self, router: Router, then: str) -> str:
+        """Move rows through own nodes as long as the active party says; return the next step."""
+        waiting = router.roots()
+        while then == MARGINS.name:
+            waiting, then = hop(self.courier, router, waiting)
+        return then
+
+    def _serve(self) -> None:
+        """Help to score the parties' tables with an earlier model."""
+        part, active = self._earlier(), self.strategy.active
+        meet(self.courier, self.start, active, b"", "", bytes.fromhex(part.digest))
+        rows = self.align(False, "")
+        router = router_of_passive(part, active, part.n_used, rows.train.X)
+        then = self._route(router, rows.then)
+        if then != SCORES.name:
+            raise OfferRejected(f"{active} named step {then!r} out of turn")
+        self.courier.send(SCORES)
 
     def _follow(self, step: str) -> str:
         """Take part in a step; return the next one."""
@@ -95,7 +132,7 @@ class PassiveHalf(Half):
             self.courier.link.remember("secureboost/secret", secret)
         self._secret = np.frombuffer(secret, np.uint32).tolist()
         names = np.random.default_rng(np.random.SeedSequence(self._secret))
-        self.names = names.permutation(train.schema.n_features).astype(np.int32)
+        self.part.anonymous = names.permutation(train.schema.n_features).tolist()
 
     def _begin(self) -> str:
         strategy = self.strategy
@@ -124,6 +161,7 @@ class PassiveHalf(Half):
         try:
             self.part.digest = box["digest"].tobytes().hex()
             self.part.n_trees = self.number = int(box["trees"][0])
+            self.part.n_used = int(box["trees"][1])
         except (KeyError, IndexError) as error:
             raise OfferRejected(f"{self.strategy.active} sent no digest of its trees") from error
         self.remember(r, {"part": self.part.dump().decode(), "final": received.then == END})

@@ -1,0 +1,222 @@
+"""Scoring rows over parties: every party moves rows through the nodes that are its own.
+
+All trees and all rows go together. A row waits with the party that owns the root of a tree, which
+needs not be asked; whoever has moved it to a node of another party gives it to that party, and
+to the active party where it has come to a leaf. So there are as many exchanges as owners change on
+the longest path, at most the depth of the trees; one, in the modes mix and layered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boosting.parcels import Courier
+from boosting.ports import OfferRejected
+from boosting.strategies.secureboost.parts import ActivePart, PassivePart, Skeleton
+from boosting.strategies.secureboost.steps import MARGINS
+
+Node = tuple[int, int]
+"""Tree and node."""
+Division = tuple[int, int, float, bool]
+"""Left child, feature, threshold, whether missing values go left."""
+Waiting = dict[Node, NDArray[np.int32]]
+"""Rows at nodes."""
+
+
+def n_exchanges(trees: Sequence[Skeleton]) -> int:
+    """Return how often rows change hands on the longest path."""
+    most = 0
+    for tree in trees:
+        paths = [(0, 0)]
+        while paths:
+            node, changes = paths.pop()
+            own = max(tree.owner[node], 0)
+            left = tree.left[node]
+            if left < 0:
+                most = max(most, changes)
+                continue
+            for child in (left, left + 1):
+                paths.append((child, changes + (max(tree.owner[child], 0) != own)))
+    return most
+
+
+@dataclass(slots=True)
+class Router:
+    """One party's nodes, and rows on their way through them.
+
+    Parameters
+    ----------
+    party, active : str
+    divisions : Mapping[Node, Division]
+        Of this party's nodes.
+    owners : Mapping[Node, str]
+        Who divides a node that is not this party's; the active party, or nobody, where it is not
+        named.
+    X : ndarray of shape (n_rows, n_features), float32
+        Columns in the order of the part.
+    """
+
+    party: str
+    active: str
+    divisions: Mapping[Node, Division]
+    owners: Mapping[Node, str]
+    X: NDArray[np.float32]
+    n_trees: int
+    at_leaves: Waiting = field(default_factory=dict)
+
+    def roots(self) -> Waiting:
+        """Return all rows at every root that is this party's (active: also trees of one leaf)."""
+        rows = np.arange(len(self.X), dtype=np.int32)
+        return {
+            (tree, 0): rows
+            for tree in range(self.n_trees)
+            if (tree, 0) in self.divisions
+            or (self.party == self.active and (tree, 0) not in self.owners)
+        }
+
+    def advance(self, waiting: Waiting) -> dict[str, Waiting]:
+        """Move rows as far as own nodes go; return those for other parties."""
+        out: dict[str, Waiting] = {}
+        todo = list(waiting.items())
+        while todo:
+            (tree, node), rows = todo.pop()
+            division = self.divisions.get((tree, node))
+            if division is None:
+                owner = self.owners.get((tree, node), self.active)
+                place = self.at_leaves if owner == self.party else out.setdefault(owner, {})
+                here = place.get((tree, node))
+                place[tree, node] = rows if here is None else np.concatenate([here, rows])
+                continue
+            left, feature, threshold, default_left = division
+            values = self.X[rows, feature]
+            goes_left = values < np.float32(threshold)
+            if default_left:
+                goes_left |= np.isnan(values)
+            for child, chosen in ((left, rows[goes_left]), (left + 1, rows[~goes_left])):
+                if len(chosen):
+                    todo.append(((tree, child), chosen))
+        return out
+
+
+def router_of_active(part: ActivePart, n_trees: int, X: NDArray[np.float32]) -> Router:
+    """Return the router of the active party."""
+    divisions: dict[Node, Division] = {}
+    owners: dict[Node, str] = {}
+    for t, tree in enumerate(part.trees[:n_trees]):
+        for node, owner in enumerate(tree.owner):
+            if owner == 0:
+                divisions[t, node] = (
+                    tree.left[node],
+                    tree.feature[node],
+                    tree.threshold[node],
+                    tree.default_left[node],
+                )
+            elif owner > 0:
+                owners[t, node] = part.parties[owner]
+    return Router(part.party, part.party, divisions, owners, X, n_trees)
+
+
+def router_of_passive(
+    part: PassivePart, active: str, n_trees: int, X: NDArray[np.float32]
+) -> Router:
+    """Return the router of a passive party."""
+    divisions: dict[Node, Division] = {
+        _node(key): (int(left), int(feature), float(threshold), bool(default_left))
+        for key, (left, feature, threshold, default_left) in part.nodes.items()
+        if _node(key)[0] < n_trees
+    }
+    owners = {_node(key): owner for key, owner in part.next_owner.items()}
+    return Router(part.party, active, divisions, owners, X, n_trees)
+
+
+def _node(key: str) -> Node:
+    tree, _, node = key.partition(":")
+    return int(tree), int(node)
+
+
+def hop(courier: Courier, router: Router, waiting: Waiting, then: str = "") -> tuple[Waiting, str]:
+    """Advance rows, give them on, and return those that came with the step that follows."""
+    boxes = {party: _pack(rows) for party, rows in router.advance(waiting).items()}
+    received = courier.send(MARGINS, boxes=boxes, then=then)
+    came: Waiting = {}
+    for sender, box in received.boxes.items():
+        for node, rows in _unpack(box, sender, router).items():
+            came[node] = np.concatenate([came[node], rows]) if node in came else rows
+    return came, received.then
+
+
+def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: str) -> None:
+    """Route all rows at the active party; :attr:`Router.at_leaves` has them afterwards.
+
+    Raises
+    ------
+    OfferRejected
+        Rows have not come to a leaf, or not all of them, or some twice.
+    """
+    waiting, n = router.roots(), n_exchanges(trees)
+    for k in range(n):
+        waiting, _ = hop(courier, router, waiting, MARGINS.name if k < n - 1 else then)
+    if router.advance(waiting):
+        raise OfferRejected("rows are still on their way after the last exchange")
+    for t, tree in enumerate(trees):
+        here = [rows for (at, _), rows in router.at_leaves.items() if at == t]
+        leaves = {node for at, node in router.at_leaves if at == t}
+        if any(tree.left[node] >= 0 for node in leaves) or not np.array_equal(
+            np.sort(np.concatenate([np.empty(0, np.int32), *here])), np.arange(len(router.X))
+        ):
+            raise OfferRejected("rows are missing at the leaves, or came to several")
+
+
+def margins(
+    router: Router, trees: Sequence[Skeleton], base: float, n_outputs: int
+) -> NDArray[np.float32]:
+    """Return margins of routed rows, leaf values added tree by tree in float32 as in training."""
+    out = np.full((len(router.X), n_outputs), base, np.float32)
+    by_tree: dict[int, list[tuple[int, NDArray[np.int32]]]] = {}
+    for (t, node), rows in router.at_leaves.items():
+        by_tree.setdefault(t, []).append((node, rows))
+    for t, tree in enumerate(trees):
+        for node, rows in by_tree.get(t, ()):
+            out[rows[:, None], tree.groups] += np.array(tree.value[node], np.float32)
+    return out
+
+
+def _pack(waiting: Waiting) -> dict[str, NDArray[Any]]:
+    nodes = sorted(waiting)
+    return {
+        "nodes": np.array(nodes, np.int32).reshape(-1, 2),
+        "starts": np.cumsum([0, *(len(waiting[node]) for node in nodes)]).astype(np.int64),
+        "rows": np.concatenate([np.empty(0, np.int32), *(waiting[node] for node in nodes)]),
+    }
+
+
+def _unpack(box: Mapping[str, NDArray[Any]], sender: str, router: Router) -> Waiting:
+    try:
+        nodes, starts, rows = box["nodes"], box["starts"], box["rows"]
+    except KeyError as error:
+        raise OfferRejected(f"{sender} sent rows without {error}") from error
+    fits = (
+        nodes.dtype == np.int32
+        and starts.dtype == np.int64
+        and rows.dtype == np.int32
+        and nodes.shape == (len(starts) - 1, 2)
+        and rows.shape == (int(starts[-1]),)
+        and int(starts[0]) == 0
+        and bool((np.diff(starts) >= 0).all())
+        and bool(((rows >= 0) & (rows < len(router.X))).all())
+        and bool(((nodes >= 0) & (nodes < [max(router.n_trees, 1), 1 << 30])).all())
+    )
+    if not fits:
+        raise OfferRejected(f"{sender} sent malformed rows")
+    came = {
+        (int(tree), int(node)): rows[starts[k] : starts[k + 1]]
+        for k, (tree, node) in enumerate(nodes)
+    }
+    if router.party != router.active and not came.keys() <= router.divisions.keys():
+        raise OfferRejected(f"{sender} sent rows to nodes that are not of {router.party}")
+    return came
