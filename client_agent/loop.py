@@ -233,7 +233,7 @@ class Agent:
             Acceptance(
                 assignment.key,
                 schema=dataset.schema,
-                n_samples=dataset.n_samples,
+                n_samples=_shown_rows(job, dataset.n_samples),
                 spec_digest=digest,
                 signature=around.identity.sign(around.accept_message(job_id, digest)),
                 certificate=around.identity.certificate,
@@ -277,6 +277,7 @@ class Agent:
                 test=test,
                 n_threads=around.n_threads,
                 identity=around.identity,
+                trainer=around.trainer,
             ),
         )
         total = time.monotonic() - began
@@ -330,3 +331,10 @@ class Agent:
             if agreement is not None:
                 return agreement
         raise JobStopped("the agent is stopping")
+
+
+def _shown_rows(job: JobParameters, n_samples: int) -> int:
+    """Return the row count that the coordinator is told: of a vertical job its size class only."""
+    if not getattr(job.strategy, "vertical", False):
+        return n_samples
+    return 1 << max(n_samples - 1, 0).bit_length() if n_samples else 0
