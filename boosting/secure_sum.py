@@ -333,9 +333,11 @@ class SiloSums:
         """Upload, agree on who is there, reveal what takes the masks off."""
         session, number = ticket.session, ticket.number
         full = self._participants
-        signature = b""
+        signature = statement = b""
+        endorsed: tuple[Silo, ...] = ()
         if place.forbidden(self._record, full) is None:
-            signature = self._identity.sign(self._vault.endorse(session, number, full))
+            statement, endorsed = self._vault.endorse(session, number, full), full
+            signature = self._identity.sign(statement)
         bound = self._record.bound(place.key, place.at)
         offer = replace(upload, signature=signature, bound=bound)
         reply = self._link.exchange(steps.masked, place.at, offer)
@@ -347,7 +349,9 @@ class SiloSums:
             if self._silo not in reply.present:
                 raise PlacePassed(f"the sum of round {place.at.round} goes on without {self._silo}")
             self._permit(place, reply.present)
-            statement = self._vault.endorse(session, number, reply.present)
+            if reply.present != endorsed:
+                statement = self._vault.endorse(session, number, reply.present)
+                endorsed = reply.present
             if not reply.signatures:
                 asked = reply.present
                 again = repeat(place.at, passing)
