@@ -62,6 +62,8 @@ class Surroundings:
         Returns the channel to the coordinator, a fresh one after certificates were renewed.
     decode : callable
         Serialised JobSpec to job parameters; raises InvalidJob.
+    identity : callable
+        Returns the silo's identity, the new one after certificates were renewed.
     vault : callable
         Job identifier to the holder of the silo's private keys for it.
     accept_message : callable
@@ -71,7 +73,7 @@ class Surroundings:
     silo: Silo
     address: str
     channel: Callable[[], MeteredChannel]
-    identity: Identity
+    identity: Callable[[], Identity]
     state: StateFolder
     ledger: SiloLedger
     policy: Policy
@@ -152,7 +154,7 @@ class Agent:
 
     def _poll(self, lease_id: str, keeper: LeaseKeeper) -> None:
         client = FederationClient(self.around.channel(), self.around.address)
-        assignment = client.await_assignment(lease_id, tuple(self._held))
+        assignment = client.await_assignment(lease_id, tuple(self._held), self._stop.is_set)
         if assignment is None or self._stop.is_set():
             return
         self._held[assignment.key] = None
@@ -228,6 +230,7 @@ class Agent:
             self._answer(keeper, Acceptance(assignment.key, declined=str(refusal)[:500]))
             return
         around.state.memory(job_id).remember("spec", digest)
+        identity = around.identity()
         agreement = self._answer(
             keeper,
             Acceptance(
@@ -235,8 +238,8 @@ class Agent:
                 schema=dataset.schema,
                 n_samples=_shown_rows(job, dataset.n_samples),
                 spec_digest=digest,
-                signature=around.identity.sign(around.accept_message(job_id, digest)),
-                certificate=around.identity.certificate,
+                signature=identity.sign(around.accept_message(job_id, digest)),
+                certificate=identity.certificate,
             ),
         )
         around.policy.check_cohort(agreement.silos)
@@ -276,7 +279,7 @@ class Agent:
                 first_round=agreement.first_round,
                 test=test,
                 n_threads=around.n_threads,
-                identity=around.identity,
+                identity=identity,
                 trainer=around.trainer,
             ),
         )

@@ -188,13 +188,24 @@ class _Interrupted(BaseException):
     default=0,
     help="Threads of each silo's training; 0 shares the cores out.",
 )
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run folder of the vertical model that warm_start or predict_from means.",
+)
 @click.option("--json", "json_", is_flag=True, help="Print the report as JSON.")
 def local(
-    job: Path, silos: tuple[str, ...], tests: tuple[str, ...], out: Path, threads: int, json_: bool
+    job: Path,
+    silos: tuple[str, ...],
+    tests: tuple[str, ...],
+    out: Path,
+    threads: int,
+    model: Path | None,
+    json_: bool,
 ) -> None:
     """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
     console = Console(stderr=json_)
-    report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads)
+    report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model)
     if json_:
         click.echo(json.dumps(report))
     else:
@@ -209,14 +220,22 @@ def local(
 
 
 def run(
-    job: Path,
+    job: Path | bytes,
     silos: dict[str, str],
     tests: tuple[str, ...],
     out: Path,
     console: Console,
     threads: int = 0,
+    model: Path | None = None,
 ) -> dict[str, Any]:
     """Run a job to its end and return its report; the run folder is written.
+
+    Parameters
+    ----------
+    job : Path or bytes
+        A job file, or a serialised JobSpec.
+    model : Path, optional
+        Run folder with the parts of a vertical model that the job starts from.
 
     Raises
     ------
@@ -228,7 +247,7 @@ def run(
     from services import job_file
     from services.wire import job as job_wire
 
-    spec = job_wire.parse(job_file.load(job))
+    spec = job_wire.parse(job if isinstance(job, bytes) else job_file.load(job))
     party_tests, test = _tests(tests, silos)
     del spec.silos[:]
     spec.silos.extend(sorted(silos))
@@ -251,6 +270,8 @@ def run(
     before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         n_threads = threads or max((os.cpu_count() or 1) // len(silos), 1)
+        if model is not None:
+            _bring_parts(model, parameters.strategy, folder, silos)
         address = _start(family, folder, silos, test, party_tests, n_threads)
         return _job(family, folder, raw, address, out, console, sorted(silos))
     except _Interrupted:
@@ -262,6 +283,27 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _bring_parts(model: Path, strategy: Any, folder: Path, silos: dict[str, str]) -> None:
+    """Give each agent its party's part of an earlier run, under the name that the job has for it.
+
+    Raises
+    ------
+    InvalidJob
+        The run folder has no part of a silo, or the job does not start from a model.
+    """
+    name = getattr(strategy, "predict_from", "") or getattr(strategy, "warm_start", "")
+    if not name:
+        raise InvalidJob("--model: the job starts from no model, set warm_start or predict_from")
+    for silo in silos:
+        part = model / "silos" / silo / "part.json"
+        if not part.is_file():
+            raise InvalidJob(f"{model}: there is no part of silo {silo}")
+        state = folder / f"state-{silo}"
+        for made in (state, state / "jobs", state / "jobs" / name):
+            made.mkdir(mode=0o700, exist_ok=True)
+        shutil.copyfile(part, state / "jobs" / name / "part.json")
 
 
 class _Guard:

@@ -27,7 +27,7 @@ SILO = click.option(
 
 @click.command()
 @click.argument("run_or_model", type=MODEL)
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -35,13 +35,17 @@ SILO = click.option(
     help="File for the predictions, .csv or .parquet.",
 )
 @SILO
-def predict(run_or_model: Path, data: str, out: Path, silo: str) -> None:
+def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> None:
     """Score DATA with a run folder's model, or a stock XGBoost model file.
+
+    The model of a vertical run is in parts: DATA is then PARTY=FILE for every party, whose
+    agents score the rows that all of them have together, on this machine.
 
     Writes one row for each row of DATA, in its order: `_id` (the table's, else the row number),
     `prediction`, and for classes their probabilities. Where each silo has a model of its own
     (fedga), --silo says whose; without it, there are such columns for each silo, under its name.
     """
+    from coordinator.commands.vertical import is_vertical, score_together
     from coordinator.models import open_model, owners
     from services.durable import write_atomically
 
@@ -49,42 +53,54 @@ def predict(run_or_model: Path, data: str, out: Path, silo: str) -> None:
         raise Refused(f"--out {out}: the ending should be .csv or .parquet")
     with refusing():
         silos = () if silo else owners(run_or_model)
-        if silos:
-            dataset, scored = _scored_by_each(run_or_model, silos, data)
+        if is_vertical(run_or_model):
+            scored, _ = score_together(run_or_model, data)
+        elif silos:
+            _, scored = _scored_by_each(run_or_model, silos, _one(data))
         else:
             model = open_model(run_or_model, silo)
-            dataset, table = model.read(data, "")
+            dataset, table = model.read(_one(data), "")
             scored = _scored(model, model.predictions(model.margins(dataset)), table)
         write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
-    click.echo(f"{out}: {dataset.n_samples:,} rows")
+    click.echo(f"{out}: {scored.num_rows:,} rows")
 
 
 @click.command()
 @click.argument("run_or_model", type=MODEL)
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @click.option("--metrics", "names", help="Names set apart by commas; those of the job if not.")
 @click.option("--label", help="Label column; that of the job if not.")
 @SILO
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(
-    run_or_model: Path, data: str, names: str | None, label: str | None, silo: str, as_json: bool
+    run_or_model: Path,
+    data: tuple[str, ...],
+    names: str | None,
+    label: str | None,
+    silo: str,
+    as_json: bool,
 ) -> None:
     """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels.
 
     Where each silo has a model of its own (fedga), --silo says whose; without it, all are told,
-    and their mean.
+    and their mean. The model of a vertical run is in parts: DATA is then PARTY=FILE for every
+    party.
     """
+    from coordinator.commands.vertical import is_vertical, score_together
     from coordinator.models import open_model, owners
 
     chosen = tuple(n.strip() for n in names.split(",")) if names else ()
     with refusing():
         silos = () if silo else owners(run_or_model)
-        if not silos:
-            n_rows, found = _evaluated(open_model(run_or_model, silo), data, chosen, label)
-            each = {}
+        each: dict[str, dict[str, float]] = {}
+        if is_vertical(run_or_model):
+            scored, found = score_together(run_or_model, data, chosen, label, labelled=True)
+            n_rows = scored.num_rows
+        elif not silos:
+            n_rows, found = _evaluated(open_model(run_or_model, silo), _one(data), chosen, label)
         else:
             models = {own: open_model(run_or_model, own) for own in silos}
-            told = {own: _evaluated(one, data, chosen, label) for own, one in models.items()}
+            told = {own: _evaluated(one, _one(data), chosen, label) for own, one in models.items()}
             each = {own: scores for own, (_, scores) in told.items()}
             n_rows, first = told[silos[0]]
             found = {n: sum(own[n] for own in each.values()) / len(each) for n in first}
@@ -107,6 +123,19 @@ def evaluate(
         for name, value in found.items():
             shown.add_row(name, _shown(value))
     Console().print(shown)
+
+
+def _one(data: tuple[str, ...]) -> str:
+    """Return the only table.
+
+    Raises
+    ------
+    Refused
+        Several were given.
+    """
+    if len(data) != 1:
+        raise Refused(f"one table is expected, {len(data)} were given; this run is not vertical")
+    return data[0]
 
 
 def _shown(value: float) -> str:

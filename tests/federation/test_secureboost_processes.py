@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xgboost as xgb
 
 from boosting.dataset import Dataset
 from boosting.ensemble import Ensemble
@@ -115,3 +118,33 @@ def test_parts_hold_only_what_is_their_partys(run: Path, whole: Dataset) -> None
     _, passive = read_parts(run)
     assert not {"value", "gain", "cover"} & set(json.loads(host))
     assert all(len(node) == 4 for node in passive["host-1"].nodes.values())
+
+
+def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
+    run: Path, whole: Dataset
+) -> None:
+    folder = run.parent
+    new = vertical.table(80, sum(WIDTHS), seed=5)
+    tables = [f"{name}={folder / f'test-{name}.parquet'}" for name in ("guest", "host-1")]
+    done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ensemble = vertical.pooled(vertical.job(), whole, 2)
+    margins = ensemble.margins(xgb.DMatrix(new.X)).astype(np.float64).reshape(-1)
+    assert new.ids is not None
+    expected = dict(zip(new.ids.tolist(), 1 / (1 + np.exp(-margins)), strict=True))
+    rows = list(csv.DictReader((folder / "scores.csv").open()))
+    assert {row["_id"] for row in rows} == set(expected)
+    assert all(abs(float(row["probability"]) - expected[row["_id"]]) < 1e-6 for row in rows)
+    done = hedgerow(folder, "evaluate", "run", *tables, "--json")
+    told = json.loads(done.stdout)
+    report = json.loads((run / "report.json").read_text())
+    assert told["rows"] == 80
+    assert told["metrics"]["auc"] == pytest.approx(
+        report["rounds"][-1]["metrics"]["test"]["auc"], abs=1e-9
+    )
+
+
+def test_predict_refuses_a_run_without_a_partys_table(run: Path) -> None:
+    done = hedgerow(run.parent, "predict", "run", "host-1=test-host-1.parquet", "--out", "x.csv")
+    assert done.returncode != 0
+    assert "guest=FILE is expected" in done.stderr

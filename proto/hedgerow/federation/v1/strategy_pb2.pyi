@@ -824,6 +824,7 @@ class SecureBoost(_message.Message):
     INFERENCE_FIELD_NUMBER: _builtins.int
     PREDICT_FROM_FIELD_NUMBER: _builtins.int
     ALLOW_INSECURE_FIELD_NUMBER: _builtins.int
+    WARM_START_FIELD_NUMBER: _builtins.int
     active: _builtins.str
     """Silo that holds the labels."""
     rounds: _builtins.int
@@ -869,7 +870,9 @@ class SecureBoost(_message.Message):
     predict_from: _builtins.str
     """Score tables with this model, by its name, instead of training; empty to train."""
     allow_insecure: _builtins.bool
-    """Allow plain encryption and keys of any size; for tests."""
+    """Allow plain encryption; for tests and measurements."""
+    warm_start: _builtins.str
+    """Go on from this job's model, by its name; empty to begin anew."""
     def __init__(
         self,
         *,
@@ -896,10 +899,11 @@ class SecureBoost(_message.Message):
         inference: _builtins.str | None = ...,
         predict_from: _builtins.str | None = ...,
         allow_insecure: _builtins.bool | None = ...,
+        warm_start: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
@@ -947,6 +951,8 @@ class SecureBoost(_message.Message):
     _WhichOneofArgType__top_rate: _TypeAlias = _typing.Literal["_top_rate", b"_top_rate"]  # noqa: Y015
     _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
     _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
+    _WhichOneofReturnType__warm_start: _TypeAlias = _typing.Literal["warm_start"]  # noqa: Y015
+    _WhichOneofArgType__warm_start: _TypeAlias = _typing.Literal["_warm_start", b"_warm_start"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active) -> _WhichOneofReturnType__active | None: ...
     @_typing.overload
@@ -993,5 +999,7 @@ class SecureBoost(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_rate) -> _WhichOneofReturnType__top_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_start) -> _WhichOneofReturnType__warm_start | None: ...
 
 Global___SecureBoost: _TypeAlias = SecureBoost  # noqa: Y015
