@@ -241,7 +241,7 @@ def local_trees(strategy: FedGA, silos: dict[Silo, Dataset], seed: int) -> dict[
     settings = TreeSettings(
         strategy.min_depth, strategy.max_depth, strategy.folds, strategy.min_leaf,
         strategy.categorical_order, strategy.validation_share, strategy.noise_limit,
-        strategy.complexity_limit, strategy.distinct_limit,
+        strategy.complexity_limit, strategy.distinct_limit, strategy.node_cost,
     )  # fmt: skip
 
     def stream(place: int) -> Any:

@@ -1,7 +1,8 @@
 """The search over structures, apart from who scores them: one generation after another.
 
-A search never scores a structure twice unless told to: fitness is remembered by canonical form, and
-a *brood* is children of a generation that are new. All functions are pure but for the generator handed in.
+A search never scores a structure twice unless told to: fitness is remembered by canonical form,
+and a *brood* is children of a generation that are new. All functions are pure but for the generator
+handed in.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from boosting.genetics import (
     random_structures,
     survivors,
 )
-
 
 BREEDINGS = 10
 """Times that a generation is bred to find children which are new."""

@@ -30,6 +30,9 @@ from boosting.structures import RankedTable, fitness_of, rank_table
 UNIT = 1000
 """Scores are rounded to thousandths."""
 
+SMALLEST = 0.5 / UNIT
+"""Errors below are not told apart."""
+
 OBJECTIVES = {
     Task.BINARY: "binary:logistic",
     Task.MULTICLASS: "multi:softprob",
@@ -164,11 +167,12 @@ class LocalTrees:
         Returns
         -------
         ndarray of shape (n_structures,), float64
-            F1, or minus the mean squared error over the label variance, less ``node_cost`` a node.
+            F1, or minus the logarithm of the mean squared error over the label variance, less
+            ``node_cost`` a node.
         """
         found = self.fitness(structures)
         if self.table.is_regression:
-            found = -self._relative(found)
+            found = -np.log(np.maximum(self._relative(found), SMALLEST))
         return found - self.settings.node_cost * decision_nodes(structures)
 
     def _relative(self, error: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -38,7 +38,7 @@ from boosting.genetics import (
     depth_of,
     gene_count,
 )
-from boosting.personal_trees import OBJECTIVES, UNIT, LocalTrees, TreeSettings, tree_files
+from boosting.personal_trees import OBJECTIVES, SMALLEST, UNIT, LocalTrees, TreeSettings, tree_files
 from boosting.ports import (
     Artefact,
     Call,
@@ -90,7 +90,7 @@ class Standing:
     full : bool
         Fit and score on all rows; else fit on one part, score on the other.
     structures : ndarray of shape (n_structures, n_genes), int16
-        What an active silo scores; at the end, the final population.
+        What an active silo scores; at the end, the finalists.
     """
 
     phase: Phase
@@ -181,8 +181,8 @@ class FedGA:
     The coordinator breeds *structures* (which feature each node asks). Silos fit thresholds and
     leaves of every new structure to their rows and send its score; the score of a structure is the
     mean over the generation's active silos, weighted by noisy row counts. At the end each silo
-    gets the final population, scores it on its own rows and keeps the best structure, fitted to
-    all its rows: a tree that no other party has seen.
+    gets the finalists, scores them on its own rows and keeps the best structure, fitted to all
+    its rows: a tree that no other party has seen.
 
     ===========  ==========  ====================================  ===============================
     step         place       a silo offers                         and gets
@@ -190,7 +190,7 @@ class FedGA:
     standing     served      nothing                               what to do next
     depths       round 0     best depth, noisy row count           median depth
     proposals    round 0     its CART structure, two votes         first brood
-    scores       each round  scores of the brood (when active)     next brood or final population
+    scores       each round  scores of the brood (when active)     next brood, or finalists
     reports      last round  test scores of federated and own      nothing
     ===========  ==========  ====================================  ===============================
 
@@ -203,7 +203,8 @@ class FedGA:
     which makes three decimals mean the same everywhere, keeps the variance itself at home and lets
     no silo dominate; a late silo's structure is not ranked by that silo's score alone; children
     that were scored before are bred again; and every decision node costs ``node_cost``, without
-    which structures grow to their full depth, since scores are those of the rows that were fitted.
+    which structures grow to their full depth, since scores are those of the rows that were fitted;
+    and a silo chooses among the ``finalists``.
 
     **Reveals**: see :attr:`reveals`.
 
@@ -236,7 +237,11 @@ class FedGA:
     categorical_order : {"target", "ordinal"}
         See :func:`boosting.structures.rank_table`.
     node_cost : float in [0, 1]
-        Score that each decision node must be worth, in the search and in a silo's last choice.
+        What a decision node must be worth, in F1 or as a share of the mean squared error; in the
+        search, and when a silo chooses among the finalists.
+    finalists : int, 1 to 1000
+        Fittest structures of the last population, of which each silo chooses one. Among all of
+        the population a silo would find the one that suits its rows by chance.
 
     References
     ----------
@@ -282,6 +287,7 @@ class FedGA:
     rescore_parents: bool = False
     categorical_order: str = "target"
     node_cost: float = 0.002
+    finalists: int = 10
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""
@@ -306,6 +312,7 @@ class FedGA:
             "patience": (0, math.inf),
             "min_leaf": (1, math.inf),
             "node_cost": (0, 1),
+            "finalists": (1, 1000),
         }
         for key, (least, most) in ranges.items():
             value = getattr(self, key)
@@ -362,21 +369,20 @@ class FedGA:
         """Return the final structures with their scores; the trees are in the silos."""
         arrays = from_bytes(checkpoint)
         generation, _ = unpack(arrays)
-        sign = -1.0 if job.task is Task.REGRESSION else 1.0
-        scores = _scores_of(generation, self.node_cost)
+        scores = _scores_of(generation, self.node_cost, job.task)
         names = schema.names
         document = {
             "format": 1,
             "strategy": self.name,
             "depth": depth_of(generation.population.shape[1]),
-            "score": "mse over label variance" if sign < 0 else "f1",
+            "score": "mse over label variance" if job.task is Task.REGRESSION else "f1",
             "structures_scored": generation.n_scored,
             "structures": [
                 {
-                    "score": round(sign * float(fitness), 6),
+                    "score": round(float(score), 6),
                     "genes": [None if gene == LEAF else names[gene] for gene in genes],
                 }
-                for genes, fitness in zip(generation.population, scores, strict=True)
+                for genes, score in zip(generation.population, scores, strict=True)
             ],
             "test": json.loads(bytes(np.asarray(arrays["test"], dtype=np.uint8)).decode()),
         }
@@ -409,10 +415,10 @@ class FedGA:
         )
 
 
-def _scores_of(generation: Generation, node_cost: float) -> NDArray[np.float64]:
-    """Return the mean scores of a population, greater is better: fitness without costs."""
-    paid: NDArray[np.float64] = node_cost * decision_nodes(generation.population)
-    return generation.fitness + paid
+def _scores_of(generation: Generation, node_cost: float, task: Task) -> NDArray[np.float64]:
+    """Return the mean scores of a population, F1 or relative errors: fitness without costs."""
+    fitness = generation.fitness + node_cost * decision_nodes(generation.population)
+    return np.asarray(np.exp(-fitness) if task is Task.REGRESSION else fitness)
 
 
 def _check_structures(structures: Genes, depth: int, n_features: int, who: str) -> None:
@@ -573,7 +579,7 @@ class _Search:
         active = silo in self._active
         structures = self._brood.to_score if active else self._brood.to_score[:0]
         if self._phase is Phase.END:
-            structures = self._generation.population
+            structures = self._generation.population[: self._strategy.finalists]
         return Standing(self._phase, self._round, self._depth, active, self._full, structures)
 
     def _draw(self, present: tuple[Silo, ...]) -> frozenset[Silo]:
@@ -719,7 +725,8 @@ class _Search:
     def _aggregate(self, offers: Mapping[Silo, Scores]) -> NDArray[np.float64]:
         """Return the structures' fitness, greater is better: mean score less what nodes cost.
 
-        The mean is over the silos that have scored, weighted by noisy rows.
+        The mean is over the silos that have scored, weighted by noisy rows. Of errors it is the
+        logarithm that counts, so that a node must take off the same share of any error.
         """
         total = np.zeros(self._brood.to_score.shape[0])
         weight = 0
@@ -730,11 +737,9 @@ class _Search:
                 weight += rows
         if weight == 0:
             return np.full_like(total, np.nan)
-        mean = (-total if self._regression else total) / weight
-        worth: NDArray[np.float64] = mean - self._strategy.node_cost * decision_nodes(
-            self._brood.to_score
-        )
-        return worth
+        mean = -np.log(np.maximum(total / weight, SMALLEST)) if self._regression else total / weight
+        cost = self._strategy.node_cost * decision_nodes(self._brood.to_score)
+        return np.asarray(mean - cost, dtype=np.float64)
 
     async def _gather_reports(self, silos: tuple[Silo, ...]) -> None:
         at, job = Place(self._round, 3), self._start.job
@@ -755,8 +760,8 @@ class _Search:
         self._test["share_gaining"] = float(np.mean(sign * (federated - own)[:, 0] > 0.0))
 
     def _metrics(self) -> dict[str, dict[str, float]]:
-        best = float(_scores_of(self._generation, self._strategy.node_cost)[0])
-        train = {"relative_mse": -best} if self._regression else {"f1": best}
+        found = _scores_of(self._generation, self._strategy.node_cost, self._start.job.task)
+        train = {"relative_mse" if self._regression else "f1": float(found[0])}
         return {"train": train} | ({"test": dict(self._test)} if self._test else {})
 
     def _checkpoint(self) -> bytes:

@@ -549,6 +549,7 @@ class FedGa(_message.Message):
     RESCORE_PARENTS_FIELD_NUMBER: _builtins.int
     CATEGORICAL_ORDER_FIELD_NUMBER: _builtins.int
     NODE_COST_FIELD_NUMBER: _builtins.int
+    FINALISTS_FIELD_NUMBER: _builtins.int
     generations: _builtins.int
     """Generations."""
     population: _builtins.int
@@ -593,6 +594,8 @@ class FedGa(_message.Message):
     """target or ordinal."""
     node_cost: _builtins.float
     """Score that a decision node must be worth."""
+    finalists: _builtins.int
+    """Fittest structures at the end, of which each silo chooses one."""
     def __init__(
         self,
         *,
@@ -618,10 +621,11 @@ class FedGa(_message.Message):
         rescore_parents: _builtins.bool | None = ...,
         categorical_order: _builtins.str | None = ...,
         node_cost: _builtins.float | None = ...,
+        finalists: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__categorical_order: _TypeAlias = _typing.Literal["categorical_order"]  # noqa: Y015
     _WhichOneofArgType__categorical_order: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order"]  # noqa: Y015
@@ -633,6 +637,8 @@ class FedGa(_message.Message):
     _WhichOneofArgType__distinct_limit: _TypeAlias = _typing.Literal["_distinct_limit", b"_distinct_limit"]  # noqa: Y015
     _WhichOneofReturnType__epsilon_rows: _TypeAlias = _typing.Literal["epsilon_rows"]  # noqa: Y015
     _WhichOneofArgType__epsilon_rows: _TypeAlias = _typing.Literal["_epsilon_rows", b"_epsilon_rows"]  # noqa: Y015
+    _WhichOneofReturnType__finalists: _TypeAlias = _typing.Literal["finalists"]  # noqa: Y015
+    _WhichOneofArgType__finalists: _TypeAlias = _typing.Literal["_finalists", b"_finalists"]  # noqa: Y015
     _WhichOneofReturnType__flip_share: _TypeAlias = _typing.Literal["flip_share"]  # noqa: Y015
     _WhichOneofArgType__flip_share: _TypeAlias = _typing.Literal["_flip_share", b"_flip_share"]  # noqa: Y015
     _WhichOneofReturnType__folds: _TypeAlias = _typing.Literal["folds"]  # noqa: Y015
@@ -677,6 +683,8 @@ class FedGa(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__distinct_limit) -> _WhichOneofReturnType__distinct_limit | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon_rows) -> _WhichOneofReturnType__epsilon_rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__finalists) -> _WhichOneofReturnType__finalists | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__flip_share) -> _WhichOneofReturnType__flip_share | None: ...
     @_typing.overload
