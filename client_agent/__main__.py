@@ -25,7 +25,7 @@ from client_agent.loop import Agent, Surroundings
 from client_agent.state import StateFolder
 from crypto.vault import LocalVault, Vault
 from services import logs, settings
-from services.certificates import IdentityPaths, Role
+from services.certificates import IdentityPaths, IdentityUnusable, Role
 from services.channel import dial
 from services.crypto import RemoteVault
 from services.federation import Registration, accept_message
@@ -60,6 +60,34 @@ class Channels:
             return self._channel
 
 
+class Identities:
+    """The silo's identity, read anew when its files have changed.
+
+    Raises
+    ------
+    IdentityUnusable
+        At the start. Later, files that do not fit together leave what was.
+    """
+
+    def __init__(self, paths: IdentityPaths) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._stamp = paths.stamp()
+        self._current = FileIdentity(paths)
+
+    def __call__(self) -> FileIdentity:
+        """Return the current identity."""
+        with self._lock:
+            try:
+                stamp = self._paths.stamp()
+                if stamp != self._stamp:
+                    self._current = FileIdentity(self._paths)
+                    self._stamp = stamp
+            except (OSError, IdentityUnusable):
+                pass
+            return self._current
+
+
 def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
     """Return the agent, a function that frees what it holds, and the port of its metrics.
 
@@ -69,11 +97,12 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         The identity, the state folder, the ledger or the table cannot be used.
     """
     paths = IdentityPaths.of(config.identity)
-    identity = FileIdentity(paths)
-    silo = Silo(identity.subject.name)
-    if identity.subject.role is not Role.SILO:
+    identities = Identities(paths)
+    subject = identities().subject
+    silo = Silo(subject.name)
+    if subject.role is not Role.SILO:
         raise FederationError(
-            f"an agent needs the certificate of a silo; this one is of role {identity.subject.role}"
+            f"an agent needs the certificate of a silo; this one is of role {subject.role}"
         )
     metrics = Metrics()
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
@@ -88,7 +117,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         silo=silo,
         address=config.coordinator,
         channel=channels,
-        identity=identity,
+        identity=identities,
         state=state,
         ledger=ledger,
         policy=config.policy,

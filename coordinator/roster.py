@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from boosting.ports import Silo
-from services.errors import LeaseHeld, LeaseLost, Unauthorised
+from services.errors import LeaseHeld, LeaseLost, Unauthorised, VersionRefused
 from services.federation import LeaseGrant, Registration
 
 
@@ -61,8 +62,11 @@ class Roster:
         ------
         LeaseHeld
             Another agent of the same name is alive.
+        VersionRefused
+            The agent is more than one minor version older or newer.
         """
         self.admit(silo)
+        check_version(silo, registration.version, self._version)
         held = self._leases.get(silo)
         if (
             held is not None
@@ -109,3 +113,28 @@ class Roster:
     def alive(self) -> dict[Silo, Registration]:
         """Silos that hold a lease, sorted by name."""
         return {silo: self._leases[silo].registration for silo in sorted(self._leases)}
+
+
+def check_version(silo: Silo, agent: str, coordinator: str) -> None:
+    """Raise :class:`VersionRefused` unless the two are at most one minor version apart.
+
+    So the coordinator and the silos can be upgraded on different days, in any order.
+    """
+    theirs, ours = _minor(agent), _minor(coordinator)
+    if theirs is None or ours is None:
+        raise VersionRefused(
+            f"the agent of {silo} says it has version {agent[:40]!r}; the coordinator has "
+            f"{coordinator}, and compares MAJOR.MINOR"
+        )
+    if theirs[0] == ours[0] and abs(theirs[1] - ours[1]) <= 1:
+        return
+    older = "agent" if theirs < ours else "coordinator"
+    raise VersionRefused(
+        f"the agent of {silo} has version {agent}, the coordinator {coordinator}: they work "
+        f"together at most one minor version apart; upgrade the {older}"
+    )
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})(?![0-9])", version)
+    return None if found is None else (int(found[1]), int(found[2]))

@@ -24,6 +24,10 @@ class LeaseHeld(ports.FederationError):
     """Another agent of the same name holds the lease."""
 
 
+class VersionRefused(ports.FederationError):
+    """Agent and coordinator are too many versions apart; says which of them to upgrade."""
+
+
 class LeaseLost(ports.FederationError):
     """The lease has ended or is not known; register again."""
 
@@ -47,6 +51,7 @@ _CODES: dict[type[ports.FederationError], grpc.StatusCode] = {
     NotFound: grpc.StatusCode.NOT_FOUND,
     LeaseHeld: grpc.StatusCode.ALREADY_EXISTS,
     LeaseLost: grpc.StatusCode.FAILED_PRECONDITION,
+    VersionRefused: grpc.StatusCode.FAILED_PRECONDITION,
     Unreachable: grpc.StatusCode.UNAVAILABLE,
 }
 _BY_NAME = {kind.__name__: kind for kind in _CODES}

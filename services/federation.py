@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -22,6 +23,9 @@ from services.wire import schema as schema_wire
 
 POLL_SECONDS = 30.0
 """Longest wait of a long poll."""
+
+NOTICE_SECONDS = 0.25
+"""How soon an agent that waits for an assignment notices that it is to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,15 +287,28 @@ class FederationClient:
         )
         return LeaseGrant(response.lease_id, response.lease_seconds, response.version)
 
-    def await_assignment(self, lease_id: str, held: tuple[AttemptKey, ...]) -> Assignment | None:
-        """Wait up to half a minute for an assignment."""
-        response = self._call(
-            self._stub.AwaitAssignment,
+    def await_assignment(
+        self, lease_id: str, held: tuple[AttemptKey, ...], ended: Callable[[], bool]
+    ) -> Assignment | None:
+        """Wait up to half a minute for an assignment, or until ``ended`` says so."""
+        call = self._stub.AwaitAssignment.future(
             federation_service_pb2.AwaitAssignmentRequest(
                 lease_id=lease_id, held=[_key(key) for key in held]
             ),
-            POLL_SECONDS + 5.0,
+            timeout=POLL_SECONDS + 5.0,
         )
+        while True:
+            try:
+                response = call.result(timeout=NOTICE_SECONDS)
+                break
+            except grpc.FutureTimeoutError:
+                if ended():
+                    call.cancel()
+                    return None
+            except grpc.FutureCancelledError:
+                return None
+            except grpc.RpcError as error:
+                raise from_rpc(error, self._address) from None
         if not response.HasField("assignment"):
             return None
         given = response.assignment

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from boosting.ports import Silo
+from client_agent.__main__ import Identities
+from services.authority import throwaway
+from services.certificates import IdentityPaths
+from services.identity import FileIdentity
+from tests.federation.processes import federation, wait_until
+
+
+def test_idle_agent_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
+    with federation(tmp_path, 1) as running:
+        wait_until(lambda: "registered" in running.log("agent-s0"), 30, "the agent has its lease")
+        time.sleep(1.0)  # into the long poll
+        began = time.monotonic()
+        running.kill("agent-s0", signal.SIGTERM)
+        assert time.monotonic() - began < 5.0
+        assert running.processes["agent-s0"].returncode == 0
+
+
+def test_renewed_certificate_signs_without_a_restart(tmp_path: Path) -> None:
+    made = throwaway(tmp_path / "old", ["s"], time.time())["silo/s"]
+    identities = Identities(made)
+    before = identities()
+    assert identities() is before
+    renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
+    for name in ("tls.key", "tls.crt", "ca.crt"):
+        (made.key.parent / name).write_bytes((renewed.key.parent / name).read_bytes())
+    after = identities()
+    assert after.certificate == renewed.certificate.read_bytes()
+    FileIdentity(renewed).verify(Silo("s"), after.certificate, b"m", after.sign(b"m"))
+
+
+def test_half_replaced_identity_leaves_the_one_before(tmp_path: Path) -> None:
+    made = throwaway(tmp_path / "old", ["s"], time.time())["silo/s"]
+    identities = Identities(IdentityPaths.of(made.key.parent))
+    before = identities().certificate
+    renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
+    made.certificate.write_bytes(renewed.certificate.read_bytes())
+    assert identities().certificate == before
