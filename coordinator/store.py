@@ -389,18 +389,21 @@ class Store:
 
     def add_bytes(self, job_id: str, moved: Iterable[StepTotal]) -> None:
         """Add what steps moved to the job's totals, all in one transaction."""
+        rows = [asdict(total) | {"job_id": job_id} for total in moved]
+        if not rows:
+            return
+        key = ["job_id", "silo", "method"]
+        insert = self._insert(STEP_BYTES)
+        add = insert.on_conflict_do_update(
+            index_elements=key,
+            set_={
+                name: STEP_BYTES.c[name] + insert.excluded[name]
+                for name in rows[0]
+                if name not in key
+            },
+        )
         with self._writing("storing byte totals") as connection:
-            for total in moved:
-                counts = asdict(total)
-                key = {"job_id": job_id, "silo": counts.pop("silo")}
-                key["method"] = counts.pop("method")
-                insert = self._insert(STEP_BYTES).values(**key, **counts)
-                connection.execute(
-                    insert.on_conflict_do_update(
-                        index_elements=list(key),
-                        set_={name: STEP_BYTES.c[name] + insert.excluded[name] for name in counts},
-                    )
-                )
+            connection.execute(add, rows)
 
     def byte_totals(self, job_id: str) -> tuple[StepTotal, ...]:
         """Return a job's data-plane totals, sorted by silo and method."""
