@@ -1,11 +1,11 @@
 """Structures, their scores and the votes about them, as named arrays.
 
-A gene travels as one byte, feature index plus one and 0 for a leaf, where all indices are below
-255; else as two.
+A gene travels in as many bits as the largest one needs: feature index plus one, 0 for a leaf.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,18 +23,27 @@ Blocks = Iterator[tensor_pb2.TensorBlock]
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def _pack_genes(genes: Genes) -> NDArray[Any]:
+def _pack_genes(genes: Genes) -> dict[str, NDArray[Any]]:
+    """Return bits, lowest first, gene after gene; and shape and number of bits of a gene."""
     shifted = genes.astype(np.int32) + 1
-    return shifted.astype(np.uint8 if shifted.max(initial=0) < 256 else np.uint16)
+    n_bits = max(1, int(shifted.max(initial=0)).bit_length())
+    bits = (shifted.reshape(-1, 1) >> np.arange(n_bits)) & 1
+    packed = np.packbits(bits.astype(np.uint8), bitorder="little")
+    return {"genes": packed, "form": np.array([n_bits, *genes.shape], dtype=np.int32)}
 
 
-def _unpack_genes(arrays: Arrays, name: str, ndim: int) -> Genes:
-    packed = arrays.get(name)
-    if packed is None or packed.dtype.str not in ("|u1", "<u2") or packed.ndim != ndim:
-        raise OfferRejected(f"array {name!r}: expected {ndim}-dimensional genes")
-    if packed.max(initial=0) > np.iinfo(np.int16).max:
-        raise OfferRejected(f"array {name!r}: a gene is out of range")
-    return (packed.astype(np.int32) - 1).astype(np.int16)
+def _unpack_genes(arrays: Arrays, ndim: int) -> Genes:
+    packed = require(arrays, "genes", "|u1", 1)
+    form = require(arrays, "form", "<i4", 1)
+    n_bits, *shape = form.tolist() or [0]
+    count = math.prod(shape)
+    if len(shape) != ndim or not 1 <= n_bits <= 15 or min(shape) < 0:
+        raise OfferRejected(f"expected {ndim}-dimensional genes of 1 to 15 bits")
+    if packed.shape[0] != -(-count * n_bits // 8):
+        raise OfferRejected(f"expected {count} genes of {n_bits} bits, {len(packed)} bytes came")
+    bits = np.unpackbits(packed, count=count * n_bits, bitorder="little").reshape(-1, n_bits)
+    shifted = bits.astype(np.int32) @ (1 << np.arange(n_bits, dtype=np.int32))
+    return (shifted - 1).astype(np.int16).reshape(shape)
 
 
 def _integers(arrays: Arrays, name: str, count: int) -> list[int]:
@@ -51,9 +60,7 @@ def _numbers(*values: int) -> NDArray[np.int64]:
 
 def _encode_standing(payload: Standing) -> Blocks:
     state = (payload.phase, payload.round, payload.depth, payload.active, payload.full)
-    return encode_arrays(
-        {"state": _numbers(*map(int, state)), "genes": _pack_genes(payload.structures)}
-    )
+    return encode_arrays({"state": _numbers(*map(int, state)), **_pack_genes(payload.structures)})
 
 
 def _decode_standing(blocks: Iterable[tensor_pb2.TensorBlock]) -> Standing:
@@ -61,7 +68,7 @@ def _decode_standing(blocks: Iterable[tensor_pb2.TensorBlock]) -> Standing:
     phase, of_round, depth, active, full = _integers(arrays, "state", 5)
     if phase not in list(Phase) or of_round < 0 or depth < 0:
         raise OfferRejected("standing: phase, round or depth out of range")
-    structures = _unpack_genes(arrays, "genes", 2)
+    structures = _unpack_genes(arrays, 2)
     return Standing(Phase(phase), of_round, depth, bool(active), bool(full), structures)
 
 
@@ -77,7 +84,7 @@ def _decode_vote(blocks: Iterable[tensor_pb2.TensorBlock]) -> DepthVote:
 def _encode_proposal(payload: Proposal) -> Blocks:
     return encode_arrays(
         {
-            "genes": _pack_genes(payload.structure),
+            **_pack_genes(payload.structure),
             "votes": _numbers(int(payload.full), int(payload.elite)),
         }
     )
@@ -86,13 +93,13 @@ def _encode_proposal(payload: Proposal) -> Blocks:
 def _decode_proposal(blocks: Iterable[tensor_pb2.TensorBlock]) -> Proposal:
     arrays = decode_arrays(blocks)
     full, elite = _integers(arrays, "votes", 2)
-    return Proposal(_unpack_genes(arrays, "genes", 1), bool(full), bool(elite))
+    return Proposal(_unpack_genes(arrays, 1), bool(full), bool(elite))
 
 
 def _encode_scores(payload: Scores) -> Blocks:
     arrays: dict[str, NDArray[Any]] = {"thousandths": payload.thousandths}
     if payload.rows:
-        arrays |= {"rows": _numbers(payload.rows), "genes": _pack_genes(payload.structure)}
+        arrays |= {"rows": _numbers(payload.rows), **_pack_genes(payload.structure)}
     return encode_arrays(arrays)
 
 
@@ -102,7 +109,7 @@ def _decode_scores(blocks: Iterable[tensor_pb2.TensorBlock]) -> Scores:
     if "rows" not in arrays:
         return Scores(thousandths, 0, np.empty(0, dtype=np.int16))
     (rows,) = _integers(arrays, "rows", 1)
-    return Scores(thousandths, rows, _unpack_genes(arrays, "genes", 1))
+    return Scores(thousandths, rows, _unpack_genes(arrays, 1))
 
 
 def _encode_comparison(payload: Comparison) -> Blocks:

@@ -50,11 +50,12 @@ def test_standing_survives_the_wire(
     assert np.array_equal(came.structures, structures)
 
 
-def test_a_gene_of_a_small_table_takes_one_byte() -> None:
-    structures = np.full((60, 31), 20, dtype=np.int16)
+@pytest.mark.parametrize(("largest", "n_bits"), [(0, 1), (6, 3), (7, 4), (20, 5), (254, 8)])
+def test_a_gene_takes_as_many_bits_as_the_table_has_features(largest: int, n_bits: int) -> None:
+    structures = np.full((60, 31), largest, dtype=np.int16)
     standing = Standing(Phase.SCORE, 3, 5, True, True, structures)
     frames = list(codec_of(Standing).encode(standing))
-    assert sum(frame.ByteSize() for frame in frames) < 60 * 31 + 120
+    assert sum(frame.ByteSize() for frame in frames) < 60 * 31 * n_bits / 8 + 150
 
 
 def test_offers_of_the_search_survive_the_wire() -> None:
@@ -115,17 +116,33 @@ def integers(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
+GENES = {"genes": np.zeros(1, np.uint8), "form": np.array([2, 1, 4], np.int32)}
+"""One structure of four genes of two bits."""
+
+
 @pytest.mark.parametrize(
     ("payload", "arrays"),
     [
-        (Standing, {"genes": np.zeros((1, 3), np.uint8)}),
-        (Standing, {"state": integers(9, 0, 1, 0, 0), "genes": np.zeros((1, 3), np.uint8)}),
-        (Standing, {"state": integers(2, -1, 1, 0, 0), "genes": np.zeros((1, 3), np.uint8)}),
-        (Standing, {"state": integers(2, 0, 1, 0), "genes": np.zeros((1, 3), np.uint8)}),
-        (Standing, {"state": integers(2, 0, 1, 0, 0), "genes": np.zeros(3, np.uint8)}),
-        (Standing, {"state": integers(2, 0, 1, 0, 0), "genes": np.zeros((1, 3), np.int32)}),
+        (Standing, GENES),
+        (Standing, {"state": integers(2, 0, 1, 0, 0)}),
+        (Standing, {"state": integers(9, 0, 1, 0, 0), **GENES}),
+        (Standing, {"state": integers(2, -1, 1, 0, 0), **GENES}),
+        (Standing, {"state": integers(2, 0, 1, 0), **GENES}),
+        *(
+            (Standing, {"state": integers(2, 0, 1, 0, 0), "genes": GENES["genes"], "form": form})
+            for form in (
+                np.array([2, 3], np.int32),
+                np.array([], np.int32),
+                np.array([2, 1, 4], np.int64),
+                np.array([2, 1, 5], np.int32),
+                np.array([2, -1, -4], np.int32),
+                np.array([0, 1, 4], np.int32),
+                np.array([31, 1, 4], np.int32),
+            )
+        ),
+        (Proposal, {**GENES, "votes": integers(1, 0)}),
+        (Proposal, {"genes": np.zeros(1, np.int32), "form": GENES["form"]}),
         (DepthVote, {"vote": integers(1)}),
-        (Proposal, {"genes": np.full(3, 60_000, np.uint16), "votes": integers(1, 0)}),
         (Scores, {"thousandths": np.zeros(3, np.float32)}),
         (Scores, {"thousandths": np.zeros(3, np.uint16), "rows": integers(5)}),
         (Comparison, {"federated": np.zeros(2), "own": np.zeros(3)}),
