@@ -157,22 +157,28 @@ def write_splits(splits: Sequence[Splits], requests: Sequence[tuple[int, ...]]) 
     """Return arrays that tell silos a level's splits and the nodes wanted next.
 
     ``splits`` (n, 6) int32: tree, node, left child, feature, bin, default left; ``categories``
-    (m, 2) int32: row of ``splits`` and a code that goes right; ``request`` (k, 2) int32: tree,
-    node.
+    (m, 2) int32: row of ``splits`` and bytes of its part of ``sets``; ``sets`` uint8: bits of the
+    codes that go right, lowest first; ``request`` (k, 2) int32: tree, node.
     """
     rows: list[NDArray[np.int32]] = []
-    codes: list[tuple[int, int]] = []
+    categorical: list[tuple[int, int]] = []
+    sets: list[NDArray[np.uint8]] = []
     n_rows = 0
     for t, s in enumerate(splits):
         n = s.node.shape[0]
         columns = (np.full(n, t), s.node, s.left, s.feature, s.bin, s.default_left)
         rows.append(np.stack(columns, axis=1).astype(np.int32))
-        codes += [(n_rows + position, int(c)) for position, cs in s.categories for c in cs]
+        for position, codes in s.categories:
+            bits = np.zeros(int(codes.max(initial=-1)) + 1, np.uint8)
+            bits[codes] = 1
+            sets.append(np.packbits(bits, bitorder="little"))
+            categorical.append((n_rows + position, sets[-1].shape[0]))
         n_rows += n
     wanted = [(t, node) for t, nodes in enumerate(requests) for node in nodes]
     return {
         "splits": np.concatenate(rows) if rows else np.empty((0, 6), np.int32),
-        "categories": np.array(codes, np.int32).reshape(-1, 2),
+        "categories": np.array(categorical, np.int32).reshape(-1, 2),
+        "sets": np.concatenate(sets) if sets else np.empty(0, np.uint8),
         "request": np.array(wanted, np.int32).reshape(-1, 2),
     }
 
@@ -247,19 +253,25 @@ def read_splits(told: Tensors, n_trees: int) -> tuple[list[Splits], list[tuple[i
         A tree or a category that does not exist.
     """
     rows = told.get("splits", "<i4", (None, 6))
-    codes = told.get("categories", "<i4", (None, 2))
+    categorical = told.get("categories", "<i4", (None, 2))
+    sets = told.get("sets", "|u1", (None,))
     wanted = told.get("request", "<i4", (None, 2))
-    for column, limit in ((rows[:, 0], n_trees), (wanted[:, 0], n_trees), (codes[:, 0], len(rows))):
+    sizes = categorical[:, 1]
+    if np.any(sizes < 0) or int(sizes.sum()) != sets.shape[0]:
+        raise OfferRejected("splits: sets of categories of other sizes than announced")
+    codes = dict(zip(categorical[:, 0].tolist(), _codes(sets, sizes), strict=True))
+    for column, limit in (
+        (rows[:, 0], n_trees),
+        (wanted[:, 0], n_trees),
+        (categorical[:, 0], len(rows)),
+    ):
         if np.any(column < 0) or np.any(column >= limit):
             raise OfferRejected(f"splits: an index is not below {limit}")
     splits, requests = [], []
     for t in range(n_trees):
         mine = np.flatnonzero(rows[:, 0] == t)
-        place = {int(row): i for i, row in enumerate(mine)}
         categories = tuple(
-            (place[int(row)], np.sort(codes[codes[:, 0] == row, 1]).astype(np.int32))
-            for row in np.unique(codes[:, 0])
-            if int(row) in place
+            (place, codes[row]) for place, row in enumerate(mine.tolist()) if row in codes
         )
         part = rows[mine]
         splits.append(
@@ -274,3 +286,10 @@ def read_splits(told: Tensors, n_trees: int) -> tuple[list[Splits], list[tuple[i
         )
         requests.append(tuple(int(node) for node in wanted[wanted[:, 0] == t, 1]))
     return splits, requests
+
+
+def _codes(sets: NDArray[np.uint8], sizes: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    parts = np.split(sets, np.cumsum(sizes)[:-1]) if sizes.shape[0] else []
+    return [
+        np.flatnonzero(np.unpackbits(part, bitorder="little")).astype(np.int32) for part in parts
+    ]
