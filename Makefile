@@ -60,5 +60,11 @@ bench: setup  ## every benchmark's quick form
 	for name in $(basename $(notdir $(filter-out %/__init__.py,$(wildcard benchmarks/[a-z]*.py)))); do \
 		$(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
+peers:  ## libraries that benchmarks are compared with, in an environment of their own
+	$(PYTHON) -m venv .venv-peers
+	grep -v '^#' benchmarks/peers.txt | while read -r what; do \
+		.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet $$what \
+			|| echo "left out: $$what"; done
+
 clean:
 	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,15 +6,14 @@ Rates are operations a second of CPU time of one core, medians of repeats; ``--a
 rates by the clock with every core at work (metrics that end in ``_all_cores``). Peers run in the
 environment ``.venv-peers`` as subprocesses of the same run; one that is not there is named as
 skipped. ``histogram_adds`` are additions of a row's ciphertext to a bin (rows × features), however
-few multiplications they took; ``decrypted_bins`` are (g, h) sums read from compressed answers.
+few multiplications they took; ``decrypted_bins`` are (g, h) sums read from compressed answers. The
+tables at the end have a row a metric and a column an implementation.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.metadata
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import crypto_curve, secure_sums
 from crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
 from crypto.modular import Engine, available_kernels, usable_cores
 from crypto.obfuscators import (
@@ -38,10 +38,24 @@ from crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, generate_pr
 Row = dict[str, object]
 
 N_FEATURES, N_BINS = 8, 32
-PEERS = ("phe", "fate-utils", "sf-heu-zpaillier", "sf-heu-ou")
+PEERS = (
+    "phe",
+    "fate-utils",
+    "sf-heu-zpaillier",
+    "sf-heu-ou",
+    "sf-heu-elgamal",
+    "openmined-psi",
+)
 PEERS_PYTHON = Path(__file__).resolve().parents[1] / ".venv-peers" / "bin" / "python"
-# Modules beside this one with rows of their own: rows(quick) -> list of Row.
-SISTERS = ("benchmarks.crypto_curve", "benchmarks.crypto_masks")
+# What is aimed at for 2048 bits a core: (native, python).
+TARGETS: dict[str, tuple[float | None, float | None]] = {
+    "paillier_encrypt_key_holder": (11_000, 1_800),
+    "paillier_histogram_adds": (1_000_000, 200_000),
+    "paillier_histogram_adds_joint": (1_800_000, None),
+    "paillier_decrypted_bins": (35_000, 7_000),
+    "psi_elements": (95_000, 25_000),
+    "elgamal_histogram_adds": (8_000_000, None),
+}
 
 
 def rate(n: int, run: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
@@ -131,7 +145,7 @@ def own_rows(bits: int, quick: bool, all_cores: bool) -> Iterator[Row]:
 
 def peer_rows(bits: int, quick: bool) -> Iterator[Row]:
     """Yield rows of the peers that are installed; say which are not."""
-    script = Path(__file__).with_name("crypto_peers.py")
+    script = Path(__file__).with_name("_crypto_peers.py")
     for who in PEERS:
         if not PEERS_PYTHON.exists():
             print(f"skipped {who}: no environment .venv-peers (make peers)")
@@ -147,13 +161,43 @@ def peer_rows(bits: int, quick: bool) -> Iterator[Row]:
         yield from json.loads(done.stdout.splitlines()[-1])
 
 
-def sister_rows(quick: bool) -> Iterator[Row]:
+def sister_rows(quick: bool, all_cores: bool) -> Iterator[Row]:
     """Yield rows of the modules beside this one."""
-    for name in SISTERS:
-        if importlib.util.find_spec(name) is None:
-            print(f"skipped {name}: not there")
+    for row in crypto_curve.rows(quick, all_cores):
+        yield dict(row)
+    yield from secure_sums.rows(quick)
+
+
+def tables(rows: list[Row], bits: int) -> Iterator[str]:
+    """Yield the lines of one table for a core and one for all cores."""
+    for all_cores in (False, True):
+        chosen = [
+            row
+            for row in rows
+            if str(row["unit"]).startswith(("1/s", "values/s"))
+            and str(row["metric"]).endswith("_all_cores") is all_cores
+        ]
+        if not chosen:
             continue
-        yield from importlib.import_module(name).rows(quick)
+        whos = list(dict.fromkeys(str(row["who"]) for row in chosen))
+        value = {(str(r["metric"]), str(r["who"])): float(str(r["value"])) for r in chosen}
+        yield ""
+        yield f"{'all cores /s' if all_cores else 'one core /s':<34}" + "".join(
+            f"{who:>18}" for who in whos
+        )
+        for metric in dict.fromkeys(str(row["metric"]) for row in chosen):
+            cells = [value.get((metric, who)) for who in whos]
+            yield f"{metric:<34}" + "".join(
+                f"{'-' if cell is None else f'{cell:,.0f}':>18}" for cell in cells
+            )
+        if all_cores or bits != 2048:
+            continue
+        yield ""
+        for metric, aims in TARGETS.items():
+            for who, aim in zip(("native", "python"), aims, strict=True):
+                if aim is not None and (metric, who) in value:
+                    share = value[metric, who] / aim
+                    yield f"{metric} {who}: {share:.2f} of the {aim:,.0f} aimed at"
 
 
 def main() -> None:
@@ -167,7 +211,7 @@ def main() -> None:
     for source in (
         own_rows(arguments.bits, arguments.quick, arguments.all_cores),
         peer_rows(arguments.bits, arguments.quick),
-        sister_rows(arguments.quick),
+        sister_rows(arguments.quick, arguments.all_cores),
     ):
         for row in source:
             rows.append(row)
@@ -175,6 +219,7 @@ def main() -> None:
                 f"{row['metric']:<42} {row['who']:<18} {row['value']:>14,.1f} {row['unit']}",
                 flush=True,
             )
+    print(*tables(rows, arguments.bits), sep="\n")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -1,7 +1,8 @@
 """Rates of private set intersection and EC-ElGamal, per core.
 
-``python -m benchmarks.crypto_curve [--quick] [--json FILE]``; `benchmarks.crypto` joins the rows
-with Paillier's and the peers'. Times are CPU seconds of one worker, the median of several runs.
+``python -m benchmarks.crypto_curve [--quick] [--all-cores] [--json FILE]``; `benchmarks.crypto`
+joins the rows with Paillier's and the peers'. Times are CPU seconds of one worker, the median of
+several runs; of all cores they are seconds by the clock.
 
 * ``psi_elements``: hash an id to the curve and multiply it by a secret;
 * ``elgamal_encrypt``: (g, h) rows, 16-bit values;
@@ -35,29 +36,33 @@ from crypto.elgamal import (
     generate_private_key,
     sum_bins,
 )
+from crypto.modular import usable_cores
 from crypto.psi import DST
 
 Row = dict[str, str | float]
 
 
-def _rate(count: int, run: Callable[[], object], repeats: int) -> float:
+def _rate(count: int, run: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
     seconds = []
     for _ in range(repeats):
-        start = time.process_time()
+        start = clock()
         run()
-        seconds.append(time.process_time() - start)
+        seconds.append(clock() - start)
     return count / statistics.median(seconds)
 
 
-def _kernel_rows(name: str, who: str, quick: bool) -> list[Row]:
-    kernel = curve_kernel(name, 1)  # type: ignore[arg-type]
+def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row]:
+    kernel = curve_kernel(name, workers)  # type: ignore[arg-type]
+    clock, unit, suffix = time.process_time, "1/s/core", ""
+    if workers > 1:
+        clock, unit, suffix = time.perf_counter, "1/s", "_all_cores"
     slow, repeats = name == "python", 3 if quick else 7
     rng = np.random.default_rng(7)
     out: list[Row] = []
 
     def report(metric: str, count: int, run: Callable[[], object], runs: int = repeats) -> None:
-        value = _rate(count, run, runs)
-        out.append({"metric": metric, "who": who, "value": round(value), "unit": "1/s per core"})
+        value = _rate(count, run, runs, clock)
+        out.append({"metric": metric + suffix, "who": who, "value": round(value), "unit": unit})
 
     ids = [b"person-%09d" % i for i in range(2_000 if slow else 40_000)]
     secret = os.urandom(32)
@@ -100,22 +105,27 @@ def _kernel_rows(name: str, who: str, quick: bool) -> list[Row]:
     return out
 
 
-def rows(quick: bool) -> list[Row]:
+def rows(quick: bool, all_cores: bool = False) -> list[Row]:
     """Measure every kernel of this machine; ``portable`` stands in where there is no IFMA."""
-    names = available_kernels()
-    out = _kernel_rows(names[0], "native", quick) if names[0] != "python" else []
-    if "portable" in names[1:]:
-        out += _kernel_rows("portable", "native-portable", quick)
-    return out + _kernel_rows("python", "python", quick)
+    names = {"ifma": "native", "portable": "native-portable", "python": "python"}
+    kernels = available_kernels()
+    out = []
+    for kernel in kernels:
+        who = "native" if kernel == kernels[0] != "python" else names[kernel]
+        out += _kernel_rows(kernel, who, quick)
+        if all_cores and usable_cores() > 1:
+            out += _kernel_rows(kernel, who, quick, usable_cores())
+    return out
 
 
 def main() -> None:
     """Print the rows as a table, and write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--all-cores", action="store_true", help="also rates with all cores")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    measured = rows(arguments.quick)
+    measured = rows(arguments.quick, arguments.all_cores)
     for row in measured:
         print(f"{row['metric']:<32}{row['who']:<18}{row['value']:>14,} {row['unit']}")
     if arguments.json:

@@ -1,8 +1,8 @@
-"""One peer's Paillier rates: ``crypto_peers.py WHO [--bits N] [--quick]``.
+"""One peer's rates: ``_crypto_peers.py WHO [--bits N] [--quick]``.
 
 Runs in the peers' environment and prints the rows as one line of JSON; imports nothing of this
 project. Rates are per second of CPU time of the whole process, so a peer's threads do not flatter
-it.
+it. ``make peers`` installs what ``peers.txt`` lists.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ DISTRIBUTIONS = {
     "fate-utils": "fate_utils",
     "sf-heu-zpaillier": "sf-heu",
     "sf-heu-ou": "sf-heu",
+    "sf-heu-elgamal": "sf-heu",
+    "openmined-psi": "openmined-psi",
 }
 
 
@@ -81,6 +83,44 @@ def fate_rates(bits: int, n: int, repeats: int) -> Iterator[tuple[str, float]]:
     yield "paillier_decrypt", decrypting
     yield "paillier_decrypted_bins", decrypting
 
+    from fate_utils import psi
+
+    party = psi.Curve25519()
+    ids = [b"person-%09d" % i for i in range(100 * n)]
+    yield "psi_elements", rate(len(ids), lambda: party.encrypt_vec(ids), repeats)
+
+
+def openmined_rates(n: int, repeats: int) -> Iterator[tuple[str, float]]:
+    import private_set_intersection.python as psi
+
+    client = psi.client.CreateWithNewKey(True)
+    ids = [f"person-{i:09d}" for i in range(100 * n)]
+    yield "psi_elements", rate(len(ids), lambda: client.CreateRequest(ids), repeats)
+
+
+def heu_elgamal_rates(n: int, repeats: int) -> Iterator[tuple[str, float]]:
+    """Two ciphertexts a row, g and h; a pair counts once."""
+    import heu.numpy as hnp
+    import heu.phe as hphe
+    import numpy as np
+
+    kit = hnp.setup(hphe.SchemaType.ElGamal, 256)
+    rng = np.random.default_rng(0)
+    n_rows = 20 * n
+    values = kit.array(rng.integers(0, 1 << 12, (n_rows, 2)))
+    rows = kit.encryptor().encrypt(values)
+    yield "elgamal_encrypt", rate(n_rows, lambda: kit.encryptor().encrypt(values), repeats)
+    places = np.ascontiguousarray(rng.integers(0, N_BINS, (n_rows, N_FEATURES)), np.int8)
+    chosen = np.ones(n_rows, np.int8)
+
+    def histogram() -> object:
+        return kit.evaluator().feature_wise_bucket_sum(rows, chosen, places, N_BINS, False)
+
+    yield "elgamal_histogram_adds", rate(n_rows * N_FEATURES, histogram, repeats)
+    sums = histogram()
+    n_bins = N_BINS * N_FEATURES
+    yield "elgamal_decrypt", rate(n_bins, lambda: kit.decryptor().decrypt(sums), repeats)
+
 
 def heu_rates(schema: str, bits: int, n: int, repeats: int) -> Iterator[tuple[str, float]]:
     import heu.numpy as hnp
@@ -120,6 +160,10 @@ def main() -> None:
         rates = phe_rates(arguments.bits, n, repeats)
     elif arguments.who == "fate-utils":
         rates = fate_rates(arguments.bits, n, repeats)
+    elif arguments.who == "openmined-psi":
+        rates = openmined_rates(n, repeats)
+    elif arguments.who == "sf-heu-elgamal":
+        rates = heu_elgamal_rates(n, repeats)
     else:
         schema = {"sf-heu-zpaillier": "ZPaillier", "sf-heu-ou": "OU"}[arguments.who]
         rates = heu_rates(schema, arguments.bits, n, repeats)
