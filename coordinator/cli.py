@@ -21,6 +21,7 @@ _COMMANDS = {
     "download": "coordinator.commands.operate:download",
     "predict": "coordinator.commands.predict:predict",
     "evaluate": "coordinator.commands.predict:evaluate",
+    "report": "coordinator.commands.report:report",
     "pki": "coordinator.commands.pki:pki",
     "ledger": "client_agent.commands:ledger",
 }
