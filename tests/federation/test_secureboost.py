@@ -11,6 +11,12 @@ import xgboost as xgb
 from boosting.dataset import Task
 from boosting.ensemble import Ensemble
 from boosting.job import JobParameters
+from boosting.strategies.secureboost.inference import (
+    margins,
+    n_exchanges,
+    router_of_active,
+    router_of_passive,
+)
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 
@@ -110,3 +116,71 @@ def test_the_trees_are_those_of_the_joined_table(case: str) -> None:
         n_alone=options["widths"][0],
     )
     check_equal(outcome, memories, ensemble, whole, options["widths"])
+
+
+def test_quantised_gradients_under_elgamal_make_trees_about_as_good() -> None:
+    whole = vertical.table(400, 6)
+    parties = vertical.cut_by_columns(whole, [3, 3])
+    exact, _ = run(vertical.job(rounds=3, encryption="plain"), parties)
+    coarse, _ = run(vertical.job(rounds=3, encryption="elgamal"), parties)
+    assert coarse.error is None, (coarse.error, coarse.errors)
+    auc = [o.rounds[-1].metrics["train"]["auc"] for o in (exact, coarse)]
+    assert abs(auc[0] - auc[1]) < 0.01
+
+
+def test_elgamal_trains_classes_together() -> None:
+    whole = vertical.table(200, 4, Task.MULTICLASS)
+    job = vertical.job(Task.MULTICLASS, encryption="elgamal", multi_output=True, rounds=1)
+    outcome, _ = run(job, vertical.cut_by_columns(whole, [2, 2]))
+    assert outcome.error is None, (outcome.error, outcome.errors)
+    assert outcome.rounds[-1].metrics["train"]["mlogloss"] < np.log(3)
+
+
+def test_in_mix_mode_parties_take_turns_and_see_only_their_own_trees() -> None:
+    whole = vertical.table(300, 6)
+    parties = vertical.cut_by_columns(whole, [2, 2, 2])
+    job = vertical.job(mode="mix", rounds=5, complete_secure=1, rounds_per_party=1)
+    outcome, memories = run(job, parties)
+    assert outcome.error is None, (outcome.error, outcome.errors)
+    active, passive = vertical.parts(outcome.kept)
+    owners = [{o for o in tree.owner if o >= 0} for tree in active.trees]
+    assert owners == [{0}, {0}, {1}, {2}, {0}]
+    assert {key.partition(":")[0] for key in passive["host-1"].nodes} == {"2"}
+    assert {key.partition(":")[0] for key in passive["host-2"].nodes} == {"3"}
+    assert not passive["host-1"].next_owner
+    assert n_exchanges(active.trees) == 1
+    rows = vertical.by_id(whole)
+    visible = [range(2), range(2), range(2, 4), range(4, 6), range(2)]
+    ensemble = vertical.pooled_by_rounds(job, rows, visible)
+    expected = ensemble.margins(xgb.DMatrix(rows.X)).reshape(-1, 1)
+    assert vertical.joined(active, passive, [2, 2, 2]) == vertical.divisions(ensemble)
+    assert np.abs(vertical.margins(memories["guest"], 4) - expected).max() < 1e-6
+
+
+def test_in_layered_mode_the_passive_party_divides_above_and_the_active_one_below() -> None:
+    whole = vertical.table(400, 6)
+    parties = vertical.cut_by_columns(whole, [3, 3])
+    job = vertical.job(mode="layered", host_depth=2, guest_depth=2, complete_secure=1, rounds=3)
+    outcome, memories = run(job, parties)
+    assert outcome.error is None, (outcome.error, outcome.errors)
+    active, passive = vertical.parts(outcome.kept)
+    assert {o for o in active.trees[0].owner if o >= 0} == {0}
+    for tree in active.trees[1:]:
+        depth = {0: 0}
+        for node, left in enumerate(tree.left):
+            if left >= 0:
+                depth[left] = depth[left + 1] = depth[node] + 1
+                assert tree.owner[node] == (1 if depth[node] < 2 else 0)
+        assert max(depth.values()) == 4
+    assert n_exchanges(active.trees) == 1
+    # Routing by the parts gives what training has summed.
+    routers = {
+        "guest": router_of_active(active, 3, vertical.by_id(parties["guest"]).X),
+        "host-1": router_of_passive(
+            passive["host-1"], "guest", 3, vertical.by_id(parties["host-1"]).X
+        ),
+    }
+    waiting = routers["host-1"].advance(routers["host-1"].roots())["guest"]
+    assert not routers["guest"].advance({**routers["guest"].roots(), **waiting})
+    got = margins(routers["guest"], active.trees, active.base_margin, 1)
+    np.testing.assert_array_equal(got, vertical.margins(memories["guest"], 2))

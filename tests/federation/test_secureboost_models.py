@@ -56,11 +56,12 @@ def predictions(outcome: Outcome) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(artefact.files["predictions.csv"].decode())))
 
 
-def score(job: JobParameters, memories: Memories, parties: dict[str, Dataset]) -> Outcome:
+def score(
+    job: JobParameters, memories: Memories, parties: dict[str, Dataset], **changes: Any
+) -> Outcome:
     """Score tables with the model that silos keep."""
-    scoring = replace(
-        job, strategy=vertical.strategy(predict_from="model", active="guest", encryption="plain")
-    )
+    changes = {"encryption": "plain", **changes}
+    scoring = replace(job, strategy=vertical.strategy(predict_from="model", **changes))
     return run(scoring, parties, memories)[0]
 
 
@@ -245,3 +246,50 @@ def test_importance_counts_passive_features_under_anonymous_numbers() -> None:
     assert {name: found["splits"] for name, found in by_name.items() if found["splits"]} == own
     document = json.loads(outcome.kept["guest"].files["part.json"])  # type: ignore
     assert not any(name.startswith("host-1_") for name in document["importance"])
+
+
+def logit(row: dict[str, str]) -> float:
+    p = float(row["probability"])
+    return float(np.log(p / (1 - p)))
+
+
+@pytest.mark.parametrize("encryption", ["paillier", "elgamal"])
+@pytest.mark.parametrize("widths", [[3, 3], [3, 3, 3]])
+def test_single_pass_scores_equal_standard_ones(encryption: str, widths: list[int]) -> None:
+    whole = vertical.table(150, sum(widths), missing=0.1)
+    new = vertical.cut_by_columns(vertical.table(30, sum(widths), seed=9, missing=0.1), widths)
+    job = vertical.job(encryption="plain", rounds=8)
+    trained, _ = run(job, vertical.cut_by_columns(whole, widths))
+    memories = kept(trained)
+    standard = predictions(score(job, memories, new))
+    hidden = score(job, memories, new, inference="eini", encryption=encryption)
+    assert hidden.error is None, (hidden.error, hidden.errors)
+    tolerance = 1e-6 if encryption == "paillier" else 1e-4
+    for a, b in zip(standard, predictions(hidden), strict=True):
+        assert a["_id"] == b["_id"]
+        assert abs(logit(a) - logit(b)) < tolerance
+
+
+def test_single_pass_scores_several_classes() -> None:
+    whole = vertical.table(150, 4, Task.MULTICLASS)
+    new = vertical.cut_by_columns(vertical.table(20, 4, Task.MULTICLASS, seed=9), [2, 2])
+    job = vertical.job(Task.MULTICLASS, encryption="plain", rounds=3)
+    trained, _ = run(job, vertical.cut_by_columns(whole, [2, 2]))
+    standard = predictions(score(job, kept(trained), new))
+    hidden = score(job, kept(trained), new, inference="eini", encryption="elgamal")
+    assert hidden.error is None, (hidden.error, hidden.errors)
+    for a, b in zip(standard, predictions(hidden), strict=True):
+        assert all(abs(float(a[k]) - float(b[k])) < 1e-4 for k in a if k.startswith("prob"))
+
+
+def test_single_pass_is_refused_where_sums_would_tell_the_way() -> None:
+    whole = vertical.table(150, 4)
+    parties = vertical.cut_by_columns(whole, [2, 2])
+    job = vertical.job(encryption="plain", rounds=1, booster={"max_depth": 1})
+    trained, _ = run(job, vertical.cut_by_columns(whole, [2, 2]))
+    active, _ = vertical.parts(trained.kept)
+    hidden = score(job, kept(trained), parties, inference="eini", encryption="elgamal")
+    if active.trees[0].owner[0] == 1:
+        assert "so few ways through the divisions of host-1" in str(hidden.error)
+    else:
+        assert hidden.error is None

@@ -8,15 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import xgboost as xgb
 from numpy.typing import NDArray
 
-from boosting.cuts import Cuts
 from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.ensemble import Ensemble
+from boosting.ensemble import Ensemble, blank
 from boosting.job import Booster, JobParameters
 from boosting.objective import objective_of
-from boosting.pooled import grow_tree, local_cuts, train_pooled, tree_parameters
+from boosting.pooled import grow_tree, local_cuts, start_score, train_pooled, tree_parameters
 from boosting.quantising import Quantiser, static_bound
 from boosting.sampling import Sample, Sampler
 from boosting.strategies.secureboost import SecureBoost
@@ -156,37 +154,43 @@ def pooled(
     """
     rows = by_id(whole)
     cuts = local_cuts(rows, job.booster.max_bin)
-    if not alone:
-        return train_pooled(
-            job, rows, rounds, cuts=cuts, sampler=sampler, multi_output=multi_output
-        )
-    first = replace(rows, X=rows.X.copy())
-    first.X[:, n_alone:] = 0
-    start = train_pooled(job, first, alone, cuts=local_cuts(first, job.booster.max_bin))
-    # What follows goes on from the margins of these trees.
-    return continued(job, rows, start, rounds - alone, cuts)
+    if alone:
+        columns = whole.schema.n_features
+        visible = [range(n_alone if r < alone else columns) for r in range(rounds)]
+        return pooled_by_rounds(job, rows, visible)
+    return train_pooled(job, rows, rounds, cuts=cuts, sampler=sampler, multi_output=multi_output)
 
 
-def continued(
-    job: JobParameters, rows: Dataset, start: Ensemble, rounds: int, cuts: Cuts
+def pooled_by_rounds(
+    job: JobParameters, rows: Dataset, visible: Sequence[Sequence[int]]
 ) -> Ensemble:
-    """Return ``start`` with more rounds of a single output, tree by tree with the pooled engine."""
+    """Return what the pooled engine makes when each round sees some columns only.
+
+    Of the others all rows are in one bin. For one output.
+    """
     objective = objective_of(job.objective, rows.schema.task, job.booster)
-    table = Table.of(rows, cuts, 0.0, 1)
-    table.margins[:] = start.margins(xgb.DMatrix(rows.X)).reshape(table.margins.shape)
+    base = start_score(objective, job.booster, rows.labels, None)
+    ensemble = blank(rows.schema, objective.model_name, job.booster, base)
+    margins = np.full((rows.n_samples, 1), objective.margin_of(base), np.float32)
     parameters = tree_parameters(job.booster, objective, rows.schema.n_features)
-    for _ in range(rounds):
-        g, h = objective.gradients(table.margins, table.y, None)
+    bound = static_bound(objective, Sampler(), 1, 1.0)
+    assert bound is not None
+    quantiser = Quantiser.fitting(rows.n_samples, bound)
+    for columns in visible:
+        X = np.zeros_like(rows.X)
+        X[:, list(columns)] = rows.X[:, list(columns)]
+        cuts = local_cuts(replace(rows, X=X), job.booster.max_bin)
+        table = Table.of(replace(rows, X=X), cuts, 0.0, 1)
+        table.margins[:] = margins
+        g, h = objective.gradients(margins, table.y, None)
         sample = Sample(np.arange(rows.n_samples, dtype=np.int32))
-        bound = static_bound(objective, Sampler(), 1, 1.0)
-        assert bound is not None
-        quantiser = Quantiser.fitting(rows.n_samples, bound)
         grown, partition = grow_tree(
             table, sample, quantiser.lossless(g, h, sample), None, quantiser, cuts, parameters
         )
         table.add_tree(grown, partition, [0])
-        start = start.extend(grown.trees(cuts, [0]), n_steps=1)
-    return start
+        margins = table.margins
+        ensemble = ensemble.extend(grown.trees(cuts, [0]), n_steps=1)
+    return ensemble
 
 
 def parts(kept: Mapping[Any, Any]) -> tuple[ActivePart, dict[str, PassivePart]]:

@@ -213,6 +213,8 @@ class SecureBoost:
             )
         if self.early_stopping_rounds and not self.validation:
             raise InvalidJob("secureboost.early_stopping_rounds: needs a share of validation rows")
+        if self.inference == "eini" and self.encryption == "plain":
+            raise InvalidJob("secureboost.inference: eini encrypts, encryption = plain does not")
         if self.predict_from and self.warm_start:
             raise InvalidJob("secureboost: predict_from does not train, warm_start does")
         self._validate_booster(job)

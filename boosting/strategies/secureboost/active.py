@@ -16,6 +16,7 @@ from boosting.binning import bin_features
 from boosting.dataset import Dataset, Task
 from boosting.grower import ColumnSampler
 from boosting.objective import Objective, objective_of
+from boosting.parcels import size_class
 from boosting.pooled import COLUMNS, SAMPLING, local_cuts, start_score, stream, tree_parameters
 from boosting.ports import Artefact, DataError
 from boosting.quantising import (
@@ -35,21 +36,27 @@ from boosting.strategies.secureboost.inference import (
     router_of_active,
 )
 from boosting.strategies.secureboost.parts import ActivePart, Skeleton
+from boosting.strategies.secureboost.single_pass import FRACTION_BITS, ask
 from boosting.strategies.secureboost.steps import (
     END,
     GRADIENTS,
     IDENTIFIERS,
+    LEAVES,
     MARGINS,
     SCORES,
     meet,
 )
 from boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
+from crypto.cipher_vault import Scheme
 from crypto.fixed_point import OutOfRange
 from crypto.packing import PackingRefused, PairLayout
 
 VALIDATION = 7
 """Purpose of the random stream that draws validation rows."""
 PAILLIER_FRACTION_BITS = 32
+ELGAMAL_VALUE_BITS = 16
+"""Of a quantised gradient: discrete logarithms of sums have to be found."""
+ELGAMAL_SUM_BITS = 40
 PREDICTIONS = "predictions.csv"
 """File of a prediction job's result, at the active party."""
 
@@ -69,7 +76,7 @@ class ActiveHalf(Half):
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         opening = self._opening(start.first_round)
         routed = earlier is not None and n_exchanges(earlier.trees) > 0
-        key = self.paillier.create_key(strategy.key_bits) if self.paillier else b""
+        key = self._new_key()
         met = meet(self.courier, start, strategy.active, key, IDENTIFIERS.name, digest)
         rows = self.align(met.with_test, MARGINS.name if routed else opening)
         self._prepare(rows)
@@ -85,6 +92,13 @@ class ActiveHalf(Half):
 
     def _kept(self, part: ActivePart) -> Artefact:
         return Artefact({PART: part.dump()}, PART)
+
+    def _new_key(self) -> bytes:
+        """Return the public key of this job; nothing where nothing is encrypted."""
+        if self.secret is None:
+            return b""
+        scheme: Scheme = "elgamal" if self.strategy.encryption == "elgamal" else "paillier"
+        return self.secret.create_key(self.strategy.key_bits, scheme)
 
     def _earlier(self) -> ActivePart:
         """Return the part that this job starts from, with the table's columns in its order."""
@@ -120,11 +134,20 @@ class ActiveHalf(Half):
         """Score the parties' tables with an earlier model."""
         part = self._earlier()
         trees = part.used_trees
+        hidden = self.strategy.inference == "eini" and bool(trees)
         first = MARGINS.name if n_exchanges(trees) else SCORES.name
+        key = self._new_key() if hidden else b""
         digest = bytes.fromhex(part.digest)
-        meet(self.courier, self.start, self.strategy.active, b"", IDENTIFIERS.name, digest)
-        rows = self.align(False, first)
-        self._route(part, trees, rows.train.X, SCORES.name)
+        meet(self.courier, self.start, self.strategy.active, key, IDENTIFIERS.name, digest)
+        rows = self.align(False, LEAVES.name if hidden else first)
+        if hidden and self.secret is not None:
+            router = router_of_active(part, len(trees), rows.train.X)
+            self.margins = ask(
+                self.courier, self.secret, router, trees, self.parties[1:], part.base_margin,
+                part.n_outputs, FRACTION_BITS[self.strategy.encryption], SCORES.name,
+            )  # fmt: skip
+        else:
+            self._route(part, trees, rows.train.X, SCORES.name)
         scores = {}
         if rows.train.y is not None:
             names = self.job.metrics or metrics.defaults(self.job.task)
@@ -238,8 +261,12 @@ class ActiveHalf(Half):
         try:
             if bound is None:
                 bound = bound_of_exponents(*exponents(g, h, drawn))
-            bits = self.strategy.fraction_bits or PAILLIER_FRACTION_BITS
-            layout = layout_for(len(self.fit), bound, n_outputs, bits)
+            n_rows = size_class(len(self.fit))
+            if self.strategy.encryption == "elgamal":
+                layout = coarse_layout(n_rows, bound, n_outputs, self.strategy.fraction_bits)
+            else:
+                bits = self.strategy.fraction_bits or PAILLIER_FRACTION_BITS
+                layout = layout_for(n_rows, bound, n_outputs, bits)
             quantiser = Quantiser.fitting(len(self.fit), bound)
             fine = quantiser.lossless(g, h, drawn)
             weight = np.float32(1.0) if drawn.weight is None else drawn.weight[:, None]
@@ -365,5 +392,36 @@ def layout_for(
         max_abs_grad=bound[0],
         max_hess=bound[1],
         fraction_bits=bits,
+        n_classes=n_outputs,
+    )
+
+
+def coarse_layout(
+    n_rows: int, bound: tuple[float, float], n_outputs: int, value_bits: int
+) -> PairLayout:
+    """Return how gradients are stored for EC-ElGamal: values of a few bits, sums of at most 40.
+
+    Parameters
+    ----------
+    value_bits : int
+        Of the larger bound; 0 for :data:`ELGAMAL_VALUE_BITS`, or as many as the rows leave.
+
+    Raises
+    ------
+    PackingRefused
+        So many rows that hardly any precision is left.
+    """
+    room = ELGAMAL_SUM_BITS - max(n_rows - 1, 1).bit_length()
+    bits = min(value_bits or ELGAMAL_VALUE_BITS, room)
+    if bits < 8:
+        raise PackingRefused(f"{n_rows} rows leave {bits} bits for a gradient; use paillier")
+    fraction_bits = bits - math.ceil(math.log2(max(bound)))
+    if not 0 <= fraction_bits <= 52:
+        raise PackingRefused("bounds of the gradients are too large or too small for elgamal")
+    return PairLayout.fit(
+        n_rows=max(n_rows, 1),
+        max_abs_grad=bound[0],
+        max_hess=bound[1],
+        fraction_bits=fraction_bits,
         n_classes=n_outputs,
     )

@@ -14,11 +14,13 @@ from boosting.dataset import Dataset
 from boosting.parcels import Courier, Received
 from boosting.ports import DataError, OfferRejected
 from boosting.strategies.secureboost.steps import IDENTIFIERS
+from crypto.cipher_vault import CipherVault
 from crypto.psi import (
     PsiKind,
     PsiMessage,
     PsiParty,
     PsiRefused,
+    VaultBlinder,
     alignment_digest,
     distinct_ids,
     n_exchanges,
@@ -57,6 +59,7 @@ def align(
     session: str,
     method: str,
     then: str,
+    vault: CipherVault | None = None,
 ) -> Alignment:
     """Bring this party's rows into the order of all parties.
 
@@ -70,6 +73,8 @@ def align(
         ``psi`` or ``digest``.
     then : str
         The step after this.
+    vault : CipherVault, optional
+        Keeps the secret under which ids are blinded; this process does where it is left out.
 
     Raises
     ------
@@ -79,7 +84,7 @@ def align(
     assert dataset.ids is not None, "a vertical party has row ids"
     if method == "digest":
         return _check_digest(courier, parties, dataset, then)
-    return _intersect(courier, parties, dataset, session, then)
+    return _intersect(courier, parties, dataset, session, then, vault)
 
 
 def _check_digest(
@@ -139,11 +144,16 @@ def _intersect(
     dataset: Dataset,
     session: str,
     then: str,
+    vault: CipherVault | None,
 ) -> Alignment:
     assert dataset.ids is not None
     try:
         party = PsiParty(
-            session=session.encode(), name=courier.party, roster=parties, ids=dataset.ids
+            session=session.encode(),
+            name=courier.party,
+            roster=parties,
+            ids=dataset.ids,
+            blinder=None if vault is None else VaultBlinder(vault, session),
         )
         outbox = party.start()
         n = n_exchanges(len(parties))

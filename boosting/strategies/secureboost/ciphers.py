@@ -1,25 +1,37 @@
-"""How gradients are hidden: Paillier in the silo's vault, or not at all, for tests."""
+"""How gradients are hidden: by keys in the silo's vault, or not at all, for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boosting.ports import FederationError
-from crypto.cipher_vault import CipherVault
+from crypto.cipher_schemes import ciphertext_bytes
+from crypto.cipher_vault import CipherVault, Scheme
 from crypto.ciphertext_histogram import HistogramRefused
 from crypto.packing import PairLayout
-from crypto.paillier import PublicKey
 from crypto.vault import VaultRefused
 
 Bytes = NDArray[np.uint8]
 Bins = NDArray[np.uint8] | NDArray[np.uint16]
 
+Answer = TypeVar("Answer")
+PATIENCE_SECONDS = 30.0
+"""How long a party waits for its crypto process to come back."""
 REFUSED = (ValueError, LookupError, VaultRefused)
 """What a vault, here or in its own process, raises at what it cannot use."""
+
+
+def is_away(error: FederationError) -> bool:
+    """Whether an error says that a process could not be reached.
+
+    The exception is one of ``services``, which this package does not know.
+    """
+    return type(error).__name__ == "Unreachable"
 
 
 class VaultForgot(FederationError):
@@ -65,31 +77,46 @@ class Cipher(Protocol):
         ...
 
 
-class PaillierCipher:
-    """Paillier with keys in the silo's vault.
+class VaultCipher:
+    """Paillier or EC-ElGamal with keys in the silo's vault.
 
     Parameters
     ----------
     session : str
         Under which the vault keeps key and rows.
+    insecure : bool
+        Read short keys of others, too; the vault decides whether it does.
+    pause : callable
+        Called between tries while the crypto process is away; may raise to give up.
     """
 
-    def __init__(self, vault: CipherVault, session: str, insecure: bool = False) -> None:
+    def __init__(
+        self,
+        vault: CipherVault,
+        session: str,
+        insecure: bool = False,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
         self._vault = vault
         self._session = session
         self._insecure = insecure
+        self._pause = pause
         self._key_bytes = b""
 
-    def create_key(self, key_bits: int) -> bytes:
+    def create_key(self, key_bits: int, scheme: Scheme) -> bytes:
         """Return the public key."""
-        self._key_bytes = self._vault.create_cipher_key(self._session, key_bits)
+        self._key_bytes = self._patiently(
+            lambda: self._vault.create_cipher_key(self._session, key_bits, scheme)
+        )
         return self._key_bytes
 
     def encrypt(
         self, layout: PairLayout, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[Bytes, ...]:
         """See :meth:`Cipher.encrypt`."""
-        return self._vault.encrypt_gradients(self._session, layout, grad, hess)
+        return self._patiently(
+            lambda: self._vault.encrypt_gradients(self._session, layout, grad, hess)
+        )
 
     def hold(
         self,
@@ -101,7 +128,9 @@ class PaillierCipher:
     ) -> None:
         """See :meth:`Cipher.hold`."""
         rows = self._shaped(public_key, parts)
-        self._vault.hold_rows(self._session, public_key, layout, rows, bins, n_bins)
+        self._patiently(
+            lambda: self._vault.hold_rows(self._session, public_key, layout, rows, bins, n_bins)
+        )
 
     def sums(
         self,
@@ -110,8 +139,10 @@ class PaillierCipher:
         order: NDArray[np.int64],
     ) -> tuple[Bytes, ...]:
         """See :meth:`Cipher.sums`."""
-        return self._vault.sum_bins(
-            self._session, nodes, cumulative=True, missing=missing, order=order
+        return self._patiently(
+            lambda: self._vault.sum_bins(
+                self._session, nodes, cumulative=True, missing=missing, order=order
+            )
         )
 
     def open(
@@ -119,12 +150,48 @@ class PaillierCipher:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See :meth:`Cipher.open`."""
         answer = self._shaped(self._key_bytes, parts)
-        grad, hess = self._vault.decrypt_histograms(self._session, layout, answer, n)
+        grad, hess = self._patiently(
+            lambda: self._vault.decrypt_histograms(self._session, layout, answer, n)
+        )
         return grad.astype(np.int64), hess.astype(np.int64)
 
+    def encrypt_integers(self, values: NDArray[np.int64]) -> Bytes:
+        """Return ciphertexts of signed integers (active party)."""
+        numbers = values.tolist()
+        return self._patiently(lambda: self._vault.encrypt_integers(self._session, numbers))
+
+    def select(
+        self,
+        public_key: bytes,
+        values: bytes,
+        index: NDArray[np.uint32],
+        start: NDArray[np.int64],
+    ) -> Bytes:
+        """Return re-randomised sums of ``values[index]`` by segment (passive party)."""
+        (rows,) = self._shaped(public_key, (values,))
+        return self._patiently(lambda: self._vault.sum_selected(public_key, rows, index, start))
+
+    def open_integers(self, values: bytes) -> NDArray[np.int64]:
+        """Return signed integers (active party)."""
+        (rows,) = self._shaped(self._key_bytes, (values,))
+        found = self._patiently(lambda: self._vault.decrypt_integers(self._session, rows))
+        return np.array(found, np.int64)
+
     def _shaped(self, public_key: bytes, parts: Sequence[bytes]) -> list[Bytes]:
-        key = PublicKey.from_bytes(public_key, insecure_test_key=self._insecure)
-        return [_rows(part, key.ciphertext_bytes) for part in parts]
+        width = ciphertext_bytes(public_key, insecure_test_key=self._insecure)
+        return [_rows(part, width) for part in parts]
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask the vault until its process answers, for at most :data:`PATIENCE_SECONDS`."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return ask()
+            except FederationError as error:
+                if not is_away(error) or time.monotonic() > deadline:
+                    raise
+            self._pause()
+            time.sleep(0.2)
 
 
 class PlainCipher:

@@ -29,9 +29,10 @@ from boosting.strategies.secureboost.alignment import Alignment, align
 from boosting.strategies.secureboost.ciphers import (
     REFUSED,
     Cipher,
-    PaillierCipher,
     PlainCipher,
+    VaultCipher,
     VaultForgot,
+    is_away,
 )
 from boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
 
@@ -66,7 +67,8 @@ def run(
         raise
     except (FederationError, *REFUSED) as error:
         # Values never appear in these messages; what a vault refuses is what another party sent.
-        if type(error).__name__ != "Unreachable" and courier.next != END:
+        away = isinstance(error, FederationError) and is_away(error)
+        if not away and courier.next != END:
             courier.refuse(STEPS[courier.next], str(error))
         if isinstance(error, FederationError):
             raise
@@ -124,12 +126,15 @@ class Half:
         )
         self.table = start.dataset
         self.cipher: Cipher = PlainCipher()
-        self.paillier: PaillierCipher | None = None
-        if strategy.encryption == "paillier":
+        self.vault = vault
+        self.secret: VaultCipher | None = None
+        if strategy.encryption != "plain":
             if vault is None:
                 raise DataError("a vertical job needs the silo's vault")
-            self.paillier = PaillierCipher(vault, start.job_id, strategy.allow_insecure)
-            self.cipher = self.paillier
+            self.secret = VaultCipher(
+                vault, start.job_id, strategy.allow_insecure, courier.link.check
+            )
+            self.cipher = self.secret
 
     def align(self, with_test: bool, then: str) -> Rows:
         """Bring training rows and evaluation rows into the order of all parties."""
@@ -146,6 +151,7 @@ class Half:
                     f"{self.start.job_id}/{self.start.attempt}/{k}",
                     self.strategy.alignment,
                     then if k == len(tables) - 1 else IDENTIFIERS.name,
+                    self.vault,
                 )
             )
         train, categories = numeric(found[0].dataset)

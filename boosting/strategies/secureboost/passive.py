@@ -16,11 +16,13 @@ from boosting.ports import Artefact, OfferRejected
 from boosting.strategies.secureboost.halves import PART, Half, Rows
 from boosting.strategies.secureboost.inference import Router, hop, router_of_passive
 from boosting.strategies.secureboost.parts import PassivePart
+from boosting.strategies.secureboost.single_pass import serve
 from boosting.strategies.secureboost.steps import (
     BITMAPS,
     END,
     GRADIENTS,
     HISTOGRAMS,
+    LEAVES,
     MARGINS,
     SCORES,
     SPLITS,
@@ -81,10 +83,13 @@ class PassiveHalf(Half):
     def _serve(self) -> None:
         """Help to score the parties' tables with an earlier model."""
         part, active = self._earlier(), self.strategy.active
-        meet(self.courier, self.start, active, b"", "", bytes.fromhex(part.digest))
+        met = meet(self.courier, self.start, active, b"", "", bytes.fromhex(part.digest))
         rows = self.align(False, "")
         router = router_of_passive(part, active, part.n_used, rows.train.X)
-        then = self._route(router, rows.then)
+        if rows.then == LEAVES.name and self.secret is not None:
+            then = serve(self.courier, self.secret, met.public_key, router, self.parties[1:])
+        else:
+            then = self._route(router, rows.then)
         if then != SCORES.name:
             raise OfferRejected(f"{active} named step {then!r} out of turn")
         self.courier.send(SCORES)
