@@ -95,10 +95,13 @@ def studies(name: str, rows: Dataset, n_silos: int, seed: int) -> Study:
     return Study(name, job, parts, rows.take(test), center)
 
 
-def grow(study: Study, rows: Dataset, n_steps: int, number: int) -> xgb.Booster:
-    """Return a booster as a silo grows it."""
+def grow(
+    study: Study, rows: Dataset, n_steps: int, number: int, *, shared: bool = False
+) -> xgb.Booster:
+    """Return a booster as a silo grows it; ``shared`` with ``share_penalties``."""
+    job = FedXGBllr(share_penalties=shared).silo_job(study.job, len(study.silos))
     parameters = {
-        **booster_parameters(study.job, 1, 1),
+        **booster_parameters(job, 1, 1),
         "base_score": 0.5 if study.task is Task.BINARY else 0.0,
         "seed": 1000 * study.job.seed + number,
     }
@@ -193,20 +196,37 @@ def paths(played: Played) -> Iterator[tuple[Key, Combiner, NDArray[Any]]]:
                 yield (name, number, place), combiner, point
 
 
-def accuracy(study: Study) -> Iterator[tuple[str, float]]:
-    """Yield (who, score) of baselines and combiners.
+def accuracy(study: Study, pruning: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield (who, score) of baselines, and of combiners as :func:`combined` does.
 
-    A plain name is the last round at default parameters. ``-selected``: a fifth of each silo's
-    rows is held out of trees and training and chooses round and penalty; ``-chosen``: the same
-    choice, made on those rows, for the federation on all rows. ``best-`` chooses the combiner too.
+    Parameters
+    ----------
+    pruning : sequence of str
+        ``absolute`` and ``shared``, which is with ``share_penalties``; names of the latter's rows
+        begin with ``shared-``.
     """
-    n_silos, pooled = len(study.silos), _together(study.silos)
+    pooled = _together(study.silos)
     yield "xgboost-pooled", study.score(margins_of(grow(study, pooled, TREES, 99), study.test))
     alone = [grow(study, part, TREES, number) for number, part in enumerate(study.silos)]
     own = [study.score(margins_of(booster, study.test)) for booster in alone]
     yield "silo-alone-mean", statistics.mean(own)
     yield "silo-alone-best", max(own) if study.task is Task.BINARY else min(own)
-    played = Played.of(study, [booster[: TREES // n_silos] for booster in alone], study.silos)
+    for how in pruning:
+        shared = how == "shared"
+        for who, score in combined(study, shared=shared):
+            yield f"shared-{who}" if shared else who, score
+
+
+def combined(study: Study, *, shared: bool) -> Iterator[tuple[str, float]]:
+    """Yield (who, score) of combiners.
+
+    A plain name is the last round at default parameters. ``-selected``: a fifth of each silo's
+    rows is held out of trees and training and chooses round and penalty; ``-chosen``: the same
+    choice, made on those rows, for the federation on all rows. ``best-`` chooses the combiner too.
+    """
+    n_steps = TREES // len(study.silos)
+    boosters = [grow(study, part, n_steps, n, shared=shared) for n, part in enumerate(study.silos)]
+    played = Played.of(study, boosters, study.silos)
     scores = {
         key: study.score(combiner.margins(point, played.test)[:, 0])
         for key, combiner, point in paths(played)
@@ -219,12 +239,12 @@ def accuracy(study: Study) -> Iterator[tuple[str, float]]:
         for combiner, state, _ in played.rounds(strategy):
             last = combiner, state
         yield name, study.score(last[0].margins(last[1].solution, played.test)[:, 0])
-    for name, (key, score) in selected(study).items():
+    for name, (key, score) in selected(study, shared=shared).items():
         yield f"{name}-selected", score
         yield f"{name}-chosen", scores[key]
 
 
-def selected(study: Study) -> dict[str, tuple[Key, float]]:
+def selected(study: Study, *, shared: bool) -> dict[str, tuple[Key, float]]:
     """Return, for each combiner and for the best, what validation rows choose, and its score."""
     n_silos = len(study.silos)
     kept, held = [], []
@@ -233,7 +253,9 @@ def selected(study: Study) -> dict[str, tuple[Key, float]]:
         n_held = round(HELD * part.n_samples)
         held.append(part.take(order[:n_held]))
         kept.append(part.take(order[n_held:]))
-    boosters = [grow(study, part, TREES // n_silos, n) for n, part in enumerate(kept)]
+    boosters = [
+        grow(study, part, TREES // n_silos, n, shared=shared) for n, part in enumerate(kept)
+    ]
     played = Played.of(study, boosters, kept)
     every = [tree for part in played.trees for tree in part]
     valid = _together(held)
@@ -428,8 +450,8 @@ def summary(found: dict[tuple[str, int, str], list[float]]) -> Iterator[Row]:
         yield _row(metric, who, statistics.mean(values), unit)
         if len(values) > 1:
             yield _row(f"{metric}_sd", who, statistics.stdev(values), unit)
-        for other in ("xgboost-pooled", "mean"):
-            base = found[name, n_silos, other]
+        for other in ("xgboost-pooled", "mean", "shared-mean"):
+            base = found.get((name, n_silos, other), [])
             if who != other and len(base) == len(values):
                 gaps = [a - b for a, b in zip(values, base, strict=True)]
                 difference, half = interval(gaps)
@@ -460,6 +482,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--silos", default="2,5,10")
+    parser.add_argument("--pruning", default="absolute,shared")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="Adult or the first set, one seed")
@@ -499,7 +522,7 @@ def main() -> None:
             for name in names:
                 for n_silos in silos:
                     study = studies(name, tables[name], n_silos, seed)
-                    for who, score in accuracy(study):
+                    for who, score in accuracy(study, given.pruning.split(",")):
                         found.setdefault((name, n_silos, who), []).append(score)
                         tell(_row(f"{name}_{n_silos}_silos_seed_{seed}", who, score, _unit(study)))
         for row in summary(found):

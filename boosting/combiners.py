@@ -25,6 +25,7 @@ from boosting.stacking import (
     TreeRates,
     gram_sums,
     gram_width,
+    leaf_pulls,
     leaf_sums,
     newton_step,
     rescaled_rates,
@@ -251,6 +252,8 @@ class RateCombiner:
 class LeafCombiner:
     """Every leaf value anew: the minimum of the penalised loss over all silos' rows.
 
+    Penalties count in multiples of :func:`boosting.stacking.leaf_pulls`.
+
     Parameters
     ----------
     n_evaluations : int
@@ -273,10 +276,10 @@ class LeafCombiner:
 
     def initial(self) -> State:
         """Return searches that begin at the mean of the ensembles."""
-        searches = [
-            LeafSearch.start(self._prior(), penalty, max(1, self.table.n_trees // self.n_outputs))
-            for penalty in self.penalties
-        ]
+        prior = self._prior()
+        pulls = leaf_pulls(prior, self.n_outputs)
+        n_trees = max(1, self.table.n_trees // self.n_outputs)
+        searches = [LeafSearch.start(prior, p * pulls, n_trees) for p in self.penalties]
         return self._state(searches)
 
     def width(self, round_: int) -> int:
@@ -351,7 +354,7 @@ class LeafCombiner:
             start = 0 if round_ == 1 else number * (1 + size)
             curvature = total[1 + size :] if round_ == 1 else None
             sums = LeafSums(float(total[start]), total[start + 1 : start + 1 + size], curvature)
-            searches.append(search.advance(sums, self.n_outputs))
+            searches.append(search.advance(sums))
         return self._state(searches)
 
     def choose(self, state: State, choice: int) -> State:
@@ -399,7 +402,8 @@ class LeafCombiner:
         )
 
     def _searches(self, state: State) -> list[LeafSearch]:
-        memory, found = state.memory, []
+        memory, prior, found = state.memory, self._prior(), []
+        pulls = leaf_pulls(prior, self.n_outputs)
         for number, penalty in enumerate(self.penalties):
             pairs: list[tuple[Floats, Floats]] = []
             while f"{number}.step.{len(pairs)}" in memory:
@@ -407,8 +411,8 @@ class LeafCombiner:
                 pairs.append((memory[f"{number}.step.{at}"], memory[f"{number}.change.{at}"]))
             found.append(
                 LeafSearch(
-                    self._prior(),
-                    penalty,
+                    prior,
+                    penalty * pulls,
                     max(1, self.table.n_trees // self.n_outputs),
                     np.asarray(memory[f"{number}.point"]),
                     np.asarray(state.candidates[number]),

@@ -211,6 +211,30 @@ def leaf_sums(
     )
 
 
+def leaf_pulls(prior: Floats, n_outputs: int) -> Floats:
+    """Return how strongly each entry of a point is held to ``prior``, relative to a penalty.
+
+    A leaf's value is expected to move by about as much as it and the other leaves are large: its
+    pull is ``2 m / (v² + m)``, with ``m`` the mean of ``v²``. So a leaf that stands out, say for a
+    few rows far from the rest, is held less than one that hardly says anything.
+
+    Parameters
+    ----------
+    prior : ndarray of shape (n_leaves + n_outputs,), float64
+        Leaf values, then intercepts.
+
+    Returns
+    -------
+    ndarray of shape (n_leaves + n_outputs,), float64
+        Between 0 and 2; 1 where all leaves are alike, 0 for intercepts.
+    """
+    pulls = np.zeros(len(prior))
+    squares = prior[: len(prior) - n_outputs] ** 2
+    mean = float(squares.mean()) if len(squares) else 0.0
+    pulls[: len(squares)] = 2 * mean / (squares + mean) if mean > 0 else 1.0
+    return pulls
+
+
 @dataclass(frozen=True, slots=True)
 class LeafSearch:
     """State of the search for the leaf values that minimise the penalised loss of all rows.
@@ -222,8 +246,8 @@ class LeafSearch:
     Parameters
     ----------
     prior : ndarray of shape (n_leaves + n_outputs,), float64
-    penalty : float
-        Adds ``penalty/2·|leaf values − prior|²``.
+    penalty : ndarray of shape (n_leaves + n_outputs,), float64
+        Adds ``Σ penalty/2·(point − prior)²``; zero for intercepts. See :func:`leaf_pulls`.
     n_trees : int
         Trees of one output, which scales the first step: every row meets that many leaves.
 
@@ -233,7 +257,7 @@ class LeafSearch:
     """
 
     prior: Floats
-    penalty: float
+    penalty: Floats
     n_trees: int
     point: Floats
     trial: Floats
@@ -243,20 +267,20 @@ class LeafSearch:
     pairs: tuple[tuple[Floats, Floats], ...] = field(default=())
 
     @classmethod
-    def start(cls, prior: Floats, penalty: float, n_trees: int) -> LeafSearch:
+    def start(cls, prior: Floats, penalty: Floats, n_trees: int) -> LeafSearch:
         """Return the state whose first trial is the prior."""
         return cls(prior, penalty, n_trees, prior, prior)
 
-    def advance(self, sums: LeafSums, n_outputs: int) -> LeafSearch:
+    def advance(self, sums: LeafSums) -> LeafSearch:
         """Return the state after the sums of all silos at ``trial``."""
-        pull = self.trial - self.prior
-        pull[len(pull) - n_outputs :] = 0.0
-        value = sums.loss + 0.5 * self.penalty * float(pull @ pull)
-        gradient = sums.gradient + self.penalty * pull
+        away = self.trial - self.prior
+        pull = self.penalty * away
+        value = sums.loss + 0.5 * float(pull @ away)
+        gradient = sums.gradient + pull
         step = self.trial - self.point
         metric = self.metric
         if sums.curvature is not None:
-            metric = sums.curvature + self.penalty
+            metric = np.maximum(sums.curvature + self.penalty, 1e-12)
         assert metric is not None, "the first sums bring the curvature"
         if self.gradient is None:
             pairs: tuple[tuple[Floats, Floats], ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from boosting import metrics
@@ -34,8 +34,8 @@ OBJECTIVES = {
 }
 
 RIDGE_PENALTIES = (1.0, 10.0, 100.0, 1000.0)
-LEAF_PENALTIES = (30.0, 100.0, 300.0, 1000.0)
-_DEFAULT_PENALTY = {"ridge": 100.0, "logit_ridge": 10.0, "leaves": 100.0}
+LEAF_PENALTIES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+_DEFAULT_PENALTY = {"ridge": 100.0, "logit_ridge": 10.0, "leaves": 300.0}
 _NEWTON_STEPS = 2
 
 _REVEALS = """\
@@ -106,7 +106,7 @@ class FedXGBllr:
         FedProx's μ.
     penalty : float or None
         Pull of ``ridge``, ``logit_ridge`` and ``leaves`` towards the mean of the ensembles. None:
-        chosen on validation rows, or 100, 10 and 100 without them.
+        chosen on validation rows, or 100, 10 and 300 without them.
     validation : float
         Share of each silo's rows held out of trees and training, to choose the best round, the
         penalty and the epochs on.
@@ -124,6 +124,10 @@ class FedXGBllr:
         Mask what silos add; needs three silos.
     scrub : str
         ``stats`` leaves statistics of rows out of the trees that are sent, ``none`` nothing.
+    share_penalties : bool
+        Divide ``alpha`` and ``gamma`` of the booster by the number of silos. They are compared
+        with sums over rows, of which a silo has only its share: as they stand, they prune the
+        trees of small silos to stumps.
     shared_cuts : int
         Cut points a feature that all silos agree on before training; 0 is none.
     leaf_bits : int
@@ -161,6 +165,7 @@ class FedXGBllr:
     scale_target: bool = False
     secure: bool = False
     scrub: str = "stats"
+    share_penalties: bool = False
     shared_cuts: int = 0
     leaf_bits: int = 32
     weight_bits: int = 32
@@ -179,6 +184,16 @@ class FedXGBllr:
     def steps_per_silo(self, n_silos: int) -> int:
         """Return M, the boosting steps of each silo of a roster."""
         return max(1, self.trees // n_silos)
+
+    def silo_job(self, job: JobParameters, n_silos: int) -> JobParameters:
+        """Return the job under which each silo of a roster grows its trees."""
+        if not self.share_penalties:
+            return job
+        booster = job.booster
+        return replace(
+            job,
+            booster=replace(booster, alpha=booster.alpha / n_silos, gamma=booster.gamma / n_silos),
+        )
 
     def needs_label_sums(self, job: JobParameters) -> bool:
         """Whether silos add up their labels first."""

@@ -221,7 +221,7 @@ class _SiloHalf:
         rows = matrix(table, start.n_threads)
         seed = np.random.SeedSequence([self.job.seed, self.number, 0, _TREES])
         parameters = {
-            **booster_parameters(self.job, start.schema.n_outputs, start.n_threads),
+            **booster_parameters(self.agreed.job, start.schema.n_outputs, start.n_threads),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
             "seed": int(seed.generate_state(1)[0]) & 0x7FFFFFFF,
         }

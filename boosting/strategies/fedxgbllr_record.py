@@ -87,6 +87,7 @@ class Agreed:
     @classmethod
     def start(cls, strategy: FedXGBllr, job: JobParameters, schema: Schema, n_silos: int) -> Agreed:
         """Return what holds before silos have said anything."""
+        job = strategy.silo_job(job, max(1, n_silos))
         base = job.booster.base_score
         center = base if base is not None and job.task is Task.REGRESSION else 0.0
         return cls(strategy, job, schema, strategy.steps_per_silo(n_silos), center)

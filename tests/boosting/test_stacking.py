@@ -13,6 +13,7 @@ from boosting.stacking import (
     TreeRates,
     gram_sums,
     gram_width,
+    leaf_pulls,
     leaf_sums,
     loss_and_derivatives,
     newton_step,
@@ -118,13 +119,16 @@ def test_leaf_search_over_silos_reaches_the_pooled_minimum(task):
     y, weights = labels_for(task, 150, 2), np.random.default_rng(3).random(150) + 0.5
     prior = np.append(TreeRates.mean(leaves.table, 3, q).leaf_values(leaves.table), np.zeros(q))
     n_leaves = leaves.table.n_leaves
+    mean = (prior[:n_leaves] ** 2).mean()
 
     def objective(point):
         sums = leaf_sums(leaves, y, task, point, with_curvature=False, row_weights=weights)
-        pull = np.append((point - prior)[:n_leaves], np.zeros(q))
-        return sums.loss + 0.5 * 5.0 * pull @ pull, sums.gradient + 5.0 * pull
+        away = np.append((point - prior)[:n_leaves], np.zeros(q))
+        pull = 5.0 * 2 * mean / (prior**2 + mean) * away
+        return sums.loss + 0.5 * pull @ away, sums.gradient + pull
 
-    search = LeafSearch.start(prior, 5.0, N_TREES // q)
+    pulls = 5.0 * leaf_pulls(prior, q)
+    search = LeafSearch.start(prior, pulls, N_TREES // q)
     for number in range(40):
         parts = [
             leaf_sums(part, t, task, search.trial, with_curvature=number == 0, row_weights=w)
@@ -135,7 +139,7 @@ def test_leaf_search_over_silos_reaches_the_pooled_minimum(task):
             sum(p.gradient for p in parts),
             sum(p.curvature for p in parts) if number == 0 else None,
         )
-        search = search.advance(total, q)
+        search = search.advance(total)
     least = minimize(objective, prior, jac=True, method="L-BFGS-B", options={"maxiter": 500})
     assert search.value == pytest.approx(least.fun, rel=1e-5)
     _, slope = objective(search.point)
@@ -146,15 +150,25 @@ def test_leaf_search_never_accepts_a_worse_point():
     leaves = random_leaves(60, N_TREES, 1)
     y = labels_for(Task.BINARY, 60, 2)
     prior = np.zeros(leaves.table.n_leaves + 1)
-    search = LeafSearch.start(prior, 0.01, 1)  # a far too long first step
+    # a far too long first step
+    search = LeafSearch.start(prior, 0.01 * leaf_pulls(prior, 1), 1)
     values = []
     for number in range(25):
         search = search.advance(
-            leaf_sums(leaves, y, Task.BINARY, search.trial, with_curvature=number == 0), 1
+            leaf_sums(leaves, y, Task.BINARY, search.trial, with_curvature=number == 0)
         )
         values.append(search.value)
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.5 * values[0]
+
+
+def test_leaves_that_stand_out_are_held_less_to_the_prior():
+    pulls = leaf_pulls(np.array([0.1, -0.1, 2.0, 0.0, 5.0]), 1)
+    assert pulls[4] == 0.0  # the intercept
+    assert pulls[0] == pulls[1]
+    assert pulls[2] < pulls[0] < pulls[3] == pytest.approx(2.0)
+    np.testing.assert_allclose(leaf_pulls(np.full(4, 0.3), 1)[:3], 1.0)
+    np.testing.assert_array_equal(leaf_pulls(np.zeros(4), 1), [1.0, 1.0, 1.0, 0.0])
 
 
 def test_learnt_leaves_read_as_rates_are_the_factors_that_made_them():

@@ -170,6 +170,31 @@ def test_silos_trees_are_those_xgboost_grows_on_centred_labels():
     assert ((residual - margins) ** 2).mean() < 0.5 * residual.var()
 
 
+def test_shared_penalties_are_those_of_the_booster_over_the_number_of_silos():
+    data = silos(Task.BINARY, 4)
+    given = {"combiner": "mean", "trees": 16}
+    shared, as_they_stand = (
+        run_in_memory(
+            job(
+                Task.BINARY,
+                small(**given, share_penalties=share),
+                booster=Booster(eta=0.3, max_depth=4, alpha=a, gamma=g),
+            ),
+            data,
+            through_wire=True,
+        )
+        for share, a, g in ((True, 4.0, 2.0), (False, 1.0, 0.5))
+    )
+    assert shared.error is None
+    found, expected = (
+        StackedModel.load(outcome.artefact.files).ensemble for outcome in (shared, as_they_stand)
+    )
+    assert all(
+        np.array_equal(a.threshold, b.threshold) and np.array_equal(a.left, b.left)
+        for a, b in zip(found.trees, expected.trees, strict=True)
+    )
+
+
 def test_ridge_over_silos_equals_the_pooled_closed_form():
     data = silos(Task.REGRESSION, 4)
     outcome = run_in_memory(

@@ -161,6 +161,7 @@ class FedXgbllr(_message.Message):
     SHARED_CUTS_FIELD_NUMBER: _builtins.int
     LEAF_BITS_FIELD_NUMBER: _builtins.int
     WEIGHT_BITS_FIELD_NUMBER: _builtins.int
+    SHARE_PENALTIES_FIELD_NUMBER: _builtins.int
     trees: _builtins.int
     """Trees of all silos together."""
     rounds: _builtins.int
@@ -207,6 +208,8 @@ class FedXgbllr(_message.Message):
     """32 or 16."""
     weight_bits: _builtins.int
     """32, 8 or 4."""
+    share_penalties: _builtins.bool
+    """Whether alpha and gamma of the booster are divided by the number of silos."""
     @_builtins.property
     def epoch_choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Numbers of local epochs tried in the first round."""
@@ -238,10 +241,11 @@ class FedXgbllr(_message.Message):
         shared_cuts: _builtins.int | None = ...,
         leaf_bits: _builtins.int | None = ...,
         weight_bits: _builtins.int | None = ...,
+        share_penalties: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_share_penalties", b"_share_penalties", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "share_penalties", b"share_penalties", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epoch_choices", b"epoch_choices", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_share_penalties", b"_share_penalties", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epoch_choices", b"epoch_choices", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "share_penalties", b"share_penalties", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
     _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
@@ -281,6 +285,8 @@ class FedXgbllr(_message.Message):
     _WhichOneofArgType__server_optimiser: _TypeAlias = _typing.Literal["_server_optimiser", b"_server_optimiser"]  # noqa: Y015
     _WhichOneofReturnType__server_rate: _TypeAlias = _typing.Literal["server_rate"]  # noqa: Y015
     _WhichOneofArgType__server_rate: _TypeAlias = _typing.Literal["_server_rate", b"_server_rate"]  # noqa: Y015
+    _WhichOneofReturnType__share_penalties: _TypeAlias = _typing.Literal["share_penalties"]  # noqa: Y015
+    _WhichOneofArgType__share_penalties: _TypeAlias = _typing.Literal["_share_penalties", b"_share_penalties"]  # noqa: Y015
     _WhichOneofReturnType__shared_cuts: _TypeAlias = _typing.Literal["shared_cuts"]  # noqa: Y015
     _WhichOneofArgType__shared_cuts: _TypeAlias = _typing.Literal["_shared_cuts", b"_shared_cuts"]  # noqa: Y015
     _WhichOneofReturnType__trees: _TypeAlias = _typing.Literal["trees"]  # noqa: Y015
@@ -327,6 +333,8 @@ class FedXgbllr(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__server_optimiser) -> _WhichOneofReturnType__server_optimiser | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__server_rate) -> _WhichOneofReturnType__server_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__share_penalties) -> _WhichOneofReturnType__share_penalties | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shared_cuts) -> _WhichOneofReturnType__shared_cuts | None: ...
     @_typing.overload
