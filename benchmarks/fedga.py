@@ -7,7 +7,7 @@
 
 Protocol (per split): 20 % of the rows, shuffled by the split's seed, are the common test rows; the
 others go to 20 silos at random. Both halves of the strategies run in this process through the real
-rendezvous, codecs and secure sums. Scores are F1 (class 1 of two, macro of more) or mean squared
+rendezvous and codecs. Scores are F1 (class 1 of two, macro of more) or mean squared
 error on the test rows, averaged over the silos, then over splits and runs; ``delta`` is the mean
 over silos of the federated score's change relative to the silo's own tree. ``who`` is a tree:
 
@@ -28,7 +28,6 @@ import asyncio
 import json
 import math
 import statistics
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,7 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from benchmarks.secure_sums import CountingLink, make_identities
+from benchmarks.secure_sums import CountingLink
 from boosting import metrics
 from boosting.dataset import Dataset, Feature, Schema, Task
 from boosting.decision_tree import DecisionTree, grow_cart
@@ -50,7 +49,6 @@ from boosting.personal_trees import OBJECTIVES, LocalTrees, TreeSettings
 from boosting.ports import (
     Artefact,
     CoordinatorStart,
-    Identity,
     JobStopped,
     RoundResult,
     Silo,
@@ -116,7 +114,6 @@ def federate(
     silos: dict[Silo, Dataset],
     *,
     test: Dataset | None = None,
-    identities: dict[Silo, Any] | None = None,
 ) -> Ran:
     """Run both halves of a job with the real rendezvous."""
     names = tuple(sorted(silos))
@@ -129,10 +126,9 @@ def federate(
         links = {silo: CountingLink(silo, hub, loop, "") for silo in names}
 
         def participate(silo: Silo) -> Artefact | None:
-            identity: Identity | None = identities[silo] if identities else None
             start = SiloStart(
                 job=job, job_id="bench", attempt=1, silo=silo, silos=names, schema=schema,
-                dataset=silos[silo], identity=identity,
+                dataset=silos[silo],
             )  # fmt: skip
             return job.strategy.participate(links[silo], LocalVault(), start)
 
@@ -267,9 +263,7 @@ def federated_scores(ran: Ran, test: Dataset) -> tuple[list[float], list[int]]:
     return scores, nodes
 
 
-def trees_of(
-    data: Dataset, name: str, splits: range, runs: int, identities: dict[Silo, Any] | None
-) -> list[Row]:
+def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
     """Return the table of one data set."""
     task, tally = data.schema.task, Tally()
     metric = primary(task)
@@ -297,9 +291,9 @@ def trees_of(
             tally.add("structures_scored", "fedga", generation.n_scored)
             tally.add("elitism", "fedga", float(bool(generation.elite)))
             tally.add("wire_megabytes", "fedga", (ran.up + ran.down) / 1e6)
-            if task is not Task.REGRESSION and identities is not None:
+            if task is not Task.REGRESSION:
                 for who, strategy in DP_TREES.items():
-                    _run_dp_tree(tally, who, strategy, silos, test, own_scores, identities)
+                    _run_dp_tree(tally, who, strategy, silos, test, own_scores)
         at_depth = [side.cart(depth) for side in own_side.values()]
         found = np.array([score_margins(tree.margins(test.X), test) for tree in at_depth])
         tally.add(metric, "own-at-depth", float(found.mean()))
@@ -327,10 +321,11 @@ def _run_dp_tree(
     silos: dict[Silo, Dataset],
     test: Dataset,
     own: NDArray[Any],
-    identities: dict[Silo, Any],
 ) -> None:
-    job = JobParameters("bench", strategy, task=test.schema.task)
-    ran = federate(job, silos, identities=identities)
+    # The rows in one place under the noise of one silo: the same counts and, since the parts of
+    # all silos add up to one whole variable, the same noise as in secure sums over the silos.
+    job = JobParameters("bench", replace(strategy, secure=False), task=test.schema.task)
+    ran = federate(job, {Silo("all"): _pooled(silos)})
     score = score_file(ran.artefact.files["model.ubj"], test)
     found = json.loads(ran.artefact.files["tree.json"])["nodes"]
     tally.add(primary(test.schema.task), who, score)
@@ -451,22 +446,19 @@ def main() -> None:
         arguments.sets, arguments.splits, arguments.runs = ["nursery", "abalone"], 1, 1
     splits = range(arguments.first_split, arguments.first_split + arguments.splits)
     measured: list[Row] = cost(arguments.quick) if "cost" in arguments.part else []
-    names = tuple(Silo(f"silo-{k:02}") for k in range(N_SILOS))
-    with tempfile.TemporaryDirectory() as folder:
-        identities = make_identities(Path(folder), names)
-        for name in arguments.sets if set(arguments.part) - {"cost"} else []:
-            data = load(arguments.data, name)
-            if data is None:
-                print(f"{name}: not there, skipped")
-                continue
-            if "trees" in arguments.part:
-                measured += trees_of(data, name, splits, arguments.runs, identities)
-            if "participation" in arguments.part and name in CLASSIFICATION:
-                measured += participation_of(data, name, splits, arguments.runs)
-            if "bytes" in arguments.part:
-                measured += wire(data, name)
-            if arguments.json:
-                arguments.json.write_text(json.dumps(measured, indent=1) + "\n")
+    for name in arguments.sets if set(arguments.part) - {"cost"} else []:
+        data = load(arguments.data, name)
+        if data is None:
+            print(f"{name}: not there, skipped")
+            continue
+        if "trees" in arguments.part:
+            measured += trees_of(data, name, splits, arguments.runs)
+        if "participation" in arguments.part and name in CLASSIFICATION:
+            measured += participation_of(data, name, splits, arguments.runs)
+        if "bytes" in arguments.part:
+            measured += wire(data, name)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(measured, indent=1) + "\n")
     for entry in measured:
         fixed = ("metric", "who", "value", "unit")
         case = " ".join(

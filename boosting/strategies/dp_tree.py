@@ -71,6 +71,12 @@ LARGEST_SCALE = 90_000
 
 BINNINGS = ("private", "quantile")
 
+_SUM_UP, _SUM_DOWN = 216, 270
+"""Bytes of a sum beside counts, signatures and what each further silo adds; measured."""
+
+_KEY, _BOX = 880, 1062
+"""Bytes of a silo's signed key, and of its sealed shares for another; measured."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
@@ -287,35 +293,45 @@ class DPTree:
     def forecast(
         self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
     ) -> Forecast:
-        """Return the bytes of a full tree: 8 a count, and about 2 kB of keys and shares a sum."""
-        n_silos = max(len(n_samples), 3)
+        """Return the bytes of a full tree: 8 a count, and keys, shares and signatures of the sums.
+
+        Of bin edges it takes what continuous features usually need: one interval at first, then
+        two, then one an edge.
+        """
+        n_silos = max(len(n_samples), 3 if self.secure else 1)
         queries = _Queries(self, schema, n_silos)
         edges = queries.any_edges()
-        counts = 0
-        for level in range(self.depth + 1):
-            counts += (1 << level) * queries.values_per_node(edges, level)
+        n_edges = sum(len(own) for own in edges)
         stages = STAGES if queries.numeric else 0
-        cells = stages * len(queries.numeric) * (self.bins - 1) * CELLS
-        sums = stages + self.depth + 1
-        shares = 120 * n_silos if self.secure else 0
-        tree = (1 << (self.depth + 1)) * (12 + max(bin_counts(schema, edges)))
+        per_feature = [1, *[min(2, self.bins - 1)] * (STAGES - 2), self.bins - 1][:stages]
+        intervals = [len(queries.numeric) * count for count in per_feature]
+        signed = (_SUM_UP + 40 * n_silos, _SUM_DOWN + 83 * n_silos) if self.secure else (100, 200)
+        cells_up = sum(8 * CELLS * count + signed[0] for count in intervals)
+        cells_down = sum(8 * count + signed[1] for count in (*intervals[1:], n_edges)[:stages])
+        counts_up, counts_down = 0, 0
+        for level in range(self.depth + 1):
+            counts_up += 8 * (1 << level) * queries.values_per_node(edges, level) + signed[0]
+            nodes = (1 << min(level + 2, self.depth + 1)) - 1
+            counts_down += nodes * (12 + max(bin_counts(schema, edges), default=1))
+            counts_down += 4 * n_edges + signed[1]
+        calls = 2 if self.secure else 1
+        steps = {
+            Call.HISTOGRAMS.value: (calls * (self.depth + 1), counts_up, counts_down),
+            Call.SUMS.value: (calls * stages + 1, cells_up + 35, cells_down + _SUM_DOWN),
+        }
+        if self.secure:
+            boxes = (n_silos - 1) * _BOX
+            steps[Call.KEYS.value] = (1, _KEY, _KEY * n_silos)
+            steps[Call.SHARES.value] = (1, boxes, boxes)
         return Forecast(
             rounds=self.depth + 1,
-            steps={
-                Call.HISTOGRAMS.value: (
-                    2 * (self.depth + 1), 8 * counts, (self.depth + 1) * tree
-                ),
-                Call.SUMS.value: (2 * stages, 8 * cells, cells),
-                Call.KEYS.value: (2, 1500, 1500 * n_silos) if self.secure else (0, 0, 0),
-                Call.SHARES.value: (2, 32 * shares, 32 * shares) if self.secure else (0, 0, 0),
-                Call.SIGNATURES.value: (sums, sums * shares, sums * 200),
-            },
+            steps=steps,
             reveals=self.reveals,
             notes=(
                 f"epsilon {self.epsilon:g} for the whole job, a row being the unit",
-                "a bound: every node of the tree is split",
+                "for a full tree: noise ends it before, and a node that does not split asks less",
             ),
-        )  # fmt: skip
+        )
 
 
 class _Queries:

@@ -168,6 +168,10 @@ REPORTS = Step(
 )  # fmt: skip
 
 
+_FRAMES_UP, _FRAMES_DOWN = 67, 109
+"""Bytes of an exchange beside genes and scores, measured."""
+
+
 def reported_metrics(job: JobParameters) -> tuple[str, ...]:
     """Return the metrics that silos report: F1 or mean squared error, then the job's own."""
     primary = "mse" if job.task is Task.REGRESSION else "f1"
@@ -392,23 +396,30 @@ class FedGA:
     def forecast(
         self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
     ) -> Forecast:
-        """Return the most a silo exchanges: every child new, no early stop.
+        """Return what a silo exchanges in a search of the largest depth that does not stop early.
 
-        Down ``generations * population * n_genes`` bytes of genes and the final population; up two
-        bytes a score; about 100 bytes of frames an exchange.
+        Each generation a drawn silo gets ``population`` new structures, in as many bits a gene as
+        the number of features has, and answers two bytes each; at the end come the finalists.
         """
-        n_genes = gene_count(self.max_depth) * (1 if schema.n_features < 255 else 2)
-        calls = self.generations + 4
+        gene_bits = max(schema.n_features, 1).bit_length()
+        structure = gene_count(self.max_depth) * gene_bits / 8
+        exchanges = self.generations + 4
         asked = self.participation * self.generations * self.population
-        down = int(asked * n_genes) + self.population * n_genes + 100 * calls
-        up = int(asked * 2) + n_genes + 100 * calls
+        finalists = min(self.finalists, self.population)
+        down = (asked + finalists) * structure + exchanges * _FRAMES_DOWN
+        up = asked * 2 + 2 * structure + exchanges * _FRAMES_UP
         return Forecast(
             rounds=self.generations,
-            steps={Call.SCORES.value: (2 * calls, up, down)},
+            steps={Call.SCORES.value: (exchanges, round(up), round(down))},
             reveals=self.reveals,
             notes=(
-                f"a bound: every generation breeds {self.population} structures never seen "
-                f"before, of depth {self.max_depth}; runs score about half as many",
+                f"for trees of depth {self.max_depth}, the largest that silos may vote for: each "
+                "level less halves the bytes down",
+                *(
+                    [f"the search ends before, after {self.patience} rounds without progress"]
+                    if 0 < self.patience < self.generations
+                    else []
+                ),
                 "each silo's tree stays in the silo",
             ),
             cpu_class="seconds",

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from coordinator.rendezvous import Rendezvous
 from crypto.vault import LocalVault
 from tests.boosting.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
+from tests.federation.planned import plan_and_run
 
 PLAIN = DPTree(math.inf, depth=3, bins=6, binning="quantile")
 
@@ -328,12 +330,17 @@ def test_budget_too_small_for_any_noise_table_is_refused_before_anything_is_aske
     assert isinstance(outcome.error, InvalidJob)
 
 
-def test_forecast_bounds_the_counts_that_are_sent() -> None:
-    silos = silos_of()
-    schema = silos["silo-0"].schema
-    job = JobParameters("test", DPTree(1.0))
-    forecast = DPTree(1.0, depth=2).forecast(job, schema, dict.fromkeys(silos, 300))  # type: ignore[arg-type]
-    n_bins = bin_counts(schema, ((np.zeros(4, np.float32),) * 3) + (np.empty(0, np.float32),))
-    counts = (1 + 2) * (2 + 2 * sum(n_bins)) + 4 * 2
-    assert forecast.steps["ExchangeHistograms"][1] == 8 * counts
-    assert forecast.rounds == 3
+@pytest.mark.parametrize("secure", [True, False])
+def test_plan_is_within_a_tenth_of_what_a_full_tree_moves(tmp_path: Path, secure: bool) -> None:
+    table = f"depth = 2\nepsilon = inf\nsecure = {str(secure).lower()}\n"
+    job = f"strategy = 'dp_tree'\nmin_silos = 3\nmetrics = ['f1']\n[dp_tree]\n{table}"
+    planned, report = plan_and_run(tmp_path, job, n_samples=900)
+    assert planned["rounds"] == len(report["rounds"]) == 3
+    for way in ("up", "down"):
+        assert planned["bytes"][way] == pytest.approx(report["bytes"][way], rel=0.1)
+    by_step = report["bytes"]["by_step"]
+    for step in planned["steps"]:
+        assert step["exchanges"] == by_step[step["method"]]["calls"] / 3
+    assert {"model.ubj", "tree.txt", "tree.dot", "tree.json", "epsilon-ledger.json"} <= {
+        file.name for file in (tmp_path / "run").iterdir()
+    }

@@ -2,21 +2,24 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xgboost
 
 from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.decision_tree import fit_structure
 from boosting.evolution import absorb, empty_generation, first_brood, next_brood, unpack
 from boosting.evolution import from_bytes as arrays_from
 from boosting.genetics import Operators, decision_nodes, keys
 from boosting.job import JobParameters
 from boosting.personal_trees import LocalTrees, TreeSettings
-from boosting.ports import InvalidJob, OfferRejected
-from boosting.strategies.fedga import FedGA, Proposal, Scores
+from boosting.ports import InvalidJob, OfferRejected, Silo
+from boosting.strategies.fedga import FedGA, Proposal
 from boosting.structures import fitness_of, rank_table
 from tests.federation.memory import Fault, run_in_memory
+from tests.federation.planned import plan_and_run
 
 QUICK = FedGA(generations=5, population=12, max_depth=3, epsilon_rows=1e4)
 
@@ -297,14 +300,56 @@ def test_parameter_out_of_range_is_named(change: dict[str, object], key: str) ->
         strategy.validate(job_of(strategy=strategy))
 
 
-def test_defaults_are_valid_and_forecast_bounds_a_run() -> None:
+@pytest.mark.parametrize("n_features", [8, 31, 300])
+def test_search_of_twenty_silos_and_fifty_generations_stays_below_five_megabytes(
+    n_features: int,
+) -> None:
     FedGA().validate(job_of(strategy=FedGA()))
-    silos = silos_of(Task.BINARY)
-    schema = silos["silo-0"].schema
+    features = tuple(Feature(f"x{i}") for i in range(n_features))
+    schema = Schema(features, "label", Task.BINARY, 2)
     forecast = FedGA(generations=50).forecast(job_of(), schema, {})
-    (messages, up, down) = forecast.steps["ExchangeScores"]
+    (exchanges, up, down) = forecast.steps["ExchangeScores"]
     assert forecast.rounds == 50
-    assert messages > 100
+    assert exchanges == 54
     assert 20 * (up + down) <= 5e6
-    empty = Scores(np.empty(0, dtype=np.uint16), 0, np.empty(0, dtype=np.int16))
-    assert empty.rows == 0
+    half = FedGA(generations=50, participation=0.5).forecast(job_of(), schema, {})
+    assert half.steps["ExchangeScores"][2] < 0.6 * down
+
+
+def test_dearer_nodes_make_smaller_trees() -> None:
+    silos = silos_of(Task.BINARY)
+    sizes = []
+    for node_cost in (0.0, 0.01, 0.5):
+        strategy = replace(QUICK, generations=12, min_depth=3, node_cost=node_cost)
+        outcome = run_in_memory(job_of(strategy=strategy), silos)
+        kept = [json.loads(one.files["tree.json"]) for one in outcome.kept.values() if one]
+        sizes.append(sum("feature" in node for tree in kept for node in tree["nodes"]))
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_silos_choose_among_the_finalists_only() -> None:
+    strategy = replace(QUICK, finalists=1)
+    outcome = run_in_memory(job_of(strategy=strategy), silos_of(Task.BINARY), through_wire=True)
+    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    assert len(generation.population) == strategy.population
+    for silo, data in silos_of(Task.BINARY).items():
+        table = rank_table(data)
+        best = fit_structure(table, generation.population[0], table.all_rows, 1)
+        kept = outcome.kept[Silo(silo)]
+        assert kept is not None
+        assert kept.files["tree.txt"].decode() == best.draw()
+
+
+def test_plan_is_within_a_tenth_of_what_a_run_moves(tmp_path: Path) -> None:
+    tables = "strategy = 'fedga'\nmin_silos = 3\n[fedga]\ngenerations = 8\npopulation = 20\n"
+    planned, report = plan_and_run(tmp_path, tables + "min_depth = 4\nmax_depth = 4\n")
+    for way in ("up", "down"):
+        assert planned["bytes"][way] == pytest.approx(report["bytes"][way], rel=0.1)
+    calls = report["bytes"]["by_step"]["ExchangeScores"]["calls"]
+    assert planned["steps"][0]["exchanges"] == calls / 3
+    scores = report["rounds"][-1]["metrics"]["test"]
+    assert 0.0 <= scores["share_gaining"] <= 1.0
+    assert {"f1", "own_f1"} <= set(scores)
+    for silo in ("s0", "s1", "s2"):
+        files = {file.name for file in (tmp_path / "run" / "silos" / silo).iterdir()}
+        assert {"model.ubj", "schema.json", "tree.dot", "tree.json", "tree.txt"} <= files
