@@ -180,7 +180,7 @@ def test_guards_keep_few_rows_and_one_label_from_being_set_apart() -> None:
     X = rng.normal(size=(n, 3)).astype(np.float32)
     y = (rng.random(n) < 0.5).astype(np.float64)
     few = rng.permutation(n)[:40]
-    X[:, 2], X[few, 2], y[few] = 0.0, 1.0, 1.0
+    X[:, 0], X[:, 2], X[few, 2], y[few] = 0.0, 0.0, 1.0, 1.0
     whole = vertical.dataset(X, [f"p{k:04d}" for k in range(n)], y=y)
     parties = vertical.cut_by_columns(whole, [1, 2])
     booster = {"max_depth": 1, "max_bin": 80, "min_child_weight": 0}
