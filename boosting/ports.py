@@ -212,6 +212,18 @@ class Artefact:
     model: str
 
 
+class Journal(Protocol):
+    """Durable records of one job at the coordinator; a later record of a key replaces it."""
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Make a record durable before returning; may be called from a worker thread."""
+        ...
+
+    def recall(self, key: str) -> bytes | None:
+        """Return the record of a key, or None."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorStart:
     """What the coordinator half starts from.
@@ -228,6 +240,8 @@ class CoordinatorStart:
         The last round's checkpoint when the job is resumed.
     test : Dataset or None
         Rows that the coordinator's organisation holds for evaluation.
+    journal : Journal or None
+        Where a half keeps what it must not lose inside a round; outlives the process.
     """
 
     job: JobParameters
@@ -238,6 +252,7 @@ class CoordinatorStart:
     n_samples: Mapping[Silo, int]
     checkpoint: bytes | None = None
     test: Dataset | None = None
+    journal: Journal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +270,7 @@ class SiloStart:
     first_round : int
         Round at which the attempt goes on; above zero after a restart.
     test : Dataset or None
-        Evaluation rows of this party, for vertical jobs.
+        Evaluation rows of this silo: of a vertical party, or to score a model of its own.
     trainer : LocalTrainer or None
         Where stock XGBoost's trees grow; None for this process.
     """

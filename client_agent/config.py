@@ -37,7 +37,7 @@ class AgentSettings(FileSettings):
         default=None, description="Name in the coordinator's certificate where it is not the host."
     )
     data: Source
-    test: Source | None = Field(default=None, description="Evaluation rows of a vertical party.")
+    test: Source | None = Field(default=None, description="Evaluation rows of this silo.")
     state: Path = Field(description="Folder of the agent's state: ledger, records, results.")
     policy: Policy = Policy()
     metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")

@@ -194,6 +194,11 @@ class DPTree:
     binning_share: float = 0.2
     query: str = "histogram"
 
+    @property
+    def n_results(self) -> int:
+        """Results of a full tree: one a level."""
+        return self.depth + 1
+
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""
         ranges: dict[str, tuple[float, float]] = {
