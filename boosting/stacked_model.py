@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ from boosting.ensemble import Ensemble, Tree, blank, load
 from boosting.heads import Head, HeadKind
 from boosting.leaf_values import LeafOrdinals, LeafTable
 from boosting.learning_rates import Schedule
+from boosting.ports import DataError
 
 if TYPE_CHECKING:
     from boosting.dataset import Schema
@@ -221,33 +223,48 @@ class StackedModel:
         Raises
         ------
         ValueError
-            A file is missing or of another format.
+            A file is missing or of another format, or they do not fit together.
         """
-        missing = [name for name in (ENSEMBLE, HEAD, MANIFEST) if name not in files]
-        if missing:
-            raise ValueError(f"a FedXGBllr model needs the file {missing[0]}")
-        manifest = json.loads(files[MANIFEST])
-        if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"{MANIFEST}: expected format {FORMAT}, found {manifest.get('format')}"
+        for name in (ENSEMBLE, HEAD, MANIFEST):
+            if name not in files:
+                raise ValueError(f"a FedXGBllr model needs the file {name}")
+        manifest = _manifest(files)
+        ensemble = load(files[ENSEMBLE])
+        try:
+            arrays = safetensors.numpy.load(files[HEAD])
+            head = None
+            if manifest["head"] is not None:
+                shape = dict(manifest["head"])
+                head = Head(**{**shape, "kind": HeadKind(shape["kind"])})
+            model = cls(
+                ensemble,
+                manifest["combiner"],
+                Task(manifest["task"]),
+                tuple(silo["silo"] for silo in manifest["silos"]),
+                tuple(silo["rows"] for silo in manifest["silos"]),
+                arrays["point"] if head is None else head.flat(arrays),
+                head,
+                float(manifest["center"]),
+                float(manifest["scale"]),
+                arrays["rates"],
             )
-        arrays = safetensors.numpy.load(files[HEAD])
-        head = None
-        if manifest["head"] is not None:
-            shape = dict(manifest["head"])
-            head = Head(**{**shape, "kind": HeadKind(shape["kind"])})
-        return cls(
-            load(files[ENSEMBLE]),
-            manifest["combiner"],
-            Task(manifest["task"]),
-            tuple(silo["silo"] for silo in manifest["silos"]),
-            tuple(silo["rows"] for silo in manifest["silos"]),
-            arrays["point"] if head is None else head.flat(arrays),
-            head,
-            float(manifest["center"]),
-            float(manifest["scale"]),
-            arrays["rates"],
-        )
+        except (KeyError, TypeError, safetensors.SafetensorError) as error:
+            raise ValueError(f"{HEAD} and {MANIFEST} are not those of one model") from error
+        model.check()
+        return model
+
+    def check(self) -> None:
+        """Raise ValueError where the parts are of different models."""
+        n_trees, n_outputs = len(self.ensemble.trees), self.n_outputs
+        if self.head is not None:
+            expected = self.head.n_parameters
+            fits = self.head.n_inputs == n_trees and self.head.n_outputs == n_outputs
+        else:
+            table = LeafTable.of(self.ensemble.trees)
+            expected = n_outputs + (table.n_leaves if self.combiner == "leaves" else n_trees)
+            fits = True
+        if not fits or self.point.shape != (expected,) or self.rates.shape != (n_outputs, n_trees):
+            raise ValueError(f"{HEAD} does not fit the {n_trees} trees of {ENSEMBLE}")
 
     def _combiner(self, table: LeafTable) -> Combiner:
         n_silos, n_outputs = max(1, len(self.silos)), self.n_outputs
@@ -277,13 +294,55 @@ def predict_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
 
 
 def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
-    """Return margins instead, which is what :func:`boosting.metrics.evaluate` takes."""
-    return StackedModel.load(files).margins(dataset.X)
+    """Return margins instead, which is what :func:`boosting.metrics.evaluate` takes.
+
+    Raises
+    ------
+    DataError
+        The files are not those of one model.
+    """
+    try:
+        model = StackedModel.load(files)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return model.margins(dataset.X)
 
 
 def learnt_rates(files: Mapping[str, bytes]) -> tuple[SiloRates, ...]:
-    """Return which silo's trees got which weight."""
-    return StackedModel.load(files).by_silo()
+    """Return which silo's trees got which weight; needs ``manifest.json`` only.
+
+    Raises
+    ------
+    ValueError
+        There is no manifest, or it is of another format.
+    """
+    try:
+        return tuple(SiloRates(**silo) for silo in _manifest(files)["silos"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{MANIFEST} does not tell the silos' rates") from error
+
+
+def rates_by_tree(files: Mapping[str, bytes]) -> Floats:
+    """Return each tree's learnt rate; needs ``head.safetensors`` only.
+
+    Returns
+    -------
+    ndarray of shape (n_outputs, n_trees), float64
+        Trees silo by silo in the manifest's order, in the order of boosting; a row an output.
+    """
+    rates: Floats = safetensors.numpy.load(files[HEAD])["rates"]
+    return rates
+
+
+def _manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        manifest = json.loads(files.get(MANIFEST, b""))
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} is no JSON") from error
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{MANIFEST}: expected format {FORMAT}, found {found}")
+    return dict(manifest)
 
 
 def ensemble_of(

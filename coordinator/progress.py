@@ -65,9 +65,8 @@ class JobProgress:
         """Show what is new in a view."""
         if not self._total:
             strategy = job_wire.decode(view.spec).strategy
-            self._total = int(
-                getattr(strategy, "rounds", 0) or getattr(strategy, "generations", 0) or 1
-            )
+            named = ("n_results", "rounds", "generations")
+            self._total = int(next(filter(None, (getattr(strategy, n, 0) for n in named)), 1))
         for silo in view.silos:
             known = self._silos.get(silo.name)
             if known != silo.state:

@@ -131,7 +131,7 @@ class FedXGBllr:
     shared_cuts : int
         Cut points a feature that all silos agree on before training; 0 is none.
     leaf_bits : int
-        32 or 16 (float16 leaf values).
+        32 or 16 (float16 leaf values; with ``scrub = "stats"`` only).
     weight_bits : int
         32, or 8 or 4 for quantised differences of network weights.
 
@@ -180,6 +180,11 @@ class FedXGBllr:
         """Rounds after round 0, at most."""
         most = {"mean": 0, "ridge": 1, "logit_ridge": _NEWTON_STEPS}
         return min(self.rounds, most.get(self.combiner, self.rounds))
+
+    @property
+    def n_results(self) -> int:
+        """Rounds that are reported, at most: round 0 and those after it."""
+        return self.n_rounds + 1
 
     def steps_per_silo(self, n_silos: int) -> int:
         """Return M, the boosting steps of each silo of a roster."""
@@ -291,6 +296,11 @@ class FedXGBllr:
             raise InvalidJob(
                 "[fedxgbllr] weight_bits: only a network's weights are quantised, and not under "
                 "secure sums, whose integers are masked as they are"
+            )
+        if self.leaf_bits != 32 and self.scrub != "stats":
+            raise InvalidJob(
+                "[fedxgbllr] leaf_bits: rounded leaves take more bytes, not fewer, beside the "
+                "statistics that are told from them; use scrub 'stats'"
             )
         if self.secure and job.min_silos < 3:
             raise InvalidJob("[fedxgbllr] secure: expected min_silos of 3 or more")

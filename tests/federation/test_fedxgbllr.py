@@ -15,9 +15,17 @@ from boosting.ensemble import load
 from boosting.job import Booster, JobParameters
 from boosting.leaf_values import LeafOrdinals
 from boosting.metrics import higher_is_better
-from boosting.ports import CoordinatorStart, InvalidJob, Place, QuorumLost, Silo, SiloStart
+from boosting.ports import (
+    CoordinatorStart,
+    DataError,
+    InvalidJob,
+    Place,
+    QuorumLost,
+    Silo,
+    SiloStart,
+)
 from boosting.silo_rows import matrix
-from boosting.stacked_model import StackedModel, learnt_rates, predict_files
+from boosting.stacked_model import StackedModel, learnt_rates, predict_files, rates_by_tree
 from boosting.strategies.fedxgbllr import FedXGBllr
 from boosting.strategies.fedxgbllr_record import Record, validation_metrics
 from coordinator.rendezvous import Rendezvous
@@ -126,6 +134,40 @@ def test_a_strategy_scores_its_own_files():
     probabilities = predict_files(files, test)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert [silo.silo for silo in learnt_rates(files)] == ["s00", "s01"]
+
+
+def test_learnt_rates_are_read_from_the_files_that_hold_them():
+    outcome = run_in_memory(job(Task.MULTICLASS, small()), silos(Task.MULTICLASS, 2))
+    files = outcome.artefact.files
+    model = StackedModel.load(files)
+    assert learnt_rates({"manifest.json": files["manifest.json"]}) == model.by_silo()
+    np.testing.assert_array_equal(
+        rates_by_tree({"head.safetensors": files["head.safetensors"]}), model.rates
+    )
+    with pytest.raises(ValueError, match="format"):
+        learnt_rates({"manifest.json": b"[]"})
+
+
+@pytest.mark.parametrize("combiner", ["cnn", "logit_ridge", "leaves"])
+def test_files_of_different_models_are_refused(combiner):
+    data = silos(Task.BINARY, 2)
+    ours, others = (
+        run_in_memory(job(Task.BINARY, small(combiner=combiner, trees=n)), data).artefact.files
+        for n in (12, 16)
+    )
+    test = data["s00"]
+    wrong = [
+        {**ours, "head.safetensors": others["head.safetensors"]},
+        {**ours, "ensemble.ubj": others["ensemble.ubj"]},
+        {**ours, "head.safetensors": b"nothing of the kind"},
+        {**ours, "ensemble.ubj": b"{"},
+        {**ours, "manifest.json": b"{}"},
+        {name: file for name, file in ours.items() if name != "head.safetensors"},
+    ]
+    assert np.isfinite(FedXGBllr.margins(ours, test)).all()
+    for files in wrong:
+        with pytest.raises(DataError):
+            FedXGBllr.margins(files, test)
 
 
 def test_networks_are_not_given_as_stock_models():
@@ -616,6 +658,7 @@ def test_a_silo_lost_under_secure_sums_is_left_out():
         ({"weight_bits": 8, "combiner": "leaves"}, Task.BINARY, "weight_bits"),
         ({"weight_bits": 16}, Task.BINARY, "weight_bits"),
         ({"leaf_bits": 8}, Task.BINARY, "leaf_bits"),
+        ({"leaf_bits": 16, "scrub": "none"}, Task.BINARY, "leaf_bits"),
         ({"secure": True}, Task.BINARY, "min_silos"),
         ({"scale_target": True}, Task.BINARY, "scale_target"),
         ({"scrub": "all"}, Task.BINARY, "scrub"),
@@ -645,6 +688,21 @@ def test_forecast_of_the_papers_setting_counts_the_network_exactly():
     assert plan.rounds == 11
     assert "network: 3905 weights" in plan.notes
     assert plan.reveals == strategy.reveals
+
+
+@pytest.mark.parametrize(("n_silos", "alpha", "gamma"), [(3, 0.0, 0.0), (10, 5.0, 5.0)])
+def test_forecast_is_within_a_tenth_of_what_the_default_network_sends(n_silos, alpha, gamma):
+    booster = Booster(eta=0.1, max_depth=6, alpha=alpha, gamma=gamma)
+    parameters = job(Task.BINARY, FedXGBllr(trees=60, epochs=1), booster=booster)
+    data = silos(Task.BINARY, n_silos, n=300)
+    outcome, moved = traffic(parameters, data)
+    assert outcome.error is None
+    plan = parameters.strategy.forecast(
+        parameters, data["s00"].schema, {name: d.n_samples for name, d in data.items()}
+    )
+    # traffic() sees what is the same for several silos, a reply, as often as it is sent
+    planned = n_silos * sum(up + down for _, up, down in plan.steps.values())
+    assert moved == pytest.approx(planned, rel=0.1)
 
 
 @pytest.mark.parametrize(("task", "combiner"), CASES)
