@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
 
-.PHONY: setup setup-base services demo test lint proto bench peers images test-containers dashboards clean
+.PHONY: setup setup-base services demo test lint proto bench peers images test-containers test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ images:  ## the container images
 
 test-containers: setup images  ## the federation in containers, undisturbed and with faults
 	$(BIN)/python -m pytest tests/containers -o testpaths=tests/containers
+
+test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose pods, upgrade, leave
+	deploy/ci/kube-tools
+	deploy/ci/kube-cluster $(BIN)/python -m pytest tests/kubernetes/rollout.py --timeout 900
 
 dashboards: setup  ## regenerate deploy/grafana/*.json
 	$(BIN)/python -m deploy.grafana.generate

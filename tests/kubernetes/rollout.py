@@ -1,0 +1,292 @@
+"""The chart on a real cluster: four organisations join, train, lose pods, upgrade and leave.
+
+Run by ``make test-kubernetes``; the tests build on each other, in this order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coordinator.commands.operate import fetch
+from services import certificates
+from services.certificates import Role
+from tests.kubernetes.cluster import (
+    CHART,
+    OFFICE,
+    RELEASE,
+    ROOT,
+    SILOS,
+    Rollout,
+    command,
+    kubectl,
+    log_of,
+    namespace,
+    pod_of,
+    pod_uid,
+    wait_until,
+)
+
+# On a machine that does nothing else; see `patience`.
+READY_SECONDS = 30.0
+REJOIN_SECONDS = 15.0
+API_VERSIONS = ("1.20", "1.37")
+
+BAGGING = """
+name = "rollout-bagging"
+strategy = "bagging"
+label = "label"
+task = "binary"
+seed = 7
+min_silos = 3
+silos = ["harbour", "north", "valley"]
+test_data = "test"
+metrics = ["auc", "logloss"]
+[bagging]
+rounds = 10
+lr_mode = "uniform"
+[booster]
+max_depth = 5
+"""
+
+SECURE = """
+name = "rollout-secure"
+strategy = "histogram"
+label = "label"
+task = "binary"
+seed = 7
+min_silos = 3
+silos = ["harbour", "north", "valley"]
+test_data = "test"
+metrics = ["auc"]
+max_attempts = 10
+[histogram]
+rounds = 40
+secure = true
+[booster]
+max_depth = 4
+"""
+
+LONG = (
+    BAGGING.replace("rounds = 10", "rounds = 1500")
+    .replace("min_silos = 3", "min_silos = 2\nmax_attempts = 20")
+    .replace("max_depth = 5", "max_depth = 2")
+)
+
+
+def patience() -> float:
+    """Return by how much the queue for this machine's processors lengthens what is measured."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="module")
+def rollout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
+    folder = tmp_path_factory.mktemp("rollout")
+    made = Rollout(folder, os.environ.get("HEDGEROW_TAG", "dev"))
+    split = [sys.executable, "-m", "coordinator.cli", "split", "examples/data/adult.parquet"]
+    options = ["--silos", "3", "--test", "0.25", "--seed", "7", "--out", str(folder / "tables")]
+    subprocess.run([*split, *options], check=True, cwd=ROOT)
+    tables = folder / "tables"
+    for k, silo in enumerate(SILOS):
+        (tables / f"silo-{k}.parquet").rename(tables / f"{silo}.parquet")
+    made.identity("operator", Role.OPERATOR, "office")
+    hosts = (f"{RELEASE}.{OFFICE}.svc", RELEASE, "localhost")
+    made.identity("coordinator", Role.COORDINATOR, "coordinator", hosts)
+    try:
+        for space in made.namespaces:
+            kubectl("create", "namespace", space)
+        made.secret(OFFICE, "identity", folder / "identities/coordinator")
+        made.secret(OFFICE, "operator", folder / "identities/operator")
+        made.claim(OFFICE, "tables", tables / "test.parquet")
+        for silo in SILOS:
+            agent = made.identity(silo, Role.SILO, silo)
+            crypto = made.identity(
+                f"crypto-{silo}", Role.CRYPTO, silo, (f"{RELEASE}-crypto", "localhost")
+            )
+            made.secret(namespace(silo), "identity", agent)
+            made.secret(namespace(silo), "crypto", crypto)
+            made.claim(namespace(silo), "tables", tables / f"{silo}.parquet")
+        yield made
+    finally:
+        for name, value in made.figures.items():
+            sys.__stderr__.write(f"{name}: {value:.1f} s\n")
+        kubectl("delete", "namespace", *made.namespaces, "--wait=true", check=False)
+
+
+@pytest.mark.parametrize("version", API_VERSIONS)
+def test_every_example_is_valid_for_the_oldest_and_the_newest_api(
+    version: str, tmp_path: Path
+) -> None:
+    validate = [sys.executable, "-W", "ignore", "-m", "kubernetes_validate", "--strict"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / f"build/kubernetes/{version}")}
+    for values in sorted((CHART / "examples").glob("*.yaml")):
+        rendered = command(
+            "helm", "template", RELEASE, str(CHART), "--values", str(values),
+            "--kube-version", f"{version}.0", "--api-versions", "cert-manager.io/v1",
+            "--set", "test.operatorSecret=operator", "--set-string", "test.job=x",
+        )  # fmt: skip
+        # The schemas know Kubernetes' own kinds; cert-manager's are its own.
+        kinds = [t for t in yaml.safe_load_all(rendered) if t and "cert-" not in t["apiVersion"]]
+        path = tmp_path / "rendered.yaml"
+        path.write_text(yaml.safe_dump_all(kinds))
+        done = subprocess.run(
+            [*validate, "-k", version, str(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr.count("passed") + done.stdout.count("passed") == len(kinds)
+
+
+@pytest.mark.parametrize("helm", ["helm", "helm3"])
+def test_helm_lints_and_the_server_accepts_what_it_renders(rollout: Rollout, helm: str) -> None:
+    for who in ("office", *SILOS):
+        values = str(rollout.values(who))
+        command(helm, "lint", "--strict", str(CHART), "--values", values)
+        space = rollout.space(who)
+        rendered = command(
+            helm, "template", RELEASE, str(CHART), "--values", values, "-n", space,
+            "--kube-version", "1.20.2",
+        )  # fmt: skip
+        accepted = kubectl(
+            "-n", space, "apply", "--dry-run=server", "-f", "-", stdin=rendered.encode()
+        )
+        assert accepted.count("created (server dry run)") == rendered.count("\nkind: ")
+
+
+def test_each_organisation_installs_one_release_and_is_ready(rollout: Rollout) -> None:
+    for who in ("office", *SILOS):
+        rollout.figures[f"install to ready, {who}"] = rollout.release("install", who)
+    for silo in SILOS:
+        assert "registered" in log_of(namespace(silo), f"{RELEASE}-agent-0")
+        assert rollout.figures[f"install to ready, {silo}"] <= READY_SECONDS * patience()
+    assert rollout.figures["install to ready, office"] <= READY_SECONDS * patience()
+
+
+def test_bagging_over_the_cluster_gives_the_model_of_one_machine_byte_for_byte(
+    rollout: Rollout,
+) -> None:
+    job_id = rollout.submit(BAGGING)
+    view = rollout.end(job_id)
+    assert len(view.rounds) == 10
+    fetch(rollout.client, job_id, rollout.folder / "run")
+    job = rollout.folder / "bagging.toml"
+    job.write_text(BAGGING)
+    tables = rollout.folder / "tables"
+    silos = [part for s in SILOS for part in ("--silo", f"{s}={tables / f'{s}.parquet'}")]
+    command(
+        sys.executable, "-m", "coordinator.cli", "local", str(job), *silos,
+        "--test", str(tables / "test.parquet"), "--out", str(rollout.folder / "local"),
+    )  # fmt: skip
+    models = [(rollout.folder / run / "model.ubj").read_bytes() for run in ("run", "local")]
+    assert models[0] == models[1]
+    scores = [
+        [
+            r["metrics"]["test"]
+            for r in json.loads((rollout.folder / run / "report.json").read_text())["rounds"]
+        ]
+        for run in ("run", "local")
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_secure_job_survives_the_deletion_of_a_silos_pod(rollout: Rollout) -> None:
+    space, pod = namespace("north"), f"{RELEASE}-agent-0"
+    job_id = rollout.submit(SECURE)
+    rollout.wait(job_id, lambda view: len(view.rounds) >= 3, 300, "three rounds")
+    before = pod_uid(space, pod)
+    began = time.monotonic()
+    kubectl("-n", space, "delete", "pod", pod, "--wait=false")
+    wait_until(lambda: pod_uid(space, pod) not in (before, ""), 60, "the new pod")
+    wait_until(lambda: "registered" in log_of(space, pod), 60, "the silo is back")
+    rejoin = time.monotonic() - began
+    rollout.figures["pod deletion to rejoin, silo"] = rejoin
+    view = rollout.end(job_id)
+    assert len(view.rounds) == 40
+    assert view.attempt > 1
+    assert rejoin <= REJOIN_SECONDS * patience()
+
+
+def test_job_goes_on_after_the_coordinators_pod_is_deleted(rollout: Rollout) -> None:
+    job_id = rollout.submit(LONG)
+    seen = len(rollout.wait(job_id, lambda view: len(view.rounds) >= 5, 120, "rounds").rounds)
+    old = pod_of(OFFICE, "coordinator")
+    began = time.monotonic()
+    kubectl("-n", OFFICE, "delete", "pod", old, "--wait=false")
+    wait_until(lambda: pod_of(OFFICE, "coordinator") not in ("", old), 60, "the new pod")
+    rollout.wait(job_id, lambda view: view.attempt > 1, 120, "the next attempt")
+    rollout.wait(job_id, lambda view: len(view.rounds) > seen, 120, "the next round")
+    rollout.figures["coordinator's pod deletion to the next round"] = time.monotonic() - began
+    rollout.client.cancel(job_id)
+
+
+def test_job_survives_the_upgrade_of_every_release(rollout: Rollout) -> None:
+    newer = rollout.folder / "newer"
+    shutil.copytree(CHART, newer)
+    about = yaml.safe_load((newer / "Chart.yaml").read_text())
+    (newer / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "0.1.1"}))
+    job_id = rollout.submit(LONG)
+    rollout.wait(job_id, lambda view: len(view.rounds) >= 3, 120, "rounds")
+    before = {who: pod_uid(namespace(who), f"{RELEASE}-agent-0") for who in SILOS}
+    for who in ("office", *SILOS):
+        seconds = rollout.release(
+            "upgrade", who, "--set", "podAnnotations.rollout=next", chart=newer
+        )
+        rollout.figures[f"upgrade to ready, {who}"] = seconds
+    after = {who: pod_uid(namespace(who), f"{RELEASE}-agent-0") for who in SILOS}
+    assert not set(before.values()) & set(after.values())
+    seen = len(rollout.client.get(job_id).rounds)
+    assert not rollout.client.get(job_id).ended, "the job was over before the upgrade was"
+    rollout.wait(job_id, lambda view: len(view.rounds) > seen + 3, 200, "further rounds")
+    rollout.client.cancel(job_id)
+    listed = json.loads(command("helm", "list", "--namespace", OFFICE, "--output", "json"))
+    assert listed[0]["chart"] == "hedgerow-0.1.1"
+
+
+def test_renewed_certificate_is_served_without_a_restart(rollout: Rollout) -> None:
+    def served() -> str:
+        return kubectl(
+            "-n", OFFICE, "exec", f"deployment/{RELEASE}", "--", "cat",
+            "/etc/hedgerow/identity/tls.crt",
+        )  # fmt: skip
+
+    restarts = pod_of(OFFICE, "coordinator")
+    hosts = (f"{RELEASE}.{OFFICE}.svc", RELEASE, "localhost")
+    renewed = rollout.identity("coordinator", Role.COORDINATOR, "coordinator", hosts)
+    rollout.secret(OFFICE, "identity", renewed)
+    wanted = certificates.read(renewed / "tls.crt").decode().strip()
+    wait_until(lambda: served().strip() == wanted, 150, "the kubelet has the new secret")
+    assert list(rollout.client.list())
+    assert pod_of(OFFICE, "coordinator") == restarts
+
+
+def test_helm_test_runs_a_job_and_checks_its_result(rollout: Rollout) -> None:
+    told = command("helm", "test", RELEASE, "--namespace", OFFICE, "--timeout", "200s")
+    assert "Succeeded" in told
+
+
+def test_leaving_takes_everything_along_but_what_was_to_be_kept(rollout: Rollout) -> None:
+    label = f"app.kubernetes.io/instance={RELEASE}"
+    kinds = kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+    for who in ("office", *SILOS):
+        space = rollout.space(who)
+        command("helm", "uninstall", RELEASE, "--namespace", space, "--wait")
+
+        def left(space: str = space) -> list[str]:
+            found = kubectl("-n", space, "get", ",".join(kinds), "-l", label, "-o", "name")
+            return [name for name in found.split() if not name.startswith("endpointslice")]
+
+        kept = [f"persistentvolumeclaim/{RELEASE}"] if who == "north" else []
+        wait_until(lambda left=left, kept=kept: left() == kept, 90, f"{who} has left")
+    assert "hedgerow" not in kubectl("get", "clusterroles,clusterrolebindings,crds", "-o", "name")
