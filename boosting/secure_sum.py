@@ -25,7 +25,8 @@ Rules that strategies keep:
 * ``whole=True`` sums only over the set of the sum before it: a silo lost inside a tree leaves that
   sum closed (``total is None``), and every silo still gets the strategy's reply;
 * what was unmasked is never summed again over another set. Silos refuse (:class:`SumRefused`),
-  across restarts too. A coordinator that goes on inside a round gets its totals from its journal.
+  across restarts too, and tell a restarted coordinator which set a sum is bound to. It keeps what
+  it decided from a total before it answers.
 
 Reveals: to the coordinator the totals, who took part and when, and nothing more of a silo's vector
 unless it colludes with so many silos that the threshold no longer holds, or with all but one. It
@@ -84,12 +85,9 @@ from boosting.sum_exchanges import (
     session_name,
 )
 from boosting.sum_records import (
-    Journal,
     SiloRecord,
     SumOutcome,
     UnmaskingAt,
-    keep_sum,
-    kept_sum,
 )
 from crypto import masking, shamir
 from crypto.fixed_point import residue_dtype
@@ -439,10 +437,6 @@ class CoordinatorSums:
     job_id : str
     attempt : int
     parameters : SumParameters
-    journal : Journal or None
-        Where totals are made durable before they are answered. Without one a restart inside a
-        round sums again over the same sets, which the silos know; it ends the job if a silo of
-        such a set is gone.
     """
 
     def __init__(
@@ -452,13 +446,11 @@ class CoordinatorSums:
         job_id: str,
         attempt: int,
         parameters: SumParameters,
-        journal: Journal | None = None,
     ) -> None:
         self._hub = hub
         self._job_id = job_id
         self._attempt = attempt
         self._parameters = parameters
-        self._journal = journal
         self._session = ""
         self._members: tuple[Silo, ...] = ()
         self._participants: tuple[Silo, ...] = ()
@@ -522,18 +514,6 @@ class CoordinatorSums:
             return await self._open_sum(steps, at, n_values, ring_bits, whole)
         return await self._recoverable(steps, at, n_values, ring_bits, number, whole)
 
-    def recorded(self, steps: SumSteps[Reply], at: Place) -> SumOutcome | None:
-        """Return a total that an earlier process unmasked at this place, from the journal.
-
-        After a restart the strategy takes the sums of the round from here, in order, until the
-        first that is missing; silos are told by its own steps at which place to go on.
-        """
-        kept = kept_sum(self._journal, steps.name, at) if self._journal else None
-        if kept is None or kept.total is None:
-            return None
-        self._last = kept.present
-        return kept
-
     def answer(
         self, steps: SumSteps[Reply], outcome: SumOutcome, reply: Reply | Mapping[Silo, Reply]
     ) -> None:
@@ -596,7 +576,6 @@ class CoordinatorSums:
             return SumOutcome(at, None, ring_bits, present, present)
         total = await asyncio.to_thread(masking.summed, vectors.values(), n_values, ring_bits)
         self._participants = self._last = present
-        await self._store(steps.name, at, total, ring_bits, present)
         return SumOutcome(at, total, ring_bits, present, present)
 
     async def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
@@ -645,7 +624,7 @@ class CoordinatorSums:
                 self._hub.reject(steps.masked, at, silo, _misfit(n_values, ring_bits))
                 del uploads[silo]
                 waiting.discard(silo)
-        begun = await self._begun(steps.name, at, uploads)
+        begun = self._begun(uploads)
         present = tuple(uploads)
         wanted = begun or (self._last if whole and self._last else present)
         fixed = whole or bool(begun)
@@ -672,7 +651,6 @@ class CoordinatorSums:
                     )
                 return await self._abandoned(steps, at, ring_bits, present)
             present, seeds = agreement
-        await self._store(steps.name, at, None, ring_bits, present)
         unmaskings = await self._hub.collect(
             steps.unmask, at, silos=present, quorum=self._threshold
         )
@@ -694,7 +672,6 @@ class CoordinatorSums:
 
         total = await asyncio.to_thread(open_total)
         self._participants = self._last = present
-        await self._store(steps.name, at, total, ring_bits, present)
         return SumOutcome(at, total, ring_bits, present, tuple(unmaskings))
 
     async def _abandoned(
@@ -798,31 +775,15 @@ class CoordinatorSums:
     def _threshold(self) -> int:
         return self._parameters.threshold_of(len(self._members))
 
-    async def _begun(
-        self, name: str, at: Place, uploads: Mapping[Silo, MaskedVector]
-    ) -> tuple[Silo, ...]:
-        """Return the set that an earlier attempt began to unmask this sum over, if any.
+    @staticmethod
+    def _begun(uploads: Mapping[Silo, MaskedVector]) -> tuple[Silo, ...]:
+        """Return the set that an earlier attempt began to unmask a sum over, if any.
 
-        The journal knows, or the silos do: sets of one sum are nested, the smallest was the last.
+        Sets of one sum are nested; the smallest was the last.
         """
-        if self._journal is not None:
-            kept = await asyncio.to_thread(kept_sum, self._journal, name, at)
-            if kept is not None:
-                return kept.present
         return min(
             (upload.bound for upload in uploads.values() if upload.bound), key=len, default=()
         )
-
-    async def _store(
-        self,
-        name: str,
-        at: Place,
-        total: Residues | None,
-        ring_bits: int,
-        present: tuple[Silo, ...],
-    ) -> None:
-        if self._journal is not None:
-            await asyncio.to_thread(keep_sum, self._journal, name, at, total, ring_bits, present)
 
 
 _ABANDONED = PresentSet((), {}, abandoned=True)

@@ -1,4 +1,4 @@
-"""Durable records of the secure sums: what a silo let be unmasked, what the coordinator has.
+"""Durable records of the secure sums: what a silo let be unmasked.
 
 They are why no sum is unmasked twice over different sets, whoever restarts.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from boosting.ports import Place, Silo
-from crypto.fixed_point import pack, unpack
 from crypto.masking import Residues
 
 _REMEMBERED_DIGESTS = 256
@@ -99,18 +97,6 @@ class UnmaskingAt:
         return record.forbids(self.key, self.at, self.vector, present, self.whole)
 
 
-class Journal(Protocol):
-    """Durable records of one job at the coordinator; a later record of a key replaces it."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Make a record durable before returning; called from a worker thread."""
-        ...
-
-    def recall(self, key: str) -> bytes | None:
-        """Return the record of a key, or ``None``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SumOutcome:
     """A sum as the coordinator half gets it.
@@ -123,7 +109,7 @@ class SumOutcome:
     present : tuple[Silo, ...]
         Whose vectors are in the total (of an abandoned sum: who was there).
     answering : tuple[Silo, ...]
-        Who waits for the reply; empty for a total from the journal.
+        Who waits for the reply.
     """
 
     at: Place
@@ -131,45 +117,3 @@ class SumOutcome:
     ring_bits: int
     present: tuple[Silo, ...]
     answering: tuple[Silo, ...] = ()
-
-
-def kept_sum(journal: Journal, name: str, at: Place) -> SumOutcome | None:
-    """Return what the journal has of a sum: begun (no total) or unmasked, or ``None``."""
-    raw = journal.recall(_key(name, at))
-    if raw is None:
-        return None
-    head, _, packed = raw.partition(b"\n")
-    kept = json.loads(head)
-    if kept["round"] != at.round:
-        return None
-    bits = kept["ring_bits"]
-    total = unpack(packed, bits) if kept["unmasked"] else None
-    return SumOutcome(at, total, bits, tuple(Silo(name) for name in kept["present"]))
-
-
-def keep_sum(
-    journal: Journal,
-    name: str,
-    at: Place,
-    total: Residues | None,
-    ring_bits: int,
-    present: tuple[Silo, ...],
-) -> None:
-    """Make durable that a sum is about to be unmasked (no total yet), or its total.
-
-    A record of the same level and pass of an earlier round is replaced: nothing grows with rounds.
-    """
-    head = {
-        "round": at.round,
-        "ring_bits": ring_bits,
-        "present": present,
-        "unmasked": total is not None,
-    }
-    packed = b"" if total is None else pack(total, ring_bits)
-    journal.remember(
-        _key(name, at), json.dumps(head, separators=(",", ":")).encode() + b"\n" + packed
-    )
-
-
-def _key(name: str, at: Place) -> str:
-    return f"secure-sums/{name}/{at.level}/{at.passing}"

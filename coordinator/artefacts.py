@@ -151,5 +151,29 @@ class Artefacts:
         return "/".join([self._root, *parts])
 
 
+class JobJournal:
+    """What a strategy's half keeps of a job inside its rounds; see :class:`boosting.ports.Journal`.
+
+    Parameters
+    ----------
+    artefacts : Artefacts
+    job_id : str
+    """
+
+    def __init__(self, artefacts: Artefacts, job_id: str) -> None:
+        self._artefacts = artefacts
+        self._job_id = job_id
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store a record durably."""
+        self._artefacts.write(self._job_id, f"journal/{key}", value)
+
+    def recall(self, key: str) -> bytes | None:
+        """Return a record, or None."""
+        if not self._artefacts.exists(self._job_id, f"journal/{key}"):
+            return None
+        return self._artefacts.read(self._job_id, f"journal/{key}")
+
+
 def _checkpoint(round: int) -> str:
     return f"checkpoints/{round:06d}"

@@ -26,7 +26,7 @@ from boosting.ports import (
     Silo,
     StaleAttempt,
 )
-from coordinator.artefacts import Artefacts
+from coordinator.artefacts import Artefacts, JobJournal
 from coordinator.rendezvous import Rendezvous
 from coordinator.store import JobRecord, JobState, RoundRecord, StepTotal, Store
 from services.federation import (
@@ -508,6 +508,7 @@ class JobRun:
                 schema,
                 self._around.test_data(self._record.spec),
             ),
+            journal=JobJournal(self._around.artefacts, self.job_id),
         )
         plan = self.job.strategy.forecast(self.job, schema, start.n_samples)
         self._planned = (

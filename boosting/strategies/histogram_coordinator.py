@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from boosting.cuts import (
     cuts_from_thresholds,
     merge_summaries,
 )
-from boosting.ensemble import Ensemble, load
+from boosting.ensemble import Ensemble, Tree, load
 from boosting.float_sums import total_securely
 from boosting.growth import Growth
 from boosting.objective import StartRule
@@ -67,11 +67,12 @@ from boosting.strategies.histogram_steps import (
     cuts_of,
     decide_counts,
     decide_level,
-    extended,
     leaf_values,
     matrix_of,
     metric_names,
     read_summaries,
+    round_alone,
+    trees_of_round,
     write_total,
 )
 from boosting.sum_exchanges import SumSteps
@@ -83,6 +84,9 @@ if TYPE_CHECKING:
     from boosting.strategies.histogram import Histogram
 
 
+_BEGUN = "histogram/begun"
+
+
 async def coordinate(
     strategy: Histogram, hub: Hub, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
@@ -90,14 +94,15 @@ async def coordinate(
     half = _CoordinatorHalf(strategy, hub, start)
     await asyncio.to_thread(half.restore)
     hub.serve(SYNC, half.tell_round)
-    await half.enter()
-    while True:
-        result = await half.take_round()
-        yield result
-        if result.final:
-            return
+    at, offers = await half.gather()
+    closed = await asyncio.to_thread(half.close_begun, frozenset(offers))
+    if closed is not None:
+        yield closed
+    await half.let_in(at, offers)
+    while not half.final:
+        yield await half.take_round()
         if half.setup_next:
-            await half.enter()
+            await half.let_in(*await half.gather())
 
 
 @dataclass(slots=True)
@@ -117,6 +122,7 @@ class _CoordinatorHalf:
     scored: int = field(init=False, default=-1)
     final: bool = field(init=False, default=False)
     setup_next: bool = field(init=False, default=False)
+    begun: Tensors | None = field(init=False, default=None)
     wanted: set[int] = field(init=False, default_factory=set)
     best_round: int = field(init=False, default=0)
     best_score: float = field(init=False, default=float("nan"))
@@ -141,7 +147,10 @@ class _CoordinatorHalf:
         return self.strategy.sum_parameters(self.start.job).least_silos
 
     def restore(self) -> None:
-        """Take up the last round's checkpoint."""
+        """Take up the last round's checkpoint, and what is known of the round after it."""
+        if self.start.journal is not None:
+            raw = self.start.journal.recall(_BEGUN)
+            self.begun = None if raw is None else unpack(raw)
         if self.start.checkpoint is None:
             return
         kept = unpack(self.start.checkpoint)
@@ -178,8 +187,8 @@ class _CoordinatorHalf:
             target = -1
         return Tensors({"round": np.array([target], np.int64)})
 
-    async def enter(self) -> None:
-        """Let in all silos present, and agree on fresh keys with them."""
+    async def gather(self) -> tuple[Place, dict[Silo, Tensors]]:
+        """Wait for all silos present to enter; return who does, and where."""
         at = Place(self.round)
         self.entering = True
         offers = await self.hub.collect(ENTER, at, quorum=self.quorum)
@@ -188,7 +197,38 @@ class _CoordinatorHalf:
         for silo in self.hub.silos:
             if silo not in offers:
                 self.hub.drop(silo, "it came when the others had begun; it may enter later")
-        evaluate = {"evaluate": np.array([self.evaluate], np.int64)}
+        return at, offers
+
+    def close_begun(self, present: frozenset[Silo]) -> RoundResult | None:
+        """End a round that an earlier process began, if a silo of its sums is missing.
+
+        With all of them the round is made again, from the same sums; without one the trees are
+        closed with what was decided before the restart.
+        """
+        begun, self.begun = self.begun, None
+        if begun is None or int(begun.get("round", "<i8", (1,))[0]) != self.round:
+            return None
+        members = begun.get("present", "|u1", (None,)).tobytes().decode().split("\n")
+        if set(members) <= present:
+            return None
+        if self.ensemble is None:
+            self._begin(Agreed.read(begun))
+        trees = load(begun.get("model", "|u1", (None,)).tobytes()).trees
+        scores = self._take_trees(trees)
+        r = self.closed_round = self.round
+        if self.evaluate != SCORED_ON_VALID:
+            self.best_round = r
+        self.round += 1
+        self.final = self.round >= self.strategy.rounds
+        silos = tuple(Silo(name) for name in members)
+        return RoundResult(r, self.checkpoint(), scores, silos, self.final, self.best_round)
+
+    async def let_in(self, at: Place, offers: Mapping[Silo, Tensors]) -> None:
+        """Give silos what they lack, and agree on fresh keys with them."""
+        told: dict[str, NDArray[Any]] = {
+            "evaluate": np.array([self.evaluate], np.int64),
+            "round": np.array([-1 if self.final else self.round], np.int64),
+        }
         state: dict[str, NDArray[Any]] = {}
         if self.ensemble is not None and self.agreed is not None:
             model = await asyncio.to_thread(self.ensemble.save)
@@ -196,10 +236,19 @@ class _CoordinatorHalf:
         for silo, offer in offers.items():
             known = int(offer.get("known", "<i8", (1,))[0])
             missing = state if known != self.round else {}
-            self.hub.answer(ENTER, at, {silo: Tensors({**evaluate, **missing})})
+            self.hub.answer(ENTER, at, {silo: Tensors({**told, **missing})})
+        if self.final:
+            return
+        at = Place(self.round)
         await self.sums.setup(at)
         if self.round == 0 and self.agreed is None:
             await self._open(at)
+
+    def _begin(self, agreed: Agreed) -> None:
+        self.agreed = agreed
+        self.ensemble = blank_ensemble(self.plan, agreed)
+        if self.start.test is not None:
+            self.test_margins = self.ensemble.base_margins(self.start.test.n_samples)
 
     # the opening
 
@@ -225,10 +274,8 @@ class _CoordinatorHalf:
         if not blind:
             assert base_score is not None
             assert cuts is not None
-            self.agreed = Agreed(n_rows, weight_exponent, base_score, cuts)
-            self.ensemble = await asyncio.to_thread(blank_ensemble, plan, self.agreed)
-            if self.start.test is not None:
-                self.test_margins = self.ensemble.base_margins(self.start.test.n_samples)
+            agreed = Agreed(n_rows, weight_exponent, base_score, cuts)
+            await asyncio.to_thread(self._begin, agreed)
 
     async def _largest(self, step: Step[Tensors, Tensors], at: Place) -> tuple[int, int]:
         """Collect exponents and tell all silos the largest."""
@@ -340,6 +387,7 @@ class _CoordinatorHalf:
         *,
         whole: bool = False,
         closing: Callable[[dict[str, NDArray[Any]] | None], dict[str, NDArray[Any]]] | None = None,
+        keep: Callable[[tuple[Silo, ...]], None] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
         """Sum and answer what is decided; return it, or ``None`` of a sum left closed."""
         outcome = await self.sums.sum(kind, at, n_values, ring_bits=ring_bits, whole=whole)
@@ -350,6 +398,8 @@ class _CoordinatorHalf:
             sums = None if outcome.total is None else signed(outcome.total, ring_bits)
             decided = await asyncio.to_thread(decide, sums)
         abandoned = outcome.total is None
+        if keep is not None and not abandoned:
+            await asyncio.to_thread(keep, outcome.present)
         if closing is not None:
             decided |= closing(None if abandoned else decided)
         self.sums.answer(kind, outcome, Tensors(decided))
@@ -381,7 +431,9 @@ class _CoordinatorHalf:
         participants = self.sums.participants
         scores: dict[str, dict[str, float]] = {}
         if growth is not None:
-            scores = await asyncio.to_thread(self._take_trees, growth)
+            assert self.agreed is not None
+            trees = trees_of_round(plan, growth, self.agreed)
+            scores = await asyncio.to_thread(self._take_trees, trees)
         if self.evaluate:
             scores |= await self._score(r)
         if self.evaluate != SCORED_ON_VALID:
@@ -409,6 +461,7 @@ class _CoordinatorHalf:
                 lambda sums: decide_level(growth, sums, coarse),
                 whole=level > 0,
                 closing=closing,
+                keep=lambda present: self._keep(r, growth, present),
             )
             level += 1
             if decided is None or growth.done:
@@ -422,7 +475,28 @@ class _CoordinatorHalf:
                 lambda sums: leaf_values(growth, sums, None if sums is None else quantiser),
                 whole=True,
                 closing=lambda _: self._closing(r),
+                keep=lambda present: self._keep(r, growth, present, renewed=True),
             )
+
+    def _keep(
+        self, r: int, growth: Growth, present: tuple[Silo, ...], *, renewed: bool = False
+    ) -> None:
+        """Make durable what was decided, before silos are told: the trees as if closed now."""
+        if self.start.journal is None or not self.strategy.secure:
+            return
+        assert self.ensemble is not None
+        assert self.agreed is not None
+        if not renewed:
+            growth.finish()
+        part = round_alone(self.ensemble, trees_of_round(self.plan, growth, self.agreed))
+        state: dict[str, NDArray[Any]] = {
+            "round": np.array([r], np.int64),
+            "present": as_bytes("\n".join(present).encode()),
+            "model": as_bytes(part.save()),
+        }
+        if r == 0:
+            state |= self.agreed.arrays()
+        self.start.journal.remember(_BEGUN, pack(state))
 
     async def _relay_round(self, r: int) -> None:
         """Pass masked totals on, padded so that their lengths tell nothing of the trees."""
@@ -473,17 +547,14 @@ class _CoordinatorHalf:
             "setup": np.array([self.setup_next], np.uint8),
         }
 
-    def _take_trees(self, growth: Growth) -> dict[str, dict[str, float]]:
+    def _take_trees(self, trees: Sequence[Tree]) -> dict[str, dict[str, float]]:
         """Add a round's trees to the ensemble; score it on the coordinator's own rows."""
         assert self.ensemble is not None
-        assert self.agreed is not None
-        before = len(self.ensemble.trees)
-        self.ensemble = extended(self.plan, self.ensemble, growth, self.agreed)
+        part = round_alone(self.ensemble, trees)
+        self.ensemble = self.ensemble.extend(trees, n_steps=1)
         test = self.start.test
         if test is None or self.test_margins is None:
             return {}
-        new = self.ensemble.trees[before:]
-        part = replace(self.ensemble, trees=new, steps=(len(new),), round_ends=(1,))
         self.test_margins = part.margins(matrix_of(test), start=self.test_margins)
         scores = metrics.evaluate(
             metric_names(self.plan),

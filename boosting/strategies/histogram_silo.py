@@ -68,11 +68,11 @@ from boosting.strategies.histogram_steps import (
     cuts_of,
     decide_counts,
     decide_level,
-    extended,
     leaf_values,
     matrix_of,
     metric_names,
     read_total,
+    trees_of_round,
     write_summaries,
 )
 from boosting.sum_exchanges import SumSteps
@@ -166,6 +166,10 @@ class _SiloHalf:
         self.evaluate = int(told.get("evaluate", "<i8", (1,))[0])
         if told.has("model"):
             self._restore(told)
+        target = int(told.get("round", "<i8", (1,))[0])
+        if target < 0:
+            return False
+        at = Place(target)
         self.round = target
         self.sums.setup(at)
         if self.agreed is None:
@@ -429,7 +433,7 @@ class _SiloHalf:
             if self.valid.n_samples:
                 self.valid_table.add_tree(grown, None, plan.groups(t))
         if self.ensemble is not None:
-            self.ensemble = extended(plan, self.ensemble, growth, agreed)
+            self.ensemble = self.ensemble.extend(trees_of_round(plan, growth, agreed), n_steps=1)
 
     def _close(self, told: Tensors) -> None:
         """Score the round where that is wanted; go on, stop, or agree on fresh keys."""

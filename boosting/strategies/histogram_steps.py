@@ -5,8 +5,9 @@ What is decided from a sum is decided here, by the coordinator or, where it is b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +41,6 @@ from boosting.sum_exchanges import Total, sum_steps
 from boosting.tensors import Tensors
 from crypto.fixed_point import residue_dtype
 from crypto.masking import Residues
-
-if TYPE_CHECKING:
-    pass
 
 Integers = NDArray[np.int64]
 Decide = Callable[[Integers | None], dict[str, NDArray[Any]]]
@@ -98,12 +96,17 @@ def blank_ensemble(plan: Plan, agreed: Agreed) -> Ensemble:
     return blank(plan.schema, plan.objective.model_name, plan.job.booster, agreed.base_score)
 
 
-def extended(plan: Plan, ensemble: Ensemble, growth: Growth, agreed: Agreed) -> Ensemble:
-    """Return the ensemble with a round's trees behind its own."""
+def trees_of_round(plan: Plan, growth: Growth, agreed: Agreed) -> list[Tree]:
+    """Return a round's finished trees as the model has them."""
     trees: list[Tree] = []
     for t, grown in enumerate(growth.trees):
         trees.extend(grown.trees(agreed.cuts, plan.groups(t)))
-    return ensemble.extend(trees, n_steps=1)
+    return trees
+
+
+def round_alone(ensemble: Ensemble, trees: Sequence[Tree]) -> Ensemble:
+    """Return an ensemble that has one round's trees only."""
+    return replace(ensemble, trees=(), steps=(), round_ends=()).extend(trees, n_steps=1)
 
 
 def matrix_of(data: Dataset) -> Any:

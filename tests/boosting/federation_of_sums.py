@@ -76,7 +76,7 @@ class WatchedLink(MemoryLink):
 class Federation:
     """Silos that sum, over one or several attempts.
 
-    ``memories`` and ``journal`` outlive an attempt, vaults do not unless they are kept.
+    ``memories`` outlive an attempt, vaults do not unless they are kept.
     """
 
     silos: tuple[Silo, ...]
@@ -87,7 +87,6 @@ class Federation:
     make_vault: Callable[[], Vault] = LocalVault
     authority: Authority = field(default_factory=Authority)
     memories: dict[Silo, dict[str, bytes]] = field(default_factory=dict)
-    journal: MemoryJournal | None = None
     identities: dict[Silo, TestIdentity] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -146,7 +145,6 @@ class Federation:
             job_id="job",
             attempt=attempt,
             parameters=self.parameters,
-            journal=self.journal,
         )
         try:
             ended.result = await coordinate(sums, hub)
@@ -171,19 +169,6 @@ class SumsEnded:
     def exchanges(self, silo: Silo) -> list[str]:
         """Names of the exchanges that a silo began, in order."""
         return [step for who, step in self.traffic if who == silo]
-
-
-@dataclass
-class MemoryJournal:
-    """A coordinator's journal, as the store would keep it."""
-
-    records: dict[str, bytes] = field(default_factory=dict)
-
-    def remember(self, key: str, value: bytes) -> None:
-        self.records[key] = value
-
-    def recall(self, key: str) -> bytes | None:
-        return self.records.get(key)
 
 
 def names(count: int) -> tuple[Silo, ...]:

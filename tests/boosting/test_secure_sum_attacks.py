@@ -20,7 +20,7 @@ from boosting.sum_exchanges import (
     Unmasking,
 )
 from crypto.vault import LocalVault
-from tests.boosting.federation_of_sums import Federation, MemoryJournal, SumsEnded, names
+from tests.boosting.federation_of_sums import Federation, SumsEnded, names
 from tests.boosting.test_secure_sum import N, expected, run, vector
 from tests.federation.memory import Fault
 
@@ -188,10 +188,7 @@ def test_a_coordinator_that_asks_for_another_set_after_a_restart_gets_no_signatu
     assert run(federation).error is None
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
-        async def forget(*where: Any) -> tuple[Silo, ...]:
-            return ()
-
-        sums._begun = forget  # type: ignore[method-assign]
+        sums._begun = lambda _: ()  # type: ignore[method-assign]
         return await honest(sums, hub)
 
     ended = federation.run(coordinate, take_part, attempt=2, present=OTHERS)
@@ -238,7 +235,7 @@ def test_the_same_values_are_not_unmasked_at_a_later_place_without_a_silo() -> N
 
 
 def test_a_sum_over_fewer_is_summed_again_over_the_same_though_all_are_back() -> None:
-    """Without a journal the silos say which set they are bound to."""
+    """The silos say which set they are bound to."""
     federation = Federation(SEVEN, through_wire=True)
     fault = Fault(VICTIM, "sum-masked", round=0)
     assert run(federation, faults=(fault,)).error is None
@@ -250,53 +247,6 @@ def test_a_sum_over_fewer_is_summed_again_over_the_same_though_all_are_back() ->
     missing = run(federation, attempt=3, present=OTHERS[1:])
     assert isinstance(missing.error, QuorumLost)
     assert OTHERS[0] in str(missing.error)
-
-
-class TornJournal(MemoryJournal):
-    """The process dies between the unmasking and the record of its total."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        if b'"unmasked":true' in value:
-            raise OSError("the disk is gone")
-        super().remember(key, value)
-
-
-def test_a_sum_that_was_begun_is_finished_over_the_same_set_after_a_restart() -> None:
-    """The silo that was lost is back, uploads, and is told that it is left out."""
-    journal = TornJournal()
-    federation = Federation(SEVEN, journal=journal)
-    fault = Fault(VICTIM, "sum-masked", round=0)
-    first = run(federation, faults=(fault,))
-    assert isinstance(first.error, OSError)
-    federation.journal = MemoryJournal(journal.records)
-    again = run(federation, attempt=2)
-    assert again.error is None
-    assert again.result[0].present == OTHERS
-    np.testing.assert_array_equal(again.result[0].total, expected(OTHERS, 0))
-    assert isinstance(again.errors[VICTIM], PlacePassed)
-    missing = run(
-        replace(federation, journal=MemoryJournal(dict(journal.records))),
-        attempt=3,
-        present=OTHERS[1:],
-    )
-    assert isinstance(missing.error, QuorumLost)
-    assert OTHERS[0] in str(missing.error)
-
-
-def test_totals_come_back_from_the_journal_exactly() -> None:
-    federation = Federation(SEVEN, journal=MemoryJournal())
-    first = run(federation, rounds=1)
-
-    async def recall(sums: CoordinatorSums, hub: Any) -> Any:
-        return sums.recorded(SUM, AT), sums.recorded(SUM, Place(0, 1)), sums.recorded(SUM, Place(1))
-
-    again = federation.run(recall, lambda sums, link: None, attempt=2)
-    kept, other_level, other_round = again.result
-    np.testing.assert_array_equal(kept.total, first.result[0].total)
-    assert kept.present == SEVEN
-    assert kept.answering == ()
-    assert other_level is None
-    assert other_round is None
 
 
 async def honest(sums: CoordinatorSums, hub: Any) -> Any:

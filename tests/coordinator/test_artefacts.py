@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from coordinator.artefacts import Artefacts, StorageFailed, storage_failure
+from coordinator.artefacts import Artefacts, JobJournal, StorageFailed, storage_failure
 from services.durable import write_durably
 
 
@@ -45,6 +45,15 @@ def test_a_deleted_file_is_gone_and_deleting_twice_is_no_error(artefacts):
     assert not artefacts.exists("job-1", "model.ubj")
     with pytest.raises(StorageFailed, match=r"job job-1 has no file model\.ubj"):
         artefacts.read("job-1", "model.ubj")
+
+
+def test_a_jobs_journal_keeps_the_last_record_of_a_key_and_no_other_jobs(artefacts):
+    journal = JobJournal(artefacts, "job-1")
+    assert journal.recall("histogram/begun") is None
+    journal.remember("histogram/begun", b"1")
+    journal.remember("histogram/begun", b"2")
+    assert JobJournal(artefacts, "job-1").recall("histogram/begun") == b"2"
+    assert JobJournal(artefacts, "job-2").recall("histogram/begun") is None
 
 
 def test_checkpoints_are_kept_by_round_and_pruned(artefacts):
@@ -89,7 +98,7 @@ def test_a_full_disk_is_reported_as_such():
 def test_a_write_that_finds_no_room_leaves_earlier_rounds_whole_and_no_fragment(tmp_path):
     script = """
 import resource, sys
-from coordinator.artefacts import Artefacts, StorageFailed
+from coordinator.artefacts import Artefacts, JobJournal, StorageFailed
 store = Artefacts(sys.argv[1])
 store.write_checkpoint("j", 0, b"0" * 1000)
 store.write_checkpoint("j", 1, b"1" * 1000)

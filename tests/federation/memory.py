@@ -18,6 +18,7 @@ from boosting.ports import (
     Artefact,
     CoordinatorStart,
     JobStopped,
+    Journal,
     Place,
     RoundResult,
     Silo,
@@ -93,6 +94,19 @@ class MemoryLink:
         return self.memory.get(key)
 
 
+@dataclass
+class MemoryJournal:
+    """A coordinator's journal, as its store would keep it."""
+
+    records: dict[str, bytes] = field(default_factory=dict)
+
+    def remember(self, key: str, value: bytes) -> None:
+        self.records[key] = value
+
+    def recall(self, key: str) -> bytes | None:
+        return self.records.get(key)
+
+
 def through_wire(payload: Any) -> Any:
     """Encode a payload to serialised frames and decode it again."""
     from services.wire import codec_of
@@ -135,6 +149,8 @@ def run_in_memory(
     stop_after_rounds: int | None = None,
     timeout_seconds: float = 60.0,
     late: Mapping[str, float] | None = None,
+    journal: Journal | None = None,
+    make_link: type[MemoryLink] = MemoryLink,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would."""
     silos = tuple(Silo(name) for name in sorted(datasets))
@@ -153,7 +169,7 @@ def run_in_memory(
         errors: dict[Silo, BaseException] = {}
 
         def silo_main(silo: Silo) -> None:
-            link = MemoryLink(
+            link = make_link(
                 silo,
                 hub,
                 loop,
@@ -200,6 +216,7 @@ def run_in_memory(
             n_samples={silo: datasets[silo].n_samples for silo in silos},
             checkpoint=checkpoint,
             test=test,
+            journal=journal,
         )
         halves = job.strategy.coordinate(hub, start)
         try:
