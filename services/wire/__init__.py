@@ -60,11 +60,11 @@ RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 _MODULES: dict[str, str] = {
     # payload type -> module of services.wire that holds its codec in CODECS
     "boosting.strategies.dp_tree.Growth": "services.wire.noisy_tree",
-    "boosting.strategies.fedga.Comparison": "services.wire.structures",
-    "boosting.strategies.fedga.DepthVote": "services.wire.structures",
-    "boosting.strategies.fedga.Proposal": "services.wire.structures",
-    "boosting.strategies.fedga.Scores": "services.wire.structures",
-    "boosting.strategies.fedga.Standing": "services.wire.structures",
+    "boosting.strategies.fedga_steps.Comparison": "services.wire.structures",
+    "boosting.strategies.fedga_steps.DepthVote": "services.wire.structures",
+    "boosting.strategies.fedga_steps.Proposal": "services.wire.structures",
+    "boosting.strategies.fedga_steps.Scores": "services.wire.structures",
+    "boosting.strategies.fedga_steps.Standing": "services.wire.structures",
     "boosting.parcels.Parcels": "services.wire.parcels",
     "boosting.tensors.Tensors": "services.wire.tensors",
     "boosting.sum_exchanges.KeyOffer": "services.wire.masking",

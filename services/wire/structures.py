@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boosting.genetics import Genes
 from boosting.ports import OfferRejected
-from boosting.strategies.fedga import Comparison, DepthVote, Phase, Proposal, Scores, Standing
+from boosting.strategies.fedga_steps import Comparison, DepthVote, Phase, Proposal, Scores, Standing
 from services.wire import Codec
 from services.wire.arrays import decode_arrays, encode_arrays, require
 

@@ -15,8 +15,11 @@ from boosting.evolution import from_bytes as arrays_from
 from boosting.genetics import Operators, decision_nodes, keys
 from boosting.job import JobParameters
 from boosting.personal_trees import LocalTrees, TreeSettings
-from boosting.ports import InvalidJob, OfferRejected, Silo
-from boosting.strategies.fedga import FedGA, Proposal
+from boosting.ports import InvalidJob, OfferRejected, Place, Silo
+from boosting.strategies import fedga_steps
+from boosting.strategies.fedga import FedGA
+from boosting.strategies.fedga_silo import SiloSide
+from boosting.strategies.fedga_steps import Proposal, Standing
 from boosting.structures import fitness_of, rank_table
 from tests.federation.memory import Fault, run_in_memory
 from tests.federation.planned import plan_and_run
@@ -263,18 +266,16 @@ def test_regression_with_elitism_never_loses_the_silos_structures() -> None:
 def test_structure_of_features_that_are_not_there_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from boosting.strategies import fedga
+    honest = SiloSide.propose
 
-    honest = fedga._SiloSide.propose
-
-    def hostile(self: fedga._SiloSide, standing: fedga.Standing) -> fedga.Standing:
+    def hostile(self: SiloSide, standing: Standing) -> Standing:
         if self._start.silo != "silo-2":
             return honest(self, standing)
         genes = np.full(2**standing.depth - 1, 77, dtype=np.int16)
         proposal = Proposal(genes, False, False)
-        return self._link.exchange(fedga.PROPOSALS, fedga.Place(0, 1), proposal)
+        return self._link.exchange(fedga_steps.PROPOSALS, Place(0, 1), proposal)
 
-    monkeypatch.setattr(fedga._SiloSide, "propose", hostile)
+    monkeypatch.setattr(SiloSide, "propose", hostile)
     outcome = run_in_memory(job_of(min_silos=3), silos_of(Task.BINARY))
     assert outcome.error is None
     assert isinstance(outcome.errors["silo-2"], OfferRejected)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from boosting.noisy_tree import OPEN, Sprout
 from boosting.ports import OfferRejected
 from boosting.strategies.dp_tree import Growth
-from boosting.strategies.fedga import (
+from boosting.strategies.fedga_steps import (
     Comparison,
     DepthVote,
     Phase,
