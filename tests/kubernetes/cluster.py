@@ -94,6 +94,12 @@ class Rollout:
             }
         )
 
+    def sealing(self, space: str) -> None:
+        """Give a crypto process what seals its private keys."""
+        key = base64.b64encode(secrets.token_bytes(32)).decode()
+        metadata = {"name": "sealing", "namespace": space}
+        apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"key": key}})
+
     def claim(self, space: str, name: str, table: Path) -> None:
         """Make a volume claim and put a table on it, as an organisation's own tools would."""
         pod = {
@@ -168,7 +174,7 @@ class Rollout:
                     # One organisation keeps its ledger when it leaves.
                     "storage": {"keep": who == "north"},
                     "agent": small,
-                    "crypto": small,
+                    "crypto": small | {"sealingSecret": "sealing", "storage": {"keep": False}},
                 },
             }
         path = self.folder / f"{who}.yaml"

@@ -114,6 +114,7 @@ def rollout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
             )
             made.secret(namespace(silo), "identity", agent)
             made.secret(namespace(silo), "crypto", crypto)
+            made.sealing(namespace(silo))
             made.claim(namespace(silo), "tables", tables / f"{silo}.parquet")
         yield made
     finally:

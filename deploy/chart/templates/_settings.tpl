@@ -58,6 +58,10 @@ metrics = "0.0.0.0:9465"
 identity = "/etc/hedgerow/identity"
 silo = {{ $s.name | toJson }}
 state = "/var/lib/hedgerow/keys"
+{{- if $s.crypto.sealingSecret }}
+key_file = "/etc/hedgerow/sealing/key"
+{{- end }}
+workers = {{ $s.crypto.workers }}
 log_json = true
 log_level = {{ $s.logLevel | toJson }}
 {{- end -}}
