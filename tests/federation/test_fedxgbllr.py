@@ -33,7 +33,7 @@ from crypto.vault import LocalVault
 from services.wire import codec_of
 from tests.boosting.federation_of_sums import Authority, TestIdentity
 from tests.federation import memory
-from tests.federation.memory import Fault, MemoryLink, run_in_memory
+from tests.federation.memory import Fault, MemoryLink, SiloKilled, run_in_memory
 
 CATEGORIES = ("red", "green", "blue", "grey", "black", "white")
 
@@ -188,8 +188,8 @@ def test_one_silo_averages_to_plain_xgboost():
 
 
 @pytest.mark.parametrize("combiner", ["cnn", "ridge", "leaves"])
-def test_one_silo_and_fifty_silos_run(combiner):
-    for n_silos, trees in ((1, 12), (50, 60)):
+def test_one_to_fifty_silos_run(combiner):
+    for n_silos, trees in ((1, 12), (2, 12), (17, 12), (50, 60)):
         outcome = run_in_memory(
             job(Task.REGRESSION, small(combiner=combiner, trees=trees, channels=4, epochs=1)),
             silos(Task.REGRESSION, n_silos, n=30),
@@ -369,11 +369,11 @@ class Paced:
         at = Place(number)
         return self.hub.standing("weights", at)[0] + self.hub.standing("sums", at)[0]
 
-    def silo(self, name: str) -> asyncio.Future[None]:
+    def silo(self, name: str, *faults: Fault) -> asyncio.Future[None]:
         """Start a silo's half in a thread."""
         silo = Silo(name)
         self.hub.join(silo)
-        link = MemoryLink(silo, self.hub, asyncio.get_running_loop(), True)
+        link = MemoryLink(silo, self.hub, asyncio.get_running_loop(), True, faults)
         start = SiloStart(self.job, "job", 1, silo, self.roster, self.schema, self.data[silo])
         return asyncio.ensure_future(
             asyncio.to_thread(self.job.strategy.participate, link, None, start)
@@ -394,6 +394,30 @@ async def test_a_late_silo_adds_no_trees_but_trains_the_head(combiner):
     assert [len(result.silos) for result in results] == [2, 2, 3, 3, 3]
     artefact = task.strategy.artefact(task, paced.schema, results[-1].checkpoint)
     assert StackedModel.load(artefact.files).silos == ("s00", "s01")
+
+
+@pytest.mark.parametrize("combiner", ["cnn", "logit_ridge", "leaves"])
+async def test_a_silo_that_returns_without_memory_goes_on_beside_its_trees(combiner):
+    task = job(Task.BINARY, small(combiner=combiner, rounds=4), min_silos=2)
+    paced = Paced(task, silos(Task.BINARY, 3), ("s00", "s01", "s02"))
+    step = "weights" if combiner == "cnn" else "sums"
+    lost = paced.silo("s02", Fault("s02", step, round=1))
+    halves = [paced.silo("s00"), paced.silo("s01")]
+    results = [await anext(paced.half)]
+    pull = asyncio.ensure_future(anext(paced.half))
+    with pytest.raises(SiloKilled):
+        await lost
+    paced.hub.drop(Silo("s02"), "killed by the test")
+    results.append(await pull)
+    halves.append(paced.silo("s02"))
+    while paced.offers_of_round(2) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    results += [result async for result in paced.half]
+    await asyncio.gather(*halves)
+    rounds = [3, 2] + [3] * task.strategy.n_rounds
+    assert [len(result.silos) for result in results] == rounds[: task.strategy.n_rounds + 1]
+    artefact = task.strategy.artefact(task, paced.schema, results[-1].checkpoint)
+    assert StackedModel.load(artefact.files).silos == ("s00", "s01", "s02")
 
 
 async def test_a_silo_that_comes_before_the_trees_are_in_takes_part_from_the_start():
