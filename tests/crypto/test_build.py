@@ -1,0 +1,108 @@
+"""Installing without a compiler: everything is there, and computes the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crypto.curve_kernels import curve_kernel
+from crypto.modular import Engine
+from crypto.paillier import KeyHolder, generate_private_key
+from crypto.psi import LocalBlinder
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_COMPILER = {**os.environ, "CC": "false"}
+
+INSIDE = """
+import json, sys
+import crypto.modular, crypto.curve_kernels
+from crypto.modular import Engine
+from crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, PublicKey
+from crypto.psi import LocalBlinder
+given = json.load(sys.stdin)
+assert crypto.__file__.startswith(given["folder"]), crypto.__file__
+key = PrivateKey(PublicKey(given["p"] * given["q"], None, True), given["p"], given["q"])
+holder = KeyHolder(key, Engine(workers=1))
+vector = CiphertextVector.from_bytes(key.public_key, bytes.fromhex(given["rows"]), 3)
+rows = holder.public.load(vector)
+blinder = LocalBlinder(b"s")
+blinder._scalar[:] = bytes(range(32))
+print(json.dumps({
+    "kernels": [crypto.modular.available_kernels(), crypto.curve_kernels.available_kernels()],
+    "plain": holder.decrypt(vector),
+    "sum": holder.public.store(holder.public.modulus.product(rows)).to_bytes().hex(),
+    "scaled": holder.public.store(holder.public.scale(rows, -77)).to_bytes().hex(),
+    "blinded": blinder.blind_identifiers([b"x", b"y"]).hex(),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as pip makes it where the compiler fails, unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
+    done = subprocess.run(
+        [*pip, "--no-deps", "--wheel-dir", str(folder), str(ROOT)],
+        env=NO_COMPILER,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    assert path.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def test_a_wheel_without_a_compiler_computes_the_same_bytes(wheel: Path) -> None:
+    assert not list(wheel.rglob("*.so"))
+    key = generate_private_key(256, insecure_test_key=True)
+    holder = KeyHolder(key, Engine(workers=1))
+    rows = holder.public.encode([5, -7, 11])
+    stored = holder.public.store(rows)
+    blinder = LocalBlinder(b"s", curve_kernel(workers=1))
+    blinder._scalar[:] = bytes(range(32))
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE],
+        input=json.dumps(
+            {"folder": str(wheel), "p": key.p, "q": key.q, "rows": stored.to_bytes().hex()}
+        ),
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        cwd=wheel,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    public = holder.public
+    assert json.loads(done.stdout) == {
+        "kernels": [["gmpy2"], ["python"]],
+        "plain": [5, -7, 11],
+        "sum": public.store(public.modulus.product(rows)).to_bytes().hex(),
+        "scaled": public.store(public.scale(rows, -77)).to_bytes().hex(),
+        "blinded": blinder.blind_identifiers([b"x", b"y"]).hex(),
+    }
+    assert np.array_equal(stored.data[0], public.store(rows[:1]).data[0])
+
+
+def test_a_failed_compilation_is_an_error_where_kernels_are_required(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "hatch_build.py", "--out", str(tmp_path)],
+        cwd=ROOT,
+        env=NO_COMPILER,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "did not compile" in done.stderr
