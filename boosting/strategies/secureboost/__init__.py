@@ -99,7 +99,7 @@ class SecureBoost:
     alignment : {"psi", "digest"}
         ``digest`` for tables whose rows are the same in the same order already.
     fraction_bits : int
-        Of encrypted gradients, below the smaller bound of g and h; 0 for 32 (Paillier), or as
+        Of encrypted gradients, below the smaller bound of g and h; 0 for 26 (Paillier), or as
         many as fit (ElGamal).
     min_leaf : int
         Least rows on either side of a passive party's division.

@@ -53,7 +53,7 @@ from crypto.packing import PackingRefused, PairLayout
 
 VALIDATION = 7
 """Purpose of the random stream that draws validation rows."""
-PAILLIER_FRACTION_BITS = 32
+PAILLIER_FRACTION_BITS = 26
 ELGAMAL_VALUE_BITS = 16
 """Of a quantised gradient: discrete logarithms of sums have to be found."""
 ELGAMAL_SUM_BITS = 40

@@ -13,6 +13,9 @@ from boosting.cuts import Cuts
 from boosting.histogram import build_histograms, layout_of
 from boosting.partition import RowPartition
 
+NO_ROWS, ALL_ROWS = -1, -2
+"""Sums that need no ciphertext: zero, and the node's total."""
+
 
 @dataclass(frozen=True, slots=True)
 class DivisionTable:
@@ -91,6 +94,53 @@ class DivisionTable:
         is_missing = bins == binned.n_bins[j]
         left = bins.astype(np.int64) <= self.last_left[division]
         return np.asarray(np.where(is_missing, bool(self.default_left[division]), left))
+
+    def sides(
+        self,
+        cuts: Cuts,
+        binned: BinnedFeatures,
+        partition: RowPartition,
+        nodes: Sequence[int],
+        counted: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Say which sum stands for each division of nodes: that of the first with the same rows.
+
+        Rows of a division are those that its sum is over. Where a node has few rows, many
+        divisions are the same, and only one of them needs a ciphertext.
+
+        Parameters
+        ----------
+        counted : ndarray of shape (n_samples, 2), int64
+            One in both columns for rows that are summed, else zero.
+
+        Returns
+        -------
+        ndarray of shape (n_nodes, n_divisions), int64
+            A division's number, :data:`NO_ROWS`, or :data:`ALL_ROWS` of the node.
+        """
+        out = np.empty((len(nodes), len(self)), np.int64)
+        if not len(self):
+            return out
+        layout = layout_of(cuts, self.features)
+        bins = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
+        totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
+        n_rows = np.empty_like(out)
+        for k, j in enumerate(self.features):
+            of_feature = bins[:, layout.offsets[k] : layout.offsets[k + 1]]
+            below = np.cumsum(of_feature, axis=1)
+            forwards = np.flatnonzero((self.feature == j) & ~self.default_left)
+            backwards = np.flatnonzero((self.feature == j) & self.default_left)
+            n_rows[:, forwards] = below[:, self.last_left[forwards]]
+            n_rows[:, backwards] = below[:, -1:] - below[:, self.last_left[backwards]]
+        # Divisions of a feature in one direction are nested: as many rows are the same rows.
+        first = np.ones(len(self), np.bool_)
+        first[1:] = (np.diff(self.feature) != 0) | (np.diff(self.default_left.astype(int)) != 0)
+        fresh = np.ones_like(out, np.bool_)
+        fresh[:, 1:] = (np.diff(n_rows, axis=1) != 0) | first[1:]
+        out[:] = np.maximum.accumulate(np.where(fresh, np.arange(len(self)), 0), axis=1)
+        out[n_rows == totals[:, None]] = ALL_ROWS
+        out[n_rows == 0] = NO_ROWS
+        return out
 
     def too_few(
         self,

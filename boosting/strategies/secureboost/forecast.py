@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boosting.job import JobParameters
     from boosting.strategies.secureboost import SecureBoost
 
-PAIR_BITS = 64
+PAIR_BITS = 54
 """Fraction bits and signs of a pair at the default precision, without the logarithm of the rows."""
 ELGAMAL_ROW_BYTES = 96
 BOX_BYTES = 256

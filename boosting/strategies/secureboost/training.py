@@ -23,7 +23,7 @@ from boosting.partition import RowPartition, Splits
 from boosting.ports import OfferRejected
 from boosting.sampling import Sample
 from boosting.splitting import Scale, TreeParameters
-from boosting.strategies.secureboost.candidates import DivisionTable
+from boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
 from boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot
 from boosting.strategies.secureboost.growing import PartyGrower, PurityGuard, Wanted
 from boosting.strategies.secureboost.parts import PassivePart, Skeleton, numbers
@@ -186,7 +186,7 @@ class ActiveTree:
                 for node in fresh:
                     masks[node].append(np.zeros(n, np.bool_))
                 continue
-            out[:, at : at + n] = self._answer(received, party, len(nodes), n)
+            out[:, at : at + n] = self._answer(received, party, nodes, n)
             at += n
             bits = _of(received.boxes.get(party, {}), "allowed", np.uint8, party)
             for node, mask in zip(fresh, _unpacked(bits, len(fresh), n, party), strict=True):
@@ -195,20 +195,30 @@ class ActiveTree:
         self._label_shares(fresh)
         return out
 
-    def _answer(self, received: Received, party: str, n_nodes: int, n: int) -> Integers:
+    def _answer(self, received: Received, party: str, nodes: Sequence[int], n: int) -> Integers:
         """Decrypt a party's candidates: shape (n_nodes, n, 2 * n_outputs)."""
         assert self._cipher is not None
         n_classes = self._gradients.layout.n_classes
-        parts = received.ciphertexts.get(party, ())
+        out = np.zeros((len(nodes), n, 2 * n_classes), np.int64)
         if n == 0:
-            return np.zeros((n_nodes, 0, 2 * n_classes), np.int64)
+            return out
+        sources = _of(received.boxes.get(party, {}), "sources", _narrow(n), party)
+        if sources.shape != (len(nodes) * n,) or sources.min() < ALL_ROWS or sources.max() >= n:
+            raise OfferRejected(f"{party} sent no sums for some of its candidates")
+        stands = sources.reshape(len(nodes), n).astype(np.int64)
+        sent = np.maximum(stands.max(axis=1) + 1, 0)
         try:
-            grad, hess = self._cipher.open(self._gradients.layout, parts, n_nodes * n)
+            parts = received.ciphertexts.get(party, ())
+            grad, hess = self._cipher.open(self._gradients.layout, parts, int(sent.sum()))
         except REFUSED as error:
             raise OfferRejected(f"{party} sent sums that cannot be used: {error}") from error
-        out = np.empty((n_nodes * n, 2 * n_classes), np.int64)
-        out[:, 0::2], out[:, 1::2] = grad, hess
-        return out.reshape(n_nodes, n, -1)
+        first = np.cumsum([0, *sent])
+        for k, node in enumerate(nodes):
+            told = stands[k] >= 0
+            at = first[k] + stands[k][told]
+            out[k, told, 0::2], out[k, told, 1::2] = grad[at], hess[at]
+            out[k, stands[k] == ALL_ROWS] = self._grower.sums(node)
+        return out
 
     def _label_shares(self, nodes: Sequence[int]) -> None:
         labels = self._gradients.labels
@@ -408,6 +418,7 @@ class PassiveTree:
             raise OfferRejected(f"{active} sent gradients of {about[5]} rows, sampled {len(rows)}")
         self._position = np.cumsum(sampled) - 1
         self._sampled = sampled
+        self._summed = np.repeat(sampled.astype(np.int64)[:, None], 2, axis=1)
         self._cipher = cipher
         if not len(self._table):
             return received.then
@@ -429,15 +440,24 @@ class PassiveTree:
         fresh = sorted({n for node in request for n in _pair(node)})
         n = len(self._table)
         parts: tuple[NDArray[np.uint8], ...] = ()
+        sources = np.empty((len(request), n), np.int32)
         if n:
-            at = self._table.at[self._order]
-            nodes = []
-            for node in request:
+            nodes, order = [], []
+            stands = self._table.sides(
+                self._cuts, self._binned, self._partition, request, self._summed
+            )[:, self._order]
+            place = np.empty(n, np.int64)
+            for k, node in enumerate(request):
                 rows = self._partition.rows(node)
                 nodes.append(self._position[rows[self._sampled[rows]]])
-            order = np.concatenate([k * self._table.n_sums + at for k in range(len(request))])
+                sent = self._order[stands[k] == self._order]
+                place[sent] = np.arange(len(sent))
+                sources[k] = np.where(stands[k] < 0, stands[k], place[stands[k]])
+                order.append(k * self._table.n_sums + self._table.at[sent])
             try:
-                parts = self._cipher.sums(nodes, self._table.missing.tolist(), order)
+                parts = self._cipher.sums(
+                    nodes, self._table.missing.tolist(), np.concatenate(order)
+                )
             except REFUSED as error:
                 raise VaultForgot(
                     f"the crypto process of {self._courier.party} has lost the gradients: {error}"
@@ -453,7 +473,12 @@ class PassiveTree:
         active = self._parties[0]
         received = self._courier.send(
             HISTOGRAMS,
-            boxes={active: {"allowed": np.packbits(allowed[:, self._order].reshape(-1))}},
+            boxes={
+                active: {
+                    "allowed": np.packbits(allowed[:, self._order].reshape(-1)),
+                    "sources": sources.reshape(-1).astype(_narrow(n)),
+                }
+            },
             ciphertexts={active: parts},
         )
         return received.then
@@ -570,6 +595,11 @@ def _pair(node: int) -> tuple[int, ...]:
     if node == 0:
         return (0,)
     return (node, node + 1 if node % 2 else node - 1)
+
+
+def _narrow(n: int) -> type[np.int16] | type[np.int32]:
+    """Return the type of numbers below ``n``."""
+    return np.int16 if n < 1 << 15 else np.int32
 
 
 def _packed(masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.uint8]:

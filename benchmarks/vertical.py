@@ -1,0 +1,565 @@
+"""Vertical SecureBoost: CPU time, wall time, bytes, memory and accuracy of whole jobs, by phase.
+
+``python -m benchmarks.vertical [--quick] [--only PART ...] [--data DIR] [--json FILE]``. Parts:
+
+* ``credit``: FATE's default-credit, 24,000 training and 6,000 test rows, 13 + 10 features, depth 5,
+  32 bins, eta 0.3, as ``hedgerow local`` runs it: coordinator, agents and crypto processes. CPU
+  seconds are of all these processes from start to end; a tree's wall time is the median round's;
+  bytes are of serialised messages, counted once (up); memory is the largest sum of proportional set
+  sizes of all processes, sampled. ``python`` is the same without compiled kernels.
+* ``breast``: the same for 455 rows.
+* ``coordinator``: the coordinator's largest resident set for 24,000 and for 240,000 rows.
+* ``gates``: FATE's data sets against XGBoost on the joined table with the same parameters.
+* ``scaling``: seconds and bytes of one tree by phase, 50 passive features, without a network: both
+  halves in this process, through the real rendezvous and the codecs.
+* ``inference``: 6,000 rows through 10 trees, exchanges and seconds.
+
+Peers are not run here: they need an environment that their pins allow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xgboost as xgb
+from numpy.typing import NDArray
+
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.job import Booster, JobParameters
+from boosting.ports import Artefact, CoordinatorStart, Place, Silo, SiloStart, Step
+from boosting.strategies.secureboost import SecureBoost
+from boosting.strategies.secureboost.inference import (
+    margins,
+    n_exchanges,
+    router_of_active,
+    router_of_passive,
+)
+from boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from coordinator.rendezvous import Parcel, Rendezvous
+from crypto.vault import LocalVault
+from services.wire import codec_of
+
+Row = dict[str, object]
+WITHOUT_KERNELS = (
+    "import crypto.modular as m, crypto.curve_kernels as c\n"
+    "m.available_kernels = lambda: ('gmpy2',)\n"
+    "c.available_kernels = lambda: ('python',)\n"
+)
+GATES = {
+    "fate_breast_hetero": ("binary", "auc", 0.01),
+    "fate_default_credit_hetero": ("binary", "auc", 0.01),
+    "fate_ionosphere_scale_hetero": ("binary", "auc", 0.01),
+    "fate_epsilon_5k": ("binary", "auc", 0.01),
+    "fate_student_hetero": ("regression", "rmse", 0.05),
+    "fate_motor_hetero": ("regression", "rmse", 0.05),
+}
+JOB = """
+name = "benchmark"
+strategy = "secureboost"
+label = "{label}"
+task = "{task}"
+seed = 7
+min_silos = 2
+[secureboost]
+active = "guest"
+rounds = {rounds}
+{more}
+[booster]
+max_depth = {depth}
+max_bin = 32
+eta = 0.3
+"""
+
+
+def tables(path: Path, label: str, seed: int = 1, test: float = 0.2) -> dict[str, Any]:
+    """Return the parties' training and test tables of a FATE file, by name."""
+    whole = pq.read_table(path)
+    if "_id" not in whole.column_names:
+        whole = whole.append_column("_id", pa.array(np.arange(whole.num_rows)))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(whole.num_rows)
+    n_test = int(test * whole.num_rows)
+    out = {}
+    for party in ("guest", "host"):
+        own = [n for n in whole.column_names if n.startswith(f"{party}__")]
+        columns = ["_id", *([label] if party == "guest" else []), *own]
+        out[f"test-{party}"] = whole.select(columns).take(np.sort(order[:n_test]))
+        out[party] = whole.select(columns).take(np.sort(order[n_test:]))
+    return out
+
+
+class Watch:
+    """Samples the memory of a process and its children."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._stop = threading.Event()
+        self.pss = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.5):
+            total = 0.0
+            try:
+                family = [self._process, *self._process.children(recursive=True)]
+                for process in family:
+                    total += process.memory_full_info().pss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            self.pss = max(self.pss, total)
+
+    def stop(self) -> float:
+        """Return the largest sum of proportional set sizes, bytes."""
+        self._stop.set()
+        self._thread.join()
+        return self.pss
+
+
+def local(
+    folder: Path, pieces: Mapping[str, Any], job: str, *, kernels: bool = True
+) -> tuple[dict[str, Any], float, float]:
+    """Run a job; return its report, CPU seconds and peak PSS bytes of all processes."""
+    arguments = []
+    for name, table in pieces.items():
+        path = folder / f"{name}.parquet"
+        pq.write_table(table, path)
+        party = name.removeprefix("test-")
+        arguments += ["--test" if name != party else "--silo", f"{party}={path}"]
+    (folder / "job.toml").write_text(job)
+    program = "" if kernels else WITHOUT_KERNELS
+    program += "from coordinator.cli import run; run()"
+    command = [sys.executable, "-c", program, "local", str(folder / "job.toml"), *arguments]
+    process = subprocess.Popen(
+        [*command, "--out", str(folder / "run")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    watch = Watch(process.pid)
+    assert process.stdout is not None
+    output = process.stdout.read().decode()
+    pss = watch.stop()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    report = json.loads((folder / "run/report.json").read_text())
+    if report["state"] != "SUCCEEDED":
+        raise RuntimeError(output[-2000:])
+    return report, usage.ru_utime + usage.ru_stime, pss
+
+
+def measured(
+    name: str, who: str, pieces: Mapping[str, Any], job: str, *, kernels: bool = True
+) -> tuple[list[Row], dict[str, Any]]:
+    """Return the rows of a job's table."""
+    with tempfile.TemporaryDirectory() as folder:
+        report, cpu, pss = local(Path(folder), pieces, job, kernels=kernels)
+    rounds = [r["seconds"] for r in report["rounds"]]
+    last = report["rounds"][-1]["metrics"]
+    rows: list[Row] = [
+        {"metric": f"{name}_cpu", "who": who, "value": round(cpu, 2), "unit": "s"},
+        {"metric": f"{name}_wall", "who": who, "value": round(report["seconds"], 2), "unit": "s"},
+        {
+            "metric": f"{name}_wall_tree",
+            "who": who,
+            "value": round(statistics.median(rounds), 3),
+            "unit": "s",
+        },
+        {
+            "metric": f"{name}_bytes",
+            "who": who,
+            "value": round(report["bytes"]["up"] / 1e6, 2),
+            "unit": "MB",
+        },
+        {"metric": f"{name}_pss", "who": who, "value": round(pss / 1e9, 3), "unit": "GB"},
+    ]
+    for metric, value in last.get("test", {}).items():
+        rows.append(
+            {"metric": f"{name}_test_{metric}", "who": who, "value": round(value, 5), "unit": ""}
+        )
+    return rows, report
+
+
+def pooled_metric(
+    pieces: Mapping[str, Any], task: str, metric: str, rounds: int, depth: int
+) -> float:
+    """Return XGBoost's test metric on the joined table."""
+    tables = {}
+    for prefix in ("", "test-"):
+        guest, host = pieces[f"{prefix}guest"], pieces[f"{prefix}host"]
+        label = guest.column_names[1]
+        columns = [
+            *(guest.column(n).to_numpy() for n in guest.column_names[2:]),
+            *(host.column(n).to_numpy() for n in host.column_names[1:]),
+        ]
+        X = np.stack([np.asarray(c, np.float32) for c in columns], axis=1)
+        tables[prefix] = xgb.DMatrix(X, np.asarray(guest.column(label).to_numpy(), np.float64))
+    objective = "binary:logistic" if task == "binary" else "reg:squarederror"
+    parameters = {
+        "objective": objective, "max_depth": depth, "max_bin": 32, "eta": 0.3, "nthread": 2,
+        "tree_method": "hist", "eval_metric": metric,
+    }  # fmt: skip
+    if task == "binary":
+        parameters["base_score"] = 0.5
+    told: dict[str, Any] = {}
+    xgb.train(
+        parameters, tables[""], rounds, [(tables["test-"], "test")], evals_result=told,
+        verbose_eval=False,
+    )  # fmt: skip
+    return float(told["test"][metric][-1])
+
+
+def credit(data: Path, quick: bool) -> list[Row]:
+    """Return the rows of the default-credit table."""
+    pieces = tables(data / "fate_default_credit_hetero.parquet", "label")
+
+    def job(rounds: int, more: str = "") -> str:
+        return JOB.format(label="label", task="binary", rounds=rounds, depth=5, more=more)
+
+    rows, _ = measured("credit_paillier_3", "native", pieces, job(3))
+    if not quick:
+        found, _ = measured("credit_paillier_3", "python", pieces, job(3), kernels=False)
+        rows += found
+    found, _ = measured("credit_elgamal_10", "native", pieces, job(10, 'encryption = "elgamal"'))
+    rows += found
+    if not quick:
+        found, _ = measured("credit_paillier_10", "native", pieces, job(10))
+        rows += found
+    auc = pooled_metric(pieces, "binary", "auc", 10, 5)
+    rows.append(
+        {"metric": "credit_test_auc", "who": "xgboost-pooled", "value": round(auc, 5), "unit": ""}
+    )
+    return rows
+
+
+def breast(data: Path, quick: bool) -> list[Row]:
+    """Return the rows of the breast table."""
+    pieces = tables(data / "fate_breast_hetero.parquet", "label")
+    job = JOB.format(label="label", task="binary", rounds=10, depth=5, more="")
+    return measured("breast_paillier_10", "native", pieces, job)[0]
+
+
+def gates(data: Path, quick: bool) -> list[Row]:
+    """Return our test metric and XGBoost's on each of FATE's data sets; ten trees of depth 3."""
+    rows: list[Row] = []
+    names = list(GATES)[:1] if quick else list(GATES)
+    for name in names:
+        task, metric, _ = GATES[name]
+        columns = pq.read_schema(data / f"{name}.parquet").names
+        label = next(c for c in ("label", "y", "motor_speed") if c in columns)
+        pieces = tables(data / f"{name}.parquet", label)
+        job = JOB.format(label=label, task=task, rounds=10, depth=3, more="")
+        _, report = measured(name, "native", pieces, job)
+        values = {
+            "native": report["rounds"][-1]["metrics"]["test"][metric],
+            "xgboost-pooled": pooled_metric(pieces, task, metric, 10, 3),
+        }
+        for who, value in values.items():
+            rows.append(
+                {"metric": f"{name}_{metric}", "who": who, "value": round(value, 5), "unit": ""}
+            )
+    return rows
+
+
+# --- both halves in this process -------------------------------------------------------------
+
+PHASES = {
+    "encrypt_gradients": "encrypt",
+    "hold_rows": "load",
+    "sum_bins": "histogram",
+    "decrypt_histograms": "decrypt",
+}
+
+
+class Phases:
+    """Thread CPU seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.bytes: Counter[str] = Counter()
+        self.exchanges = 0
+
+    def vault(self) -> Any:
+        """Return a vault whose calls are timed, wall clock."""
+        phases = self
+
+        class Timed(LocalVault):
+            def __getattribute__(self, name: str) -> Any:
+                found = super().__getattribute__(name)
+                if name not in PHASES:
+                    return found
+
+                def timed(*arguments: Any, **named: Any) -> Any:
+                    began = time.perf_counter()
+                    try:
+                        return found(*arguments, **named)
+                    finally:
+                        phases.seconds[PHASES[name]] += time.perf_counter() - began
+
+                return timed
+
+        return Timed()
+
+
+class Link:
+    """A silo's end without a network, through the codecs."""
+
+    def __init__(self, silo: Silo, hub: Rendezvous, loop: Any, phases: Phases) -> None:
+        self.silo, self.hub, self.loop, self.phases = silo, hub, loop, phases
+        self.records: dict[str, bytes] = {}
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        """Meet the coordinator."""
+        began = time.perf_counter()
+        codec = codec_of(type(offer))
+        frames = [(type(m), m.SerializeToString()) for m in codec.encode(offer)]
+        self.phases.bytes[step.call.value] += sum(len(data) for _, data in frames)
+        self.phases.exchanges += 1
+        decoded = codec.decode(kind.FromString(data) for kind, data in frames)
+        self.phases.seconds["codec"] += time.perf_counter() - began
+        parcel: Parcel[Any] = Parcel(step.call, lambda _: decoded)
+
+        async def meet() -> Any:
+            return await self.hub.offer(self.silo, step.name, at, parcel)
+
+        return asyncio.run_coroutine_threadsafe(meet(), self.loop).result()
+
+    def check(self) -> None:
+        """Nobody stops this."""
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Keep in memory."""
+        self.records[key] = value
+
+    def recall(self, key: str) -> bytes | None:
+        """Return what was kept."""
+        return self.records.get(key)
+
+
+def in_process(
+    job: JobParameters, parties: Mapping[str, Dataset]
+) -> tuple[Phases, float, dict[str, Artefact]]:
+    """Run a job with all halves in this process; return phases, wall seconds and parts."""
+    phases = Phases()
+    silos = tuple(Silo(name) for name in sorted(parties))
+    kept: dict[str, Artefact] = {}
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(len(silos) + 4))
+        hub = Rendezvous(silos, silos, 600.0)
+        schema = parties["guest"].schema
+
+        def half(silo: Silo) -> None:
+            start = SiloStart(
+                job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
+                dataset=parties[silo],
+            )  # fmt: skip
+            link = Link(silo, hub, loop, phases)
+            found = job.strategy.participate(link, phases.vault(), start)
+            if found is not None:
+                kept[silo] = found
+
+        tasks = [asyncio.create_task(asyncio.to_thread(half, silo)) for silo in silos]
+        start = CoordinatorStart(
+            job=job, job_id="b", attempt=1, silos=silos, schema=schema,
+            n_samples={s: parties[s].n_samples for s in silos},
+        )  # fmt: skip
+        async for _ in job.strategy.coordinate(hub, start):
+            pass
+        await asyncio.gather(*tasks)
+
+    began = time.perf_counter()
+    asyncio.run(main())
+    return phases, time.perf_counter() - began, kept
+
+
+def synthetic(n: int, widths: list[int]) -> dict[str, Dataset]:
+    """Return parties with normal columns and a label that depends on some of each."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, sum(widths))).astype(np.float32)
+    y = (X[:, :: max(sum(widths) // 8, 1)].sum(axis=1) + rng.normal(size=n) > 0).astype(np.float64)
+    ids: NDArray[np.object_] = np.array([str(k) for k in range(n)], dtype=object)
+    edges = np.cumsum([0, *widths])
+    out = {}
+    for k, width in enumerate(widths):
+        name = f"host-{k}" if k else "guest"
+        schema = Schema(
+            tuple(Feature(f"{name}_{j}") for j in range(width)),
+            "" if k else "label", Task.BINARY, 2,
+        )  # fmt: skip
+        part = np.ascontiguousarray(X[:, edges[k] : edges[k + 1]])
+        out[name] = Dataset(schema, part, None if k else y, ids=ids)
+    return out
+
+
+def scaling(data: Path, quick: bool) -> list[Row]:
+    """Return seconds and bytes by phase."""
+    rows: list[Row] = []
+    modes: dict[str, dict[str, Any]] = {
+        "standard": {},
+        "goss": {"sampling": "goss"},
+        "mix": {"mode": "mix", "rounds": 2},
+        "layered": {"mode": "layered"},
+        "elgamal": {"encryption": "elgamal"},
+        "two hosts": {"hosts": 2},
+    }
+    for n in (3_000,) if quick else (10_000, 30_000, 100_000):
+        for mode, changes in modes.items():
+            options = {"rounds": 1, "alignment": "digest", "active": "guest", **changes}
+            hosts = int(options.pop("hosts", 1))
+            widths = [10, *([50 // hosts] * hosts)]
+            strategy = SecureBoost(**options)
+            job = JobParameters(
+                name="b", strategy=strategy, booster=Booster(max_depth=5, max_bin=32)
+            )
+            cpu = time.process_time()
+            phases, wall, _ = in_process(job, synthetic(n, widths))
+            who = f"{mode}, {n} rows"
+            seconds = {**phases.seconds, "wall": wall, "cpu": time.process_time() - cpu}
+            for phase, value in seconds.items():
+                rows.append(
+                    {
+                        "metric": f"{phase}_seconds",
+                        "who": who,
+                        "value": round(value, 3),
+                        "unit": "s",
+                    }
+                )
+            for call, moved in phases.bytes.items():
+                rows.append(
+                    {"metric": f"{call}_bytes", "who": who, "value": round(moved / 1e6, 3),
+                     "unit": "MB"}
+                )  # fmt: skip
+    return rows
+
+
+def inference(data: Path, quick: bool) -> list[Row]:
+    """Return the seconds of scoring 6,000 rows with 10 trees, once keys and rows have met."""
+    n = 6_000
+    parties = synthetic(n, [10, 10])
+    strategy = SecureBoost(
+        "guest", rounds=10, encryption="plain", allow_insecure=True, alignment="digest"
+    )
+    job = JobParameters(name="b", strategy=strategy, booster=Booster(max_depth=5, max_bin=32))
+    _, _, kept = in_process(job, parties)
+    active = ActivePart.load(kept["guest"].files["part.json"])
+    passive = PassivePart.load(kept["host-1"].files["part.json"])
+    hops = n_exchanges(active.trees)
+    times = []
+    for _ in range(3 if quick else 9):
+        routers = (
+            router_of_active(active, 10, parties["guest"].X),
+            router_of_passive(passive, "guest", 10, parties["host-1"].X),
+        )
+        began = time.perf_counter()
+        waiting = [router.roots() for router in routers]
+        for _ in range(hops):
+            out = [r.advance(w) for r, w in zip(routers, waiting, strict=True)]
+            waiting = [out[1].get("guest", {}), out[0].get("host-1", {})]
+        routers[0].advance(waiting[0])
+        margins(routers[0], active.trees, active.base_margin, 1)
+        times.append(time.perf_counter() - began)
+    return [
+        {"metric": "inference_exchanges", "who": "native", "value": hops, "unit": ""},
+        {
+            "metric": "inference_compute", "who": "native",
+            "value": round(statistics.median(times), 4), "unit": "s",
+        },
+    ]  # fmt: skip
+
+
+def coordinator(data: Path, quick: bool) -> list[Row]:
+    """Return the coordinator's largest resident set for few and for many rows."""
+    rows: list[Row] = []
+    for n in (2_000, 20_000) if quick else (24_000, 240_000):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(n, 4)).astype(np.float32)
+        y = (X[:, 0] + X[:, 2] > 0).astype(np.int64)
+        ids = np.arange(n)
+        pieces = {
+            "guest": pa.table({"_id": ids, "label": y, "a": X[:, 0], "b": X[:, 1]}),
+            "host": pa.table({"_id": ids, "c": X[:, 2], "d": X[:, 3]}),
+        }
+        more = 'encryption = "elgamal"\nalignment = "digest"'
+        job = JOB.format(label="label", task="binary", rounds=2, depth=3, more=more)
+        with tempfile.TemporaryDirectory() as folder:
+            peak = _coordinator_peak(Path(folder), pieces, job)
+        rows.append(
+            {"metric": f"coordinator_rss_{n}_rows", "who": "native",
+             "value": round(peak / 1e6, 1), "unit": "MB"}
+        )  # fmt: skip
+    return rows
+
+
+def _coordinator_peak(folder: Path, pieces: Mapping[str, Any], job: str) -> float:
+    peaks: dict[int, float] = {}
+    done = threading.Event()
+    parent = psutil.Process()
+
+    def look() -> None:
+        while not done.wait(0.1):
+            for process in parent.children(recursive=True):
+                try:
+                    log = [f.path for f in process.open_files() if f.path.endswith(".log")]
+                    if any(path.endswith("coordinator.log") for path in log):
+                        peaks[process.pid] = max(
+                            peaks.get(process.pid, 0.0), process.memory_info().rss
+                        )
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
+                    continue
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    local(folder, pieces, job)
+    done.set()
+    thread.join()
+    return max(peaks.values(), default=0.0)
+
+
+PARTS = {
+    "credit": credit,
+    "breast": breast,
+    "inference": inference,
+    "scaling": scaling,
+    "gates": gates,
+    "coordinator": coordinator,
+}
+
+
+def main() -> None:
+    """Print a table, and JSON where asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for name in arguments.only:
+        found = PARTS[name](arguments.data, arguments.quick)
+        for row in found:
+            value = row["value"]
+            print(f"{row['metric']:<44} {row['who']:<24} {value!s:>12} {row['unit']}", flush=True)
+        rows += found
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
