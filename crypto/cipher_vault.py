@@ -35,6 +35,9 @@ from crypto.psi import LocalBlinder
 
 __all__ = ["CipherVault", "Ciphertexts", "LocalCipherVault", "NothingHeld", "Scheme"]
 
+MOST_IDLE_PEERS = 4
+"""Keys of others that are kept without rows of theirs; each may have a table of 36 MB or more."""
+
 
 class NothingHeld(LookupError):
     """The vault has no key, or no rows, of this session; after a restart they are sent again."""
@@ -377,7 +380,13 @@ class LocalCipherVault:
     def _peer(self, public_key: bytes) -> PeerKey:
         peer = peer_of(public_key, self._engine, insecure_test_key=self._insecure_test_keys)
         with self._lock:
-            return self._peers.setdefault(peer.key_id, peer)
+            kept = self._peers.pop(peer.key_id, peer)
+            self._peers[peer.key_id] = kept
+            used = {tree.peer.key_id for tree in self._trees.values()}
+            idle = [key_id for key_id in self._peers if key_id not in used]
+            for key_id in idle[:-MOST_IDLE_PEERS]:
+                del self._peers[key_id]
+            return kept
 
     def _blinder(self, session: str) -> LocalBlinder:
         with self._lock:
