@@ -42,6 +42,9 @@ def main() -> None:
     for place, role, name, hosts in holders:
         if given.only in (None, place):
             _provide(ROOT / place, role, name, hosts, given)
+        sealing = ROOT / place / "sealing.key"
+        if role is Role.CRYPTO and not sealing.exists():
+            certificates.write(sealing, secrets.token_bytes(32))
     _logins()
 
 

@@ -1,0 +1,174 @@
+"""Dashboards and rules: the committed files are generated, valid, and show a live federation."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crypto.vault import VaultRefused
+from deploy.grafana import generate
+from services.certificates import IdentityPaths
+from services.channel import dial
+from services.crypto import RemoteVault
+from services.identity import channel_credentials
+from services.metering import Metrics
+from tests.federation.processes import ROOT, Federation, federation
+from tests.federation.prometheus import Prometheus, prometheus
+
+GRAFANA = ROOT / "deploy/grafana"
+RULES = ROOT / "deploy/prometheus/rules.yml"
+BOARDS = sorted(generate.BOARDS)
+JOB = """
+name = "watched"
+strategy = "histogram"
+seed = 1
+min_silos = 3
+silos = ["s0", "s1", "s2"]
+metrics = ["auc"]
+[histogram]
+rounds = 2000
+secure = true
+[booster]
+max_depth = 2
+"""
+
+
+def promtool(*arguments: str | Path) -> None:
+    program = shutil.which("promtool")
+    assert program is not None, "promtool is not installed: run `make services`"
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def panels(board: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((GRAFANA / f"{board}.json").read_text())["panels"]
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Yield the name and the query of every target of every panel, its variables filled in."""
+    for board in BOARDS:
+        for panel in panels(board):
+            for target in panel["targets"]:
+                text = target["expr"]
+                for name, value in (("$__rate_interval", "20s"), ("$__range", "5m")):
+                    text = text.replace(name, value)
+                assert "$" not in text, text
+                yield f"{board}: {panel['title']} {target['refId']}", text
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_committed_dashboards_are_what_the_generator_writes(board: str) -> None:
+    assert (GRAFANA / f"{board}.json").read_text() == generate.render(board)
+
+
+def test_no_dashboard_is_left_that_nothing_generates() -> None:
+    assert sorted(path.stem for path in GRAFANA.glob("*.json")) == BOARDS
+
+
+def test_rules_and_configuration_are_valid() -> None:
+    promtool("check", "config", ROOT / "deploy/prometheus/prometheus.yml")
+
+
+def test_rules_raise_and_record_what_they_should() -> None:
+    promtool("test", "rules", ROOT / "tests/deploy/rules.yml")
+
+
+def test_every_alert_has_its_test_and_its_place_in_the_operations_guide() -> None:
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    tests = (ROOT / "tests/deploy/rules.yml").read_text()
+    guide = (ROOT / "docs/operations.md").read_text()
+    assert len(alerts) == len(set(alerts)) > 0
+    for alert in alerts:
+        assert re.search(rf"alertname: {alert}\n\s+exp_alerts:\n\s+- exp_labels", tests), alert
+        assert f"`{alert}`" in guide, alert
+
+
+@contextmanager
+def vaults(fed: Federation) -> Iterator[RemoteVault]:
+    """Give every silo its crypto process; yields the vault of the first."""
+    for silo in fed.silos:
+        config = {
+            "listen": "127.0.0.1:0",
+            "identity": str(fed.folder / "pki/crypto" / silo),
+            "silo": silo,
+            "state": str(fed.folder / f"keys-{silo}"),
+            "metrics": "127.0.0.1:0",
+        }
+        fed._spawn(f"crypto-{silo}", "crypto", config)
+        fed.start_agent(silo, crypto=f"127.0.0.1:{fed.ports[f'crypto-{silo}']['port']}")
+    address = f"127.0.0.1:{fed.ports['crypto-s0']['port']}"
+    credentials = channel_credentials(IdentityPaths.of(fed.folder / "pki/silo/s0"))
+    channel = dial(address, credentials, Metrics())
+    try:
+        yield RemoteVault(lambda: channel, address)
+    finally:
+        channel.close()
+
+
+@contextmanager
+def encrypting(vault: RemoteVault) -> Iterator[None]:
+    """Keep a crypto process at work on ciphertexts, as a vertical job does."""
+    ended = threading.Event()
+    failures: list[VaultRefused] = []
+
+    def work() -> None:
+        try:
+            vault.create_cipher_key("watched")
+            while not ended.wait(0.2):
+                found = vault.encrypt_integers("watched", [1, 2, 3])
+                assert vault.decrypt_integers("watched", found) == [1, 2, 3]
+        except VaultRefused as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    assert not failures
+
+
+def shown(scraped: Prometheus, expression: str) -> bool:
+    """Tell whether a query has a finite value now."""
+    return any(math.isfinite(value) for _, value in scraped.query(expression))
+
+
+@pytest.mark.timeout(240)
+def test_every_panel_shows_a_live_job_and_what_it_moved_stays_visible(tmp_path: Path) -> None:
+    with federation(tmp_path, n_rows=300, start=False, lease_seconds=10.0) as fed:
+        fed.start_coordinator()
+        with vaults(fed) as vault:
+            port = {name: f"127.0.0.1:{p['metrics_port']}" for name, p in fed.ports.items()}
+            targets = {
+                "coordinator": [port["coordinator"]],
+                "agents": [port[f"agent-{silo}"] for silo in fed.silos],
+                "crypto": [port[f"crypto-{silo}"] for silo in fed.silos],
+            }
+            with prometheus(tmp_path / "prometheus", targets) as scraped, encrypting(vault):
+                job_id = fed.submit(JOB)
+                fed.wait(job_id, lambda view: view.ended or len(view.rounds) >= 5, 120)
+                started = time.monotonic()
+                empty = dict(expressions())
+                assert len(empty) > 35
+                while empty and time.monotonic() - started < 60:
+                    empty = {k: text for k, text in empty.items() if not shown(scraped, text)}
+                assert not empty
+                assert fed.client.cancel(job_id) == "CANCELLED"
+                fed.kill("coordinator")
+                for name, expression in expressions():
+                    if "message_bytes" in expression and "5m" in expression:
+                        assert shown(scraped, expression), name
