@@ -143,7 +143,7 @@ class Rollout:
 
     def values(self, who: str) -> Path:
         """Return the values file of an organisation."""
-        small = {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {}}}
+        small = {"resources": {"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {}}}
         values: dict[str, Any] = {
             "federation": FEDERATION,
             "image": {"tag": self.tag},
