@@ -333,7 +333,7 @@ class Grower:
     def finish(
         self, leaf_sums: NDArray[np.int64] | None = None, leaf_scale: Scale | None = None
     ) -> GrownTree:
-        """Return the tree; nodes still open become leaves.
+        """Return the tree as it stands; nodes still open are leaves of it.
 
         Parameters
         ----------
@@ -379,7 +379,6 @@ class Grower:
             out.bin[node] = found.bin[position]
             out.default_left[node] = found.default_left[position]
             out.gain[node] = found.gain[position]
-        self.request = ()
         return out
 
     def _bounds(self, nodes: Sequence[int]) -> NDArray[np.float32] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from boosting import metrics
 from boosting.objective import StartRule
 from boosting.ports import Call, Forecast, Silo
 from boosting.strategies.histogram_state import Plan
+from crypto.shamir import SHARE_BYTES
 
 if TYPE_CHECKING:
     from boosting.dataset import Schema
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     from boosting.strategies.histogram import Histogram
 
 _SIGNED_NAME = 100  # a name with its signature
-_CERTIFICATE = 1500
-_SHARE = 48
+_KEY = 900  # with its certificate and signature
+_NAMED_SHARE = 48
+_BOX = 50  # a sealed box without its shares, and its name
 _SMALL = 64  # a reply or an offer of a few numbers
 _SPLIT = 24
-_BISECTIONS = 20
+_PASSES_A_ROUND = 1.7  # cut points that are found are not counted again
 
 
 class _Bill:
@@ -47,17 +50,24 @@ class _Bill:
             return
         self._n_sums += times
         self.exchange(call, n_bytes + 2 * _SIGNED_NAME, self._n_silos * _SIGNED_NAME, times)
-        self.exchange(call, self._n_silos * _SHARE, reply, times)
+        self.exchange(call, self._n_silos * _NAMED_SHARE, reply, times)
 
     def setup(self, batch: int) -> None:
         """Add the keys, and the shares of self masks of all sums so far."""
         if not self._strategy.secure:
             return
-        self.exchange(Call.KEYS, _CERTIFICATE, self._n_silos * _CERTIFICATE)
+        self.exchange(Call.KEYS, _KEY, self._n_silos * _KEY)
         if self._strategy.dropout_recovery:
             times = -(-self._n_sums // batch)
-            boxes = (self._n_silos - 1) * (batch * _SHARE + _SMALL)
+            boxes = (self._n_silos - 1) * (batch * SHARE_BYTES + _BOX)
             self.exchange(Call.SHARES, boxes, boxes, times)
+
+
+def _bisections(error: float, max_bin: int, n_rows: int) -> float:
+    """Return how often each cut point is counted for, on average over smooth distributions."""
+    if error * n_rows < 1:
+        return 16.0
+    return max(2.0, 0.7 - math.log2(error * max_bin))
 
 
 def forecast(
@@ -79,8 +89,11 @@ def forecast(
         points = min(4 * max_bin, max(n_samples.values(), default=0))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
     elif strategy.binning == "recursive":
-        counted = n_numeric * (max_bin - 1)
-        bill.sum(Call.SKETCHES, 8 * counted, 16 * counted, _BISECTIONS)
+        passes = _bisections(strategy.binning_error, max_bin, n_rows)
+        counted = n_numeric * (max_bin - 1) * passes / round(passes * _PASSES_A_ROUND)
+        told = 8 if strategy.blind_coordinator else 16
+        times = round(passes * _PASSES_A_ROUND)
+        bill.sum(Call.SKETCHES, 8 * counted, told * counted, times)
     rounds, p = strategy.rounds, plan.parameters
     ring_bytes = (
         4
@@ -97,7 +110,7 @@ def forecast(
         if strategy.blind_coordinator:
             reply = plan.n_padded(0, level) * ring_bytes
         n_bytes = plan.n_padded(0, level) * ring_bytes
-        bill.sum(Call.HISTOGRAMS, n_bytes, reply + _SMALL, rounds)
+        bill.sum(Call.HISTOGRAMS, n_bytes, reply + 2 * _SMALL, rounds)
     if strategy.coarse_bits:
         n_bytes = plan.n_padded_leaves * strategy.ring_bits // 8
         bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, rounds)

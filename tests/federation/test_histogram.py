@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.dataset import Dataset, Task
 from boosting.ensemble import Ensemble, load
 from boosting.job import Booster, JobParameters
 from boosting.pooled import train_pooled
-from boosting.ports import InvalidJob, Silo
+from boosting.ports import InvalidJob
 from boosting.strategies.histogram import Histogram
 from boosting.strategies.histogram_state import Agreed, unpack
 from crypto.vault import LocalVault
@@ -369,21 +369,6 @@ def test_jobs_that_cannot_run_name_the_parameter(
     job = job_of(strategy, Task.BINARY, replace(Booster(), **booster))  # type: ignore[arg-type]
     with pytest.raises(InvalidJob, match=named):
         strategy.validate(job)
-
-
-def test_the_forecast_is_the_formula_of_full_trees() -> None:
-    features = tuple(Feature(f"f{j}") for j in range(28))
-    schema = Schema(features, "label", Task.BINARY, 2)
-    job = job_of(Histogram(rounds=1), Task.BINARY, Booster(max_depth=8))
-    rows = {Silo(f"silo-{i}"): 200_000 for i in range(5)}
-    told = job.strategy.forecast(job, schema, rows)
-    _, up, down = told.steps["ExchangeHistograms"]
-    assert up == pytest.approx(28 * 256 * 16 * 128, rel=0.001)
-    assert down < 20_000
-    assert told.reveals == Histogram.reveals
-    smaller = replace(job, strategy=Histogram(rounds=1, ring_bits=48))
-    up_48 = smaller.strategy.forecast(smaller, schema, rows).steps["ExchangeHistograms"][1]
-    assert up_48 / up == pytest.approx(0.75, rel=0.01)
 
 
 def test_every_payload_fits_its_frames_and_changes_nothing() -> None:

@@ -1,0 +1,264 @@
+"""Histogram boosting when silos and the coordinator are lost at any exchange: sums stay right."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boosting.dataset import Dataset, Task
+from boosting.ensemble import Ensemble
+from boosting.grower import Grower
+from boosting.histogram import build_histograms, node_sums
+from boosting.job import JobParameters
+from boosting.partition import RowPartition
+from boosting.ports import Place, PlacePassed, QuorumLost, Step
+from boosting.sampling import Sampler
+from boosting.strategies.histogram_state import Agreed, Plan, unpack
+from boosting.strategies.histogram_steps import matrix_of
+from boosting.table import Table
+from tests import oracles
+from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
+from tests.federation.test_histogram import model_of, plain_job, run, same, silos_of
+
+SIZES = (500, 400, 300, 200, 100)
+DATA = oracles.generated(Task.BINARY, sum(SIZES))
+SILOS = silos_of(DATA, SIZES)
+VICTIM = "silo-4"
+REST = {silo: data for silo, data in SILOS.items() if silo != VICTIM}
+DEPTH = 3
+
+
+def agreed_of(outcome: Outcome) -> Agreed:
+    return Agreed.read(unpack(outcome.rounds[-1].checkpoint))
+
+
+def tree_of_sums(
+    job: JobParameters,
+    outcome: Outcome,
+    round_: int,
+    silos: dict[str, Dataset],
+    levels: int = DEPTH,
+) -> Ensemble:
+    """Return the tree that ``levels`` sums over the rows of ``silos`` give, as a model of it."""
+    agreed = agreed_of(outcome)
+    plan = Plan.of(job.strategy, job, DATA.schema)  # type: ignore[arg-type]
+    rows = np.concatenate(
+        [np.arange(a, b) for s, (a, b) in zip(SILOS, spans(), strict=True) if s in silos]
+    )
+    data = DATA.take(rows)
+    table = Table.of(data, agreed.cuts, plan.objective.margin_of(agreed.base_score), 1)
+    before = model_of(outcome).slice(round_)
+    table.margins[:] = before.margins(matrix_of(data)).reshape(table.margins.shape)
+    g, h = plan.objective.gradients(table.margins, table.y, table.weight)
+    bound = plan.static_bound(agreed)
+    assert bound is not None
+    quantiser = plan.quantiser(agreed, bound)
+    sample = Sampler().draw(g, h, np.random.default_rng(0))
+    integers = quantiser.lossless(g, h, sample)
+    partition = RowPartition(sample.rows)
+    totals = node_sums(partition, [0], integers)[0]
+    grower = Grower(agreed.cuts, plan.parameters, quantiser.scale, totals)
+    for _ in range(levels):
+        if grower.request:
+            sums = build_histograms(
+                table.binned, partition, grower.request, integers, grower.layout
+            )
+            partition.split_by_bins(table.binned, grower.supply(sums))
+    trees = grower.finish().trees(agreed.cuts, [0])
+    whole = model_of(outcome)
+    return Ensemble(whole.header).extend(trees, n_steps=1)
+
+
+def spans() -> list[tuple[int, int]]:
+    edges = np.cumsum((0, *SIZES)).tolist()
+    return list(pairwise(edges))
+
+
+def round_of(outcome: Outcome, round_: int) -> Ensemble:
+    whole = model_of(outcome)
+    return Ensemble(whole.header).extend(whole.trees[round_ : round_ + 1], n_steps=1)
+
+
+# (exchange, when, level) -> sums that the silo is in, of round 1
+KILLS = {
+    ("masked", "before", 0): 0,
+    ("masked", "after", 0): 1,
+    ("unmask", "before", 0): 1,
+    ("unmask", "after", 0): 1,
+    ("masked", "before", 1): 1,
+    ("masked", "after", 1): 2,
+    ("unmask", "before", 1): 2,
+    ("unmask", "after", 2): 3,
+}
+
+
+@pytest.mark.parametrize(("step", "when", "level"), KILLS)
+def test_sums_are_exactly_those_of_the_silos_that_were_there(
+    step: str, when: str, level: int
+) -> None:
+    """The tree of the loss has all sums the silo was in, closed there; the next is without it."""
+    job = plain_job()
+    fault = Fault(VICTIM, f"histograms-{step}", 1, level, when)
+    outcome = run(job, SILOS, faults=(fault,))
+    n_sums = KILLS[step, when, level]
+    silos, levels = (SILOS, n_sums) if n_sums else (REST, DEPTH)
+    assert same(round_of(outcome, 0), tree_of_sums(job, outcome, 0, SILOS))
+    assert same(round_of(outcome, 1), tree_of_sums(job, outcome, 1, silos, levels))
+    for later in (2, 3):
+        assert same(round_of(outcome, later), tree_of_sums(job, outcome, later, REST))
+    assert outcome.rounds[-1].silos == tuple(REST)
+
+
+@pytest.mark.parametrize("step", ["agree", "seeds"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_silo_lost_while_another_loss_is_mended_is_left_out_as_well(step: str, when: str) -> None:
+    job = plain_job(threshold=3)
+    faults = (
+        Fault(VICTIM, "histograms-masked", 1, 0),
+        Fault("silo-3", f"histograms-{step}", 1, 0, when),
+    )
+    outcome = run(job, SILOS, faults=faults)
+    three = {silo: SILOS[silo] for silo in ("silo-0", "silo-1", "silo-2")}
+    assert outcome.rounds[-1].silos == tuple(three)
+    first = round_of(outcome, 1)
+    # Whom the set of round 1 holds depends on whether the offer of silo-3 was in.
+    with_it = {silo: SILOS[silo] for silo in (*three, "silo-3")}
+    candidates = [
+        tree_of_sums(job, outcome, 1, three),
+        tree_of_sums(job, outcome, 1, with_it, 1),
+    ]
+    assert sum(same(first, tree) for tree in candidates) == 1
+    for later in (2, 3):
+        assert same(round_of(outcome, later), tree_of_sums(job, outcome, later, three))
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("step", ["masked", "unmask"])
+def test_below_the_threshold_the_job_ends_soon_with_the_names(step: str, level: int) -> None:
+    lost = ("silo-2", "silo-3", "silo-4")
+    faults = tuple(Fault(silo, f"histograms-{step}", 1, level) for silo in lost)
+    began = time.monotonic()
+    outcome = run(plain_job(), SILOS, faults=faults)
+    assert isinstance(outcome.error, QuorumLost)
+    assert time.monotonic() - began < 30.0
+    assert [result.round for result in outcome.rounds] == [0]
+    named = [silo for silo in lost if silo in str(outcome.error)]
+    assert named, str(outcome.error)
+
+
+class Dies(OSError):
+    """The coordinator's process ends here."""
+
+
+class TornJournal(MemoryJournal):
+    """The coordinator dies when it has made the n-th record durable."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.left = last
+
+    def remember(self, key: str, value: bytes) -> None:
+        super().remember(key, value)
+        self.left -= 1
+        if not self.left:
+            raise Dies
+
+
+def killed_coordinator(records: int) -> tuple[Outcome, MemoryJournal, dict[str, dict[str, bytes]]]:
+    journal = TornJournal(records)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
+    outcome = run(plain_job(), SILOS, journal=journal, memories=memories)
+    assert isinstance(outcome.error, Dies)
+    return outcome, MemoryJournal(journal.records), memories
+
+
+def go_on(
+    first: Outcome,
+    memories: dict[str, dict[str, bytes]],
+    journal: MemoryJournal | None,
+    *faults: Fault,
+) -> Outcome:
+    done = len(first.rounds)
+    return run(
+        plain_job(),
+        SILOS,
+        memories=memories,
+        journal=journal,
+        checkpoint=first.rounds[-1].checkpoint if done else None,
+        first_round=done,
+        attempt=2,
+        faults=faults,
+    )
+
+
+AWAY = Fault(VICTIM, "sync")
+
+
+@pytest.mark.parametrize("records", [1, 2, 4, 5])
+def test_a_coordinator_killed_inside_a_tree_makes_it_again_with_all_silos(records: int) -> None:
+    whole = model_of(run(plain_job(), SILOS))
+    first, journal, memories = killed_coordinator(records)
+    ended = go_on(first, memories, journal)
+    assert same(model_of(ended), whole)
+
+
+@pytest.mark.parametrize("records", [1, 2, 4, 5, 6])
+def test_a_coordinator_killed_inside_a_tree_closes_it_when_a_silo_is_gone(records: int) -> None:
+    """What was unmasked is not asked for over fewer; what was decided from it stays."""
+    first, journal, memories = killed_coordinator(records)
+    ended = go_on(first, memories, journal, AWAY)
+    job, r, levels = plain_job(), len(first.rounds), (records - 1) % DEPTH + 1
+    assert len(first.rounds) + len(ended.rounds) == 4
+    assert ended.rounds[0].silos == tuple(SILOS)
+    assert same(round_of(ended, r), tree_of_sums(job, ended, r, SILOS, levels))
+    for later in range(r + 1, 4):
+        assert same(round_of(ended, later), tree_of_sums(job, ended, later, REST))
+
+
+def test_without_a_journal_the_job_ends_by_name_and_no_second_sum_is_opened() -> None:
+    """A coordinator that has "forgotten" a round's sums does not get them without a silo."""
+    first, _, memories = killed_coordinator(5)
+    kept = dict(memories["silo-0"])
+    ended = go_on(first, memories, None, AWAY)
+    assert isinstance(ended.error, QuorumLost)
+    assert VICTIM in str(ended.error)
+    assert memories["silo-0"] == kept  # nobody let anything be unmasked
+
+
+def test_a_silo_that_missed_the_closed_tree_enters_with_it() -> None:
+    first, journal, memories = killed_coordinator(5)
+    ended = go_on(first, memories, journal, Fault(VICTIM, "histograms-masked", 2, 0))
+    # All were back: round 1 was made again, and the silo was lost in round 2 only.
+    job = plain_job()
+    assert same(round_of(ended, 1), tree_of_sums(job, ended, 1, SILOS))
+    assert same(round_of(ended, 2), tree_of_sums(job, ended, 2, REST))
+
+
+class UnsteadyLink(MemoryLink):
+    """Every offer comes twice, the second late; replies wait."""
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        wait = (hash((self.silo, step.name, at)) % 5) / 1000
+        time.sleep(wait)
+        first = super().exchange(step, at, offer)
+        time.sleep(wait)
+        try:
+            again = super().exchange(step, at, offer)
+        except PlacePassed:
+            return first
+        # What is served at once may have changed meanwhile; a barrier's reply may not.
+        assert step.name == "sync" or again is first
+        return first
+
+
+@pytest.mark.parametrize("fields", [{}, {"dropout_recovery": False}, {"secure": False}])
+def test_delayed_and_repeated_offers_change_nothing(fields: dict[str, Any]) -> None:
+    job = plain_job(**fields)
+    steady = run(job, SILOS)
+    unsteady = run(job, SILOS, make_link=UnsteadyLink)
+    assert not unsteady.errors
+    assert same(model_of(steady), model_of(unsteady))

@@ -1,0 +1,117 @@
+"""What ``hedgerow plan`` says of histogram boosting, against what a job moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from benchmarks.secure_sums import make_identities
+from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.job import Booster
+from boosting.ports import Place, Silo, Step
+from boosting.strategies.histogram import Histogram
+from crypto.vault import LocalVault
+from services.identity import FileIdentity
+from tests.federation.memory import MemoryLink, run_in_memory
+from tests.federation.test_histogram import job_of, plain_job, silos_of
+
+SIZES = (1000, 800, 600, 400, 200)
+
+
+@pytest.fixture(scope="module")
+def silos() -> dict[str, Dataset]:
+    """Smooth features, so that every feature has all its bins and trees grow full."""
+    rng = np.random.default_rng(4)
+    schema = Schema(tuple(Feature(f"f{j}") for j in range(6)), "label", Task.BINARY, 2)
+    X = rng.normal(size=(sum(SIZES), 6)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(size=len(X)) > 0).astype(np.float64)
+    return silos_of(Dataset(schema, X, y), SIZES)
+
+
+@pytest.fixture(scope="module")
+def identities(
+    silos: dict[str, Dataset], tmp_path_factory: pytest.TempPathFactory
+) -> dict[Silo, FileIdentity]:
+    return make_identities(tmp_path_factory.mktemp("pki"), tuple(Silo(s) for s in silos))
+
+
+class CountingLink(MemoryLink):
+    """Counts the frames' bytes by RPC, as they would travel."""
+
+    up: ClassVar[Counter[str]] = Counter()
+    down: ClassVar[Counter[str]] = Counter()
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        from hedgerow.federation.v1 import exchange_pb2
+
+        from services.exchange import _METHODS, _serialise
+
+        request, response = _METHODS[step.call]
+        key = exchange_pb2.StepKey(
+            job_id="job-1234567", attempt=1, round=at.round, level=at.level, step=step.name
+        )
+        reply = super().exchange(step, at, offer)
+        if self.silo == "silo-0":
+            name = step.call.value
+            self.up[name] += len(request(key=key).SerializeToString())
+            self.up[name] += sum(len(frame) for frame in _serialise(request, offer))
+            self.down[name] += sum(len(frame) for frame in _serialise(response, reply))
+        return reply
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"ring_bits": 48},
+        {"coarse_bits": 5},
+        {"secure": False},
+        {"dropout_recovery": False},
+        {"validation": 0.3},
+        {"binning": "recursive", "binning_error": 1e-2, "blind_coordinator": True},
+    ],
+)
+def test_the_forecast_is_within_a_tenth_of_what_travels(
+    fields: dict[str, Any], silos: dict[str, Dataset], identities: dict[Silo, FileIdentity]
+) -> None:
+    job = plain_job(rounds=6, **fields)
+    job = replace(job, booster=replace(job.booster, max_bin=64, min_child_weight=0.0))
+    CountingLink.up.clear()
+    CountingLink.down.clear()
+    blind = bool(fields.get("blind_coordinator"))
+    outcome = run_in_memory(
+        job,
+        silos,
+        vaults=lambda _: LocalVault(),
+        identities=lambda silo: identities[Silo(silo)],
+        make_link=CountingLink,
+        test=None if blind else silos["silo-0"],
+    )
+    assert not outcome.errors
+    assert outcome.error is None
+    rows = {Silo(silo): data.n_samples for silo, data in silos.items()}
+    told = job.strategy.forecast(job, silos["silo-0"].schema, rows)
+    for way, moved in ((1, CountingLink.up), (2, CountingLink.down)):
+        planned = sum(step[way] for step in told.steps.values())
+        assert planned == pytest.approx(sum(moved.values()), rel=0.1), (dict(moved), told.steps)
+    name = "ExchangeHistograms"
+    assert told.steps[name][1] == pytest.approx(CountingLink.up[name], rel=0.1)
+
+
+def test_the_forecast_is_the_formula_of_full_trees() -> None:
+    features = tuple(Feature(f"f{j}") for j in range(28))
+    schema = Schema(features, "label", Task.BINARY, 2)
+    job = job_of(Histogram(rounds=1), Task.BINARY, Booster(max_depth=8))
+    rows = {Silo(f"silo-{i}"): 200_000 for i in range(5)}
+    told = job.strategy.forecast(job, schema, rows)
+    _, up, down = told.steps["ExchangeHistograms"]
+    assert up == pytest.approx(28 * 256 * 16 * 128, rel=0.001)
+    assert down < 20_000
+    assert told.reveals == Histogram.reveals
+    smaller = replace(job, strategy=Histogram(rounds=1, ring_bits=48))
+    up_48 = smaller.strategy.forecast(smaller, schema, rows).steps["ExchangeHistograms"][1]
+    assert up_48 / up == pytest.approx(0.75, rel=0.01)
