@@ -250,7 +250,7 @@ class Pooled:
         scores = booster.predict(self.matrix(self.test), output_margin=True)
         more = max(rounds - 1, 1)
         return (
-            exact_auc(self.test.labels, scores.astype(np.float64)),
+            exact_auc(self.test.labels > 0, scores.astype(np.float64)),
             (walls[1] - walls[0]) / more,
             (spents[1] - spents[0]) / more,
         )
@@ -265,8 +265,7 @@ class Pooled:
                 continue
             column = self.train.X[:, j]
             parts = [
-                summarise(column[a:b], 4 * variant.max_bin)
-                for a, b in itertools.pairwise(edges)
+                summarise(column[a:b], 4 * variant.max_bin) for a, b in itertools.pairwise(edges)
             ]
             thresholds.append(merge_summaries(parts, variant.max_bin))
         job = job_of(variant, rounds)
@@ -287,7 +286,7 @@ class Pooled:
     def auc(self, model: Ensemble) -> float:
         """Return a model's AUC on the test rows."""
         margins = model.margins(self.matrix(self.test), n_threads=self.threads)
-        return exact_auc(self.test.labels, margins.reshape(-1).astype(np.float64))
+        return exact_auc(self.test.labels > 0, margins.reshape(-1).astype(np.float64))
 
 
 def recoded(data: Dataset, like: Dataset) -> Dataset:
