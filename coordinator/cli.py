@@ -21,6 +21,8 @@ _COMMANDS = {
     "download": "coordinator.commands.operate:download",
     "predict": "coordinator.commands.predict:predict",
     "evaluate": "coordinator.commands.predict:evaluate",
+    "part": "coordinator.commands.vertical:part",
+    "compare": "coordinator.commands.compare:compare",
     "report": "coordinator.commands.report:report",
     "pki": "coordinator.commands.pki:pki",
     "ledger": "client_agent.commands:ledger",

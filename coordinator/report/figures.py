@@ -15,7 +15,7 @@ import altair as alt
 from boosting import metrics
 from boosting.ports import InvalidJob
 from coordinator.progress import size
-from coordinator.report.runs import Run
+from coordinator.report.runs import Curve, Run
 from coordinator.report.trees import Forest
 
 PALETTE = (
@@ -133,48 +133,98 @@ def _quality(runs: Sequence[Run], name: str) -> Figure:
                 if name in scores:
                     series = f"{run.label}, {data}" if many else data
                     rows.append(_point(series, "federated", r.round, scores[name]))
-        for curve in run.baselines.curves if run.baselines else ():
-            series = f"{run.label}: {curve.who}" if many else curve.who
-            if curve.data != "test":
-                series += f" on {curve.data}"
-            for k, found in enumerate(curve.rounds):
-                if name in found:
-                    rows.append(_point(series, curve.kind, k, found[name]))
+    for label, curve in _baselines_of(runs):
+        shown = "each silo alone" if curve.kind == "local" else curve.who
+        for k, found in enumerate(curve.rounds):
+            if name in found:
+                point = _point(f"{label}{shown}", curve.kind, k, found[name])
+                rows.append({**point, "who": f"{label}{curve.who}"})
     title = f"{name} over the rounds"
     lead = f"{name} ({_direction(name)}) of the model after each round"
+    lead += "; dashed and dotted lines are baselines." if _kinds(rows) else "."
+    return _curves(f"quality-{name}", title, lead, name, rows)
+
+
+def _kinds(rows: Sequence[Row]) -> bool:
+    return len({row["kind"] for row in rows}) > 1
+
+
+def _baselines_of(runs: Sequence[Run]) -> list[tuple[str, Curve]]:
+    """Return baselines with what to put before their names; those that all runs share come once."""
+    own = {
+        run.label: [c for c in run.baselines.curves if c.kind != "federated"]
+        for run in runs
+        if run.baselines is not None
+    }
+    first, *others = [*own.values()] or [[]]
+    if len(own) == len(runs) and all(other == first for other in others):
+        return [("", curve) for curve in first]
+    return [(f"{label}: ", curve) for label, curves in own.items() for curve in curves]
+
+
+def quality_by_silo(runs: Sequence[Run]) -> tuple[Figure, ...]:
+    """Return a plot for each metric of the common model on each silo's own rows."""
+    names = dict.fromkeys(name for run in runs for name in run.report.metrics)
+    found = []
+    for name in names:
+        many = len(runs) > 1
+        rows = [
+            {
+                **_point(run.label if many else c.data, c.kind, k, scores[name]),
+                "who": f"{run.label}, {c.data}" if many else c.data,
+            }
+            for run in runs
+            for c in (run.baselines.curves if run.baselines else ())
+            if c.kind == "federated"
+            for k, scores in enumerate(c.rounds)
+            if name in scores
+        ]
+        if rows:
+            title = f"{name} at each silo"
+            lead = f"{name} ({_direction(name)}) of the common model on the silos' own rows"
+            lead += "; a line for each silo." if many else "."
+            found.append(_curves(f"silo-quality-{name}", title, lead, name, rows))
+    return tuple(found)
+
+
+def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> Figure:
+    """Return lines over rounds, one a series; baselines are told by their dashes."""
     order = list(dict.fromkeys(str(row["series"]) for row in rows))
-    kinds = list(dict.fromkeys(str(row["kind"]) for row in rows))
-    lead += "." if len(kinds) == 1 else "; dashed and dotted lines are baselines."
+    drawn = [row for row in rows if row["value"] is not None]
+    most = max((len({r["round"] for r in drawn if r["series"] == s}) for s in order), default=0)
     encodings: dict[str, Any] = {
         "x": alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d")),
         "y": alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
         "color": alt.Color("series:N", sort=order, title=None, legend=alt.Legend()),
-        "tooltip": ["series:N", "round:Q", alt.Tooltip("value:Q", format=".6g", title=name)],
+        "detail": "who:N",
+        "tooltip": ["who:N", "round:Q", alt.Tooltip("value:Q", format=".6g", title=name)],
     }
-    if len(kinds) > 1:
-        encodings["strokeDash"] = alt.StrokeDash("kind:N", sort=kinds, title=None)
-    drawn = [row for row in rows if row["value"] is not None]
-    points = max((len({r["round"] for r in drawn if r["series"] == s}) for s in order), default=0)
+    if _kinds(rows):
+        dashes = alt.Scale(
+            domain=["federated", "pooled", "mean", "local"],
+            range=[[1, 0], [7, 3], [4, 3], [1.5, 2.5]],
+        )
+        encodings["strokeDash"] = alt.StrokeDash("kind:N", scale=dashes, legend=None)
     chart = (
         alt.Chart(_values(drawn), width="container", height=280)
-        .mark_line(point={"size": 22 if points > 12 else 45}, strokeWidth=2)
+        .mark_line(point={"size": 22 if most > 12 else 45}, strokeWidth=2)
         .encode(**encodings)
     )
     return Figure(
-        f"quality-{name}",
+        key,
         title,
         lead,
         _spec(chart, title, lead) if drawn else None,
         ("series", "round", name),
         tuple(
-            (text(row["series"]), number(row["round"], str(row["round"])), number(row["value"]))
+            (text(row["who"]), number(row["round"], str(row["round"])), number(row["value"]))
             for row in rows
         ),
     )
 
 
 def _point(series: str, kind: str, round: int, value: float | None) -> Row:
-    return {"series": series, "kind": kind, "round": round + 1, "value": value}
+    return {"series": series, "who": series, "kind": kind, "round": round + 1, "value": value}
 
 
 def cost_of_quality(runs: Sequence[Run]) -> Figure | None:

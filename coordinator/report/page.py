@@ -92,7 +92,15 @@ def _sections(
 ) -> list[tuple[str, str, list[Figure]]]:
     """Return (anchor, heading, figures) of the sections that are made of plots."""
     found: list[tuple[str, str, list[Figure | None]]] = [
-        ("quality", "Quality", [*figures.quality(runs), figures.cost_of_quality(runs)]),
+        (
+            "quality",
+            "Quality",
+            [
+                *figures.quality(runs),
+                figures.cost_of_quality(runs),
+                *figures.quality_by_silo(runs),
+            ],
+        ),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),
         ("features", "Features", [figures.importance(forests)]),

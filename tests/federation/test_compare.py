@@ -1,0 +1,182 @@
+"""Several strategies on one cohort, beside what the cohort reaches without a federation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xgboost as xgb
+from click.testing import CliRunner
+from sklearn.metrics import log_loss, roc_auc_score
+
+from coordinator.cli import main
+from tests.federation.processes import write_table
+
+JOB = """
+strategy = "{strategy}"
+seed = 1
+min_silos = 3
+metrics = ["auc", "logloss"]
+[{strategy}]
+rounds = {rounds}
+[booster]
+max_depth = 3
+eta = 0.3
+base_score = 0.5
+"""
+
+
+def tables(folder: Path) -> list[str]:
+    arguments = []
+    for k in range(3):
+        arguments += ["--silo", f"s{k}={write_table(folder / f's{k}.parquet', 300, k)}"]
+    return [*arguments, "--test", str(write_table(folder / "test.parquet", 300, 9))]
+
+
+def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", "compare", *arguments, "--out",
+         str(folder / "out")],
+        capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """A comparison of two strategies: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("compare")
+    for strategy, rounds in (("bagging", 4), ("histogram", 3)):
+        path = folder / f"{strategy}.toml"
+        path.write_text(JOB.format(strategy=strategy, rounds=rounds))
+    jobs = [str(folder / f"{s}.toml") for s in ("bagging", "histogram")]
+    ran = compared(folder, *jobs, *tables(folder), "--json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return folder, json.loads(ran.stdout)
+
+
+def matrix(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    table = pq.read_table(path)
+    return (
+        np.column_stack([table.column(f"x{j}").to_numpy() for j in range(4)]),
+        table.column("label").to_numpy(),
+    )
+
+
+def test_each_job_has_a_row_that_says_what_its_report_says(done: tuple[Path, dict]) -> None:  # type: ignore[type-arg]
+    folder, told = done
+    rows = {row["name"]: row for row in told["rows"]}
+    for name, rounds in (("bagging", 4), ("histogram", 3)):
+        report = json.loads((folder / "out" / name / "report.json").read_text())
+        row = rows[name]
+        assert (row["state"], row["strategy"], row["rounds"]) == ("SUCCEEDED", name, rounds)
+        assert row["metrics"] == report["rounds"][report["best_round"]]["metrics"]["test"]
+        assert (row["bytes_up"], row["bytes_down"]) == (
+            report["bytes"]["up"], report["bytes"]["down"],
+        )  # fmt: skip
+        assert row["seconds"] == report["seconds"]
+        assert row["reveals"] == report["reveals"]
+
+
+def test_baselines_are_those_of_stock_xgboost(done: tuple[Path, dict]) -> None:  # type: ignore[type-arg]
+    folder, told = done
+    rows = {row["name"]: row for row in told["rows"] if row["state"] == "baseline"}
+    test_X, test_y = matrix(folder / "test.parquet")
+    silos = [matrix(folder / f"s{k}.parquet") for k in range(3)]
+    settings = {"objective": "binary:logistic", "max_depth": 3, "eta": 0.3, "base_score": 0.5}
+
+    def margins(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        booster = xgb.train(settings, xgb.DMatrix(X, y), 4)
+        return np.asarray(booster.predict(xgb.DMatrix(test_X), output_margin=True), np.float64)
+
+    def scores(margin: np.ndarray) -> tuple[float, float]:
+        return roc_auc_score(test_y, margin), log_loss(test_y, 1 / (1 + np.exp(-margin)))
+
+    alone = [margins(X, y) for X, y in silos]
+    pooled = margins(*(np.concatenate(parts) for parts in zip(*silos, strict=True)))
+    expected = {
+        "all rows pooled": scores(pooled),
+        "mean of the silos' models": scores(np.mean(alone, axis=0)),
+        "each silo alone, mean of 3": tuple(np.mean([scores(m) for m in alone], axis=0)),
+    }
+    for name, (auc, logloss) in expected.items():
+        assert rows[name]["metrics"]["auc"] == pytest.approx(auc, abs=1e-6)
+        assert rows[name]["metrics"]["logloss"] == pytest.approx(logloss, abs=1e-6)
+        assert rows[name]["rounds"] == 4
+
+
+def test_run_folders_get_curves_of_baselines_and_of_each_silo(done: tuple[Path, dict]) -> None:  # type: ignore[type-arg]
+    folder, told = done
+    kept = json.loads((folder / "out/bagging/baselines.json").read_text())
+    found = {(c["who"], c["data"]): c["rounds"] for c in kept["curves"]}
+    assert set(found) == {
+        *(("model", f"s{k}") for k in range(3)), *((f"s{k} alone", "test") for k in range(3)),
+        ("mean of the silos' models", "test"), ("all rows pooled", "test"),
+    }  # fmt: skip
+    assert all(len(rounds) == 4 for rounds in found.values())
+    # The model after its last round, on a silo's rows, by stock XGBoost.
+    X, y = matrix(folder / "s1.parquet")
+    booster = xgb.Booster(model_file=str(folder / "out/bagging/model.ubj"))
+    rows = xgb.DMatrix(X, feature_names=booster.feature_names)
+    auc = roc_auc_score(y, booster.predict(rows, output_margin=True))
+    assert found["model", "s1"][-1]["auc"] == pytest.approx(auc, abs=1e-6)
+    page = (folder / "out/report.html").read_text()
+    assert told["report"] == str(folder / "out/report.html")
+    assert "auc at each silo" in page
+    assert "all rows pooled" in page
+
+
+def test_the_table_has_a_line_for_each_job_and_names_what_it_reveals(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(JOB.format(strategy="bagging", rounds=1))
+    ran = compared(tmp_path, str(tmp_path / "a.toml"), *tables(tmp_path)[:-2])
+    assert ran.returncode == 0, ran.stderr
+    shown = " ".join(ran.stdout.split())
+    assert "no baselines: they are scored on the rows of --test" in shown
+    assert "The coordinator" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seed = 1", 'seed = 1\ntask = "regression"\n'), "task is regression, in"),
+        (("seed = 1", 'label = "wage"'), "label is wage, in"),
+        (('["auc", "logloss"]', '["accuracy"]'), "no metric in common with"),
+        (("rounds", "round"), "unknown key bagging.round; did you mean rounds?"),
+        (("rounds = 2", "rounds = 0"), "rounds"),
+    ],
+)
+def test_jobs_that_cannot_be_compared_are_refused_before_anything_runs(
+    tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
+    text = JOB.format(strategy="bagging", rounds=2)
+    (tmp_path / "a.toml").write_text(text)
+    changed = text.replace(*change)
+    if "regression" in changed:
+        changed = changed.replace('["auc", "logloss"]', '["rmse"]')
+    (tmp_path / "b.toml").write_text(changed)
+    silo = write_table(tmp_path / "s.parquet", 20, 0)
+    done = CliRunner().invoke(
+        main, ["compare", str(tmp_path / "a.toml"), str(tmp_path / "b.toml"),
+               "--silo", f"s={silo}", "--out", str(tmp_path / "out")],
+    )  # fmt: skip
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_job_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    paths = []
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        paths.append(tmp_path / folder / "job.toml")
+        paths[-1].write_text(JOB.format(strategy="bagging", rounds=2))
+    silo = write_table(tmp_path / "s.parquet", 20, 0)
+    done = CliRunner().invoke(
+        main, ["compare", *map(str, paths), "--silo", f"s={silo}", "--out", str(tmp_path / "o")]
+    )
+    assert done.exit_code == 2
+    assert "another job file is called job too" in done.stderr
