@@ -17,7 +17,7 @@ from services.certificates import IdentityPaths, Role
 
 ROOT = Path("/pki")
 FEDERATION = "demo"
-SILOS = ("silo-0", "silo-1", "silo-2")
+SILOS = ("silo-0", "silo-1", "silo-2", "guest", "host-0", "host-1")
 
 
 def main() -> None:

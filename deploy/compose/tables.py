@@ -1,4 +1,7 @@
-"""The one-shot ``tables`` of docker-compose.yml: the Adult table, cut into each silo's volume."""
+"""The one-shot ``tables`` of docker-compose.yml: the Adult table, cut into each silo's volume.
+
+Rows of it for the horizontal silos, columns of it for the vertical profile's parties.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,34 @@ from pathlib import Path
 
 ROOT = Path("/tables")
 SILOS = ("silo-0", "silo-1", "silo-2")
+PARTIES = {
+    "guest": ("label", "age", "sex", "race", "education", "native-country"),
+    "host-0": ("workclass", "occupation", "hours-per-week", "fnlwgt"),
+    "host-1": ("capital-gain", "capital-loss", "marital-status", "relationship"),
+}
 
 
 def main() -> None:
     """Cut the table, unless that has been done."""
-    if all((ROOT / name / "table.parquet").exists() for name in (*SILOS, "test")):
+    wanted = {f"{name}.parquet": ROOT / name / "table.parquet" for name in (*SILOS, "test")}
+    _cut(wanted, "--silos", str(len(SILOS)))
+    parties = ";".join(f"{name}:{','.join(columns)}" for name, columns in PARTIES.items())
+    wanted = {f"{name}.parquet": ROOT / name / "table.parquet" for name in PARTIES}
+    wanted |= {f"test-{name}.parquet": ROOT / name / "test.parquet" for name in PARTIES}
+    _cut(wanted, "--parties", parties)
+
+
+def _cut(wanted: dict[str, Path], *how: str) -> None:
+    if all(path.exists() for path in wanted.values()):
         return
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [sys.executable, "-m", "coordinator.cli", "split", "/demo/adult.parquet",
-             "--silos", str(len(SILOS)), "--test", "0.25", "--seed", "7", "--out", name],
+             *how, "--test", "0.25", "--seed", "7", "--out", folder],
             check=True,
         )  # fmt: skip
-        for part in (*SILOS, "test"):
-            shutil.copyfile(Path(name) / f"{part}.parquet", ROOT / part / "table.parquet")
+        for name, path in wanted.items():
+            shutil.copyfile(Path(folder) / name, path)
 
 
 if __name__ == "__main__":

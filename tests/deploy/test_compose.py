@@ -1,0 +1,117 @@
+"""docker-compose.yml and the images' lists say what they should, without an engine."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.federation.processes import ROOT
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = sorted(name for name in SERVICES if name not in ("database", "prometheus", "grafana"))
+CRYPTO = sorted(name for name in SERVICES if name.startswith("crypto-"))
+AGENTS = sorted(name for name in SERVICES if name.startswith("agent-"))
+
+
+def networks(service: str) -> set[str]:
+    return set(SERVICES[service].get("networks", ()))
+
+
+def volumes(service: str) -> dict[str, str]:
+    """Return the named volumes of a service and whether they may be written to."""
+    found = {}
+    for mount in SERVICES[service].get("volumes", ()):
+        source, _, rest = mount.partition(":")
+        if not source.startswith("."):
+            found[source] = "ro" if rest.endswith(":ro") else "rw"
+    return found
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_container_is_hardened(service: str) -> None:
+    settings = SERVICES[service]
+    assert settings["read_only"] is True
+    assert settings["cap_drop"] == ["ALL"]
+    assert settings["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in settings
+    assert "cap_add" not in settings
+
+
+def test_no_crypto_process_shares_a_network_with_the_coordinator() -> None:
+    assert len(CRYPTO) == len(AGENTS) == 6
+    for service in CRYPTO:
+        assert not networks(service) & networks("coordinator")
+        assert len(networks(service)) == 1
+        assert COMPOSE["networks"][networks(service).pop()] == {"internal": True}
+
+
+def test_each_crypto_process_shares_its_network_with_its_own_agent_alone() -> None:
+    for service in CRYPTO:
+        sharing = {s for s in (*AGENTS, *CRYPTO, *OURS) if networks(s) & networks(service)}
+        assert sharing == {service, service.replace("crypto-", "agent-")}
+
+
+def test_only_the_coordinator_and_the_displays_publish_a_port_on_loopback() -> None:
+    published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
+    assert published.keys() == {"coordinator", "prometheus", "grafana"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_every_key_is_in_a_volume_of_one_process_that_cannot_write_it() -> None:
+    users = Counter(
+        name
+        for service in (*AGENTS, *CRYPTO, "coordinator")
+        for name in volumes(service)
+        if name.endswith("-identity")
+    )
+    assert len(users) == 13
+    assert set(users.values()) == {1}
+    for service in (*AGENTS, *CRYPTO, "coordinator"):
+        assert all(
+            mode == "ro" for name, mode in volumes(service).items() if name.endswith("-identity")
+        )
+    assert [s for s in SERVICES if "ca" in volumes(s)] == ["pki"]
+
+
+def test_every_file_that_is_mounted_is_there() -> None:
+    for settings in SERVICES.values():
+        for mount in settings.get("volumes", ()):
+            if mount.startswith("."):
+                assert (ROOT / mount.split(":")[0]).exists(), mount
+
+
+def test_the_coordinator_admits_the_silos_that_have_an_agent() -> None:
+    config = tomllib.loads((ROOT / "deploy/compose/coordinator.toml").read_text())
+    identities = [v for s in AGENTS for v in volumes(s) if v.endswith("-identity")]
+    assert sorted(config["silos"]) == sorted(v.removesuffix("-identity") for v in identities)
+
+
+def test_prometheus_scrapes_every_process() -> None:
+    text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+    for service in (*AGENTS, *CRYPTO, "coordinator"):
+        assert re.search(rf"\b{re.escape(service)}\b", text), service
+
+
+@pytest.mark.parametrize("image", ["crypto", "coordinator", "agent"])
+def test_every_package_of_an_image_is_pinned(image: str) -> None:
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {plain(line.split("==")[0]) for line in pins}
+    lines = (ROOT / f"deploy/images/{image}.txt").read_text().splitlines()
+    wanted = {plain(line) for line in lines if line and not line.startswith("#")}
+    assert wanted
+    assert wanted <= pinned
+
+
+def test_the_dockerfile_pulls_no_syntax_image_and_runs_as_no_root() -> None:
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    assert "# syntax=" not in text
+    assert text.strip().splitlines()[-1] == "USER 10001:10001"
