@@ -8,11 +8,14 @@ what is needed is imported, for the check runs every few seconds.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import urllib.request
 from pathlib import Path
 
 TIMEOUT_SECONDS = 3.0
+LIFE_SECONDS = 8
+"""A probe ends itself after so long: engines leave those running whose time is up, and they pile up."""
 LEASE = "hedgerow_lease_held 1.0"
 """Line in an agent's metrics while its coordinator knows it."""
 
@@ -55,6 +58,7 @@ def leased(address: str) -> bool:
 
 def main() -> None:
     """Exit with 0 if the process serves, else with 1."""
+    signal.alarm(LIFE_SECONDS)
     parser = argparse.ArgumentParser(prog="python -m services.probe", description=__doc__)
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--identity", type=Path, help="folder of the process' own identity")

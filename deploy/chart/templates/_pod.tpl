@@ -93,9 +93,9 @@ startupProbe:
 readinessProbe:
   exec:
     command: {{ $probe }}
-  periodSeconds: 10
+  periodSeconds: 15
   timeoutSeconds: 10
-  failureThreshold: 6
+  failureThreshold: 4
 {{ include "hedgerow.liveness" . }}
 {{- end -}}
 
