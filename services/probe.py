@@ -15,7 +15,7 @@ from pathlib import Path
 
 TIMEOUT_SECONDS = 3.0
 LIFE_SECONDS = 8
-"""A probe ends itself after so long: engines leave those running whose time is up, and they pile up."""
+"""A probe ends itself then: engines leave those running whose time is up, and they pile up."""
 LEASE = "hedgerow_lease_held 1.0"
 """Line in an agent's metrics while its coordinator knows it."""
 
