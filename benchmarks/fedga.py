@@ -1,6 +1,6 @@
 """FedGA-Tree beside the trees it must beat: silos' own, the DP tree, a forest of silos' trees.
 
-``python -m benchmarks.fedga --data DIR [--part PART ...] [--sets NAME ...] [--splits N]
+``python -m benchmarks.fedga [--data DIR] [--part PART ...] [--sets NAME ...] [--splits N]
 [--runs N] [--quick] [--json FILE]``. ``DIR`` holds the Parquet files of the data sets (column
 ``label``); those that are not there are named and skipped. Parts: ``trees`` (default),
 ``participation``, ``cost``, ``bytes``.
@@ -63,6 +63,9 @@ from crypto.vault import LocalVault
 
 Row = dict[str, object]
 N_SILOS = 20
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "data"
+"""The data that the repository has: Adult."""
+
 DP_TREES = {
     "dp-tree": DPTree(0.5, binning="quantile", query="candidates"),
     "dp-tree-histogram": DPTree(0.5, binning="quantile"),
@@ -433,17 +436,20 @@ def wire(data: Dataset, name: str) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", type=Path, required=True, help="folder of Parquet files")
+    parser.add_argument("--data", type=Path, default=EXAMPLES, help="folder of Parquet files")
     parser.add_argument("--part", nargs="*", default=["trees"])
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="two sets, one split, one run")
+    parser.add_argument(
+        "--quick", action="store_true", help="Adult, one split, one run, and the cost"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.sets, arguments.splits, arguments.runs = ["nursery", "abalone"], 1, 1
+        arguments.sets, arguments.splits, arguments.runs = ["adult"], 1, 1
+        arguments.part = ["trees", "cost"]
     splits = range(arguments.first_split, arguments.first_split + arguments.splits)
     measured: list[Row] = cost(arguments.quick) if "cost" in arguments.part else []
     for name in arguments.sets if set(arguments.part) - {"cost"} else []:
