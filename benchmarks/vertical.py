@@ -293,6 +293,7 @@ class Phases:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes: Counter[str] = Counter()
         self.exchanges = 0
+        self.scores: Mapping[str, Mapping[str, float]] = {}
 
     def vault(self) -> Any:
         """Return a vault whose calls are timed, wall clock."""
@@ -352,7 +353,9 @@ class Link:
 
 
 def in_process(
-    job: JobParameters, parties: Mapping[str, Dataset]
+    job: JobParameters,
+    parties: Mapping[str, Dataset],
+    tests: Mapping[str, Dataset] | None = None,
 ) -> tuple[Phases, float, dict[str, Artefact]]:
     """Run a job with all halves in this process; return phases, wall seconds and parts."""
     phases = Phases()
@@ -368,7 +371,7 @@ def in_process(
         def half(silo: Silo) -> None:
             start = SiloStart(
                 job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
-                dataset=parties[silo],
+                dataset=parties[silo], test=(tests or {}).get(silo),
             )  # fmt: skip
             link = Link(silo, hub, loop, phases)
             found = job.strategy.participate(link, phases.vault(), start)
@@ -380,8 +383,8 @@ def in_process(
             job=job, job_id="b", attempt=1, silos=silos, schema=schema,
             n_samples={s: parties[s].n_samples for s in silos},
         )  # fmt: skip
-        async for _ in job.strategy.coordinate(hub, start):
-            pass
+        async for result in job.strategy.coordinate(hub, start):
+            phases.scores = result.metrics
         await asyncio.gather(*tasks)
 
     began = time.perf_counter()

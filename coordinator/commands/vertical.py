@@ -1,4 +1,4 @@
-"""Scoring with a vertical run: its parties, on this machine, each with its part and its table."""
+"""Parts of a vertical model: what they reveal, and scoring with all of them on this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,51 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
+from rich.table import Table
 
 from boosting.ports import FederationError, InvalidJob
+from boosting.strategies.secureboost.parts import ACTIVE_REVEALS, PASSIVE_REVEALS
 
 MODEL = "model"
 """Name of the earlier model in the scoring job."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def part(file: Path, as_json: bool) -> None:
+    """Print what FILE, a party's part of a vertical model, holds and reveals."""
+    from boosting.strategies.secureboost.parts import ActivePart, load_part
+    from coordinator.commands import refusing
+
+    with refusing():
+        found = load_part(file.read_bytes())
+    importance = found.importance()
+    active = isinstance(found, ActivePart)
+    n_trees = len(found.trees) if isinstance(found, ActivePart) else found.n_trees
+    told = {
+        "party": found.party,
+        "role": found.role,
+        "model": found.model,
+        "digest": found.digest,
+        "trees": n_trees,
+        "rows": found.alignment.get("rows", 0),
+        "importance": importance,
+        "reveals": ACTIVE_REVEALS if active else PASSIVE_REVEALS,
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    click.echo(f"{found.role} party {found.party}, model {found.model}, {n_trees} trees")
+    click.echo(f"digest of the structures: {found.digest}")
+    shown = Table("feature", "divisions", *(["gain"] if active else []))
+    for name, counts in sorted(importance.items(), key=lambda item: -item[1]["splits"]):
+        gain = [f"{counts['gain']:.6g}"] if active else []
+        shown.add_row(name, f"{counts['splits']:.0f}", *gain)
+    Console().print(shown)
+    click.echo(str(told["reveals"]))
 
 
 def is_vertical(run: Path) -> bool:

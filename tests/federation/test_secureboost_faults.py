@@ -216,6 +216,7 @@ step_timeout_seconds = 60
 active = "guest"
 rounds = 5
 min_leaf = 1
+max_purity = 1.0
 [booster]
 max_depth = 3
 max_bin = 8

@@ -160,7 +160,7 @@ class SecureBoost:
     alignment: str = "psi"
     fraction_bits: int = 0
     min_leaf: int = 3
-    max_purity: float = 1.0
+    max_purity: float = 0.999
     rounds_per_party: int = 1
     host_depth: int = 3
     guest_depth: int = 2

@@ -14,6 +14,18 @@ from numpy.typing import NDArray
 from boosting.ports import DataError
 
 FORMAT = 1
+ACTIVE_REVEALS = (
+    "Structures of all trees, whose division each node is, leaf values, how much each division "
+    "gained, and this party's own thresholds. With rows of this party's columns it tells what "
+    "trees without the other parties' divisions would. Leaf values are means over few rows where "
+    "leaves are small. Of other parties' features only how often each anonymous one divides."
+)
+PASSIVE_REVEALS = (
+    "This party's own divisions: which of its features divide which node of which tree, and "
+    "where. Thresholds lie between values of its own rows. No labels, leaf values or gains, and "
+    "of other passive parties only which nodes are theirs."
+)
+"""What a part tells whoever reads it."""
 
 
 @dataclass(slots=True)
@@ -101,7 +113,14 @@ class ActivePart:
     def dump(self) -> bytes:
         """Return the part as a JSON file."""
         document = {"format": FORMAT, "strategy": "secureboost", **asdict(self)}
-        return _dump({**document, "digest": self.digest, "importance": self.importance()})
+        return _dump(
+            {
+                **document,
+                "digest": self.digest,
+                "importance": self.importance(),
+                "reveals": ACTIVE_REVEALS,
+            }
+        )
 
     @classmethod
     def load(cls, data: bytes) -> ActivePart:
@@ -160,7 +179,7 @@ class PassivePart:
     def dump(self) -> bytes:
         """Return the part as a JSON file."""
         document = {"format": FORMAT, "strategy": "secureboost", **asdict(self)}
-        return _dump({**document, "importance": self.importance()})
+        return _dump({**document, "importance": self.importance(), "reveals": PASSIVE_REVEALS})
 
     @classmethod
     def load(cls, data: bytes) -> PassivePart:
@@ -196,6 +215,21 @@ def _known(kind: type[Any], document: dict[str, Any]) -> dict[str, Any]:
         return {name: document[name] for name in names}
     except KeyError as error:
         raise DataError(f"a model part without {error}") from error
+
+
+def load_part(data: bytes) -> ActivePart | PassivePart:
+    """Return the part of a file, whosever it is.
+
+    Raises
+    ------
+    DataError
+        The file is no part.
+    """
+    try:
+        role = json.loads(data)["role"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError("not a part of a vertical model") from error
+    return ActivePart.load(data) if role == "active" else PassivePart.load(data)
 
 
 def numbers(values: NDArray[np.generic] | Sequence[Any]) -> list[Any]:
