@@ -148,3 +148,18 @@ def test_predict_refuses_a_run_without_a_partys_table(run: Path) -> None:
     done = hedgerow(run.parent, "predict", "run", "host-1=test-host-1.parquet", "--out", "x.csv")
     assert done.returncode != 0
     assert "guest=FILE is expected" in done.stderr
+
+
+def test_a_party_can_print_what_its_part_reveals(run: Path) -> None:
+    done = hedgerow(run.parent, "part", "run/silos/host-1/part.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("passive party host-1, model ")
+    assert "host-1_0" in done.stdout
+    assert "No labels, leaf values or gains" in done.stdout
+    told = json.loads(hedgerow(run.parent, "part", "run/silos/guest/part.json", "--json").stdout)
+    assert told["role"] == "active"
+    assert told["trees"] == 2
+    assert any(name.startswith("host-1:") for name in told["importance"])
+    done = hedgerow(run.parent, "part", "run/report.json")
+    assert done.returncode == 2
+    assert "not a part of a vertical model" in done.stderr
