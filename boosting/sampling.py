@@ -18,7 +18,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from boosting.ports import InvalidJob
+from boosting.ports import InvalidJob, OfferRejected
+from crypto.fixed_point import FixedPoint
 
 N_SCORE_BINS = 512
 """Bins of the log-histogram for a global threshold."""
@@ -302,3 +303,58 @@ def bracket_threshold(
     c = certain[at] - share * counts[at]
     mu = b / max(target - c, 1e-300)
     return float(np.clip(mu, edges[at], edges[at + 1])), float(edges[at]), float(edges[at + 1])
+
+
+class ThresholdSearch:
+    """The global MVS threshold from sums of the silos' log-histograms, in two passes.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of all silos.
+    n_silos : int
+        Most silos that add to a sum.
+    rate : float
+        Share of rows to keep.
+    largest : float
+        No score of any silo is larger.
+    """
+
+    N_PASSES = 2
+
+    def __init__(self, n_rows: int, n_silos: int, rate: float, largest: float) -> None:
+        self._target = rate * n_rows
+        self._fixed = FixedPoint.fitting(max(n_silos, 1), max(n_rows, 1) * largest)
+        self.largest = largest / rate  # sum(min(1, s / mu)) = rate n gives mu <= max s / rate
+        self.low, self.high = largest * 2.0**-40, self.largest
+        self.mu = 0.0
+
+    @property
+    def n_values(self) -> int:
+        """Length of a pass's vector."""
+        return 2 * N_SCORE_BINS
+
+    def own(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return a silo's part of a pass: counts, then fixed-point sums of scores."""
+        counts, sums = score_histogram(scores, self.low, self.high)
+        return np.concatenate([counts, self._fixed.quantise(sums)])
+
+    def take(self, sums: NDArray[np.int64]) -> None:
+        """Take the sums of a pass: :attr:`mu` is better known, the next pass looks closer."""
+        totals = np.ldexp(sums[N_SCORE_BINS:].astype(np.float64), -self._fixed.fraction_bits)
+        self.mu, self.low, self.high = bracket_threshold(
+            sums[:N_SCORE_BINS], totals, self.low, self.high, self._target
+        )
+
+    def told(self, mu: float, low: float, high: float) -> None:
+        """Take what was found elsewhere.
+
+        Raises
+        ------
+        OfferRejected
+            It cannot be: a threshold or a bracket outside the possible range.
+        """
+        most = self.largest * (1 + 1e-9)
+        if not (0.0 <= mu <= most and 0.0 < low < high <= most):
+            raise OfferRejected("threshold: outside the range that the largest score gives")
+        self.mu, self.low, self.high = mu, low, high

@@ -24,7 +24,8 @@ _REVEALS = """\
 To the coordinator, with secure sums: sums over the silos that take part, never a silo's own part of
 them. They are the number of rows; label sums where the objective starts from their mean or median;
 with binning = "recursive" how many rows lie below proposed values; of each tree the totals and the
-gradient histograms of one child of each split (the other follows); metric sums. Of each silo: its
+gradient histograms of one child of each split (the other follows); metric sums; with
+sampling_scope = "global" how many rows have gradients of which size. Of each silo: its
 name and when it takes part, the power of two above its largest row weight and label, and each round
 above its largest gradient where the loss has no bound or gradients are coarse; with binning =
 "summary" quantile summaries of every feature, which are values of its rows. To every silo: the
@@ -59,17 +60,18 @@ class Histogram:
     | ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next proposals |
     | ``cuts`` | ExchangeSketches | 0 | quantile summaries | cut points |
     | ``counts`` | ExchangeSketches | 0, pass | rows below proposed values | the next, or cuts |
-    | ``bounds`` | ExchangeSums | r | powers of two above its gradients | the largest |
+    | ``bounds`` | ExchangeSums | r, pass | powers of two above its gradients | the largest |
+    | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
     | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
     | ``leaves`` | ExchangeHistograms | r | lossless sums by leaf (coarse search) | leaf values |
     | ``scores`` | ExchangeSums | r | metric sums | whether this was the last round |
 
-    ``histograms``, ``leaves``, ``counts``, ``median`` and ``sum`` are secure sums of
-    :mod:`boosting.secure_sum`; ``scores`` is one of :mod:`boosting.float_sums`. Level 0 asks for a
-    tree's totals and its root's histogram, level l for the lighter child of each pair; the heavier
-    one is parent minus child. All classes of a round share its sums. A silo lost in a round is
-    missing from the next sums; inside a tree that sum stays masked, open nodes become leaves, and
-    the next round starts without it. A silo that comes (back) later enters at a round's start,
+    ``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums
+    of :mod:`boosting.secure_sum`; ``scores`` is one of :mod:`boosting.float_sums`. Level 0 asks for
+    a tree's totals and its root's histogram, level l for the lighter child of each pair; the
+    heavier one is parent minus child. All classes of a round share its sums. A silo lost in a round
+    is missing from the next sums; inside a tree that sum stays masked, open nodes become leaves,
+    and the next round starts without it. A silo that comes (back) later enters at a round's start,
     where fresh keys are agreed on. ``[booster]`` has XGBoost's names and defaults; the paper's
     profile is 200 rounds of depth 3 to 8 with eta from .001 to .1.
 
@@ -101,6 +103,9 @@ class Histogram:
         ``none``, ``uniform``, ``goss`` or ``mvs``; each silo draws from its own rows.
     sampling_rate : float
         Share that uniform and MVS keep.
+    sampling_scope : str
+        ``local``: each silo has an MVS threshold of its own; ``global``: one for all, from summed
+        log-histograms of the rows' scores, which keeps more rows where gradients are larger.
     reweight : bool
         Whether uniform weights kept rows by ``1 / sampling_rate`` (XGBoost does not).
     mvs_lambda, top_rate, other_rate : float
@@ -136,6 +141,7 @@ class Histogram:
     multi_output: bool = False
     sampling: str = "none"
     sampling_rate: float = 0.5
+    sampling_scope: str = "local"
     reweight: bool = True
     mvs_lambda: float = 0.1
     top_rate: float = 0.2
@@ -157,6 +163,11 @@ class Histogram:
             self.other_rate,
         )
 
+    @property
+    def shares_threshold(self) -> bool:
+        """Whether all silos sample by one threshold."""
+        return self.sampling == "mvs" and self.sampling_scope == "global"
+
     def sum_parameters(self, job: JobParameters) -> SumParameters:
         """Return how sums are made."""
         return SumParameters(
@@ -171,7 +182,7 @@ class Histogram:
     def needs_bounds(self, job: JobParameters, n_outputs: int) -> bool:
         """Whether silos tell powers of two of their gradients each round."""
         objective = objective_of(job.objective, job.task, job.booster)
-        return bool(self.coarse_bits) or (
+        return bool(self.coarse_bits or self.shares_threshold) or (
             static_bound(objective, self.sampler, n_outputs, 1.0) is None
         )
 
@@ -183,6 +194,7 @@ class Histogram:
         _expect("early_stopping_rounds", self.early_stopping_rounds, 0, 100_000)
         _choose("binning", self.binning, ("summary", "recursive", "given"))
         _choose("bins_policy", self.bins_policy, ("fixed", "pax_printed", "proportional"))
+        _choose("sampling_scope", self.sampling_scope, ("local", "global"))
         _choose("growth", self.growth, ("", "depthwise", "lossguide"))
         _choose("ring_bits", self.ring_bits, (64, 48))
         _choose("coarse_bits", self.coarse_bits, (0, *range(2, 17)))
@@ -221,6 +233,8 @@ class Histogram:
             )
         if self.validation:
             raise InvalidJob("[histogram] validation: a blind coordinator learns no scores")
+        if self.shares_threshold:
+            raise InvalidJob("[histogram] sampling_scope: a blind coordinator finds no threshold")
         if start_rule is StartRule.MEDIAN and job.booster.base_score is None:
             raise InvalidJob("base_score: expected one, since a blind coordinator finds no median")
         if not parameters.loss_guided and not 1 <= parameters.max_depth <= 12:

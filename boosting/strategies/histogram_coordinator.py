@@ -61,12 +61,14 @@ from boosting.strategies.histogram_steps import (
     SCORED_ON_VALID,
     SCORES,
     SYNC,
+    THRESHOLDS,
     Decide,
     Integers,
     blank_ensemble,
     cuts_of,
     decide_counts,
     decide_level,
+    decide_threshold,
     leaf_values,
     matrix_of,
     metric_names,
@@ -415,6 +417,9 @@ class _CoordinatorHalf:
         bound = None
         if plan.strategy.needs_bounds(plan.job, plan.schema.n_outputs):
             bound = bound_of_exponents(*await self._largest(BOUNDS, Place(r)))
+        if plan.strategy.shares_threshold:
+            assert bound is not None
+            bound = await self._threshold(r, bound)
         if self.agreed is not None:
             if bound is None:
                 bound = plan.static_bound(self.agreed)
@@ -441,6 +446,20 @@ class _CoordinatorHalf:
         self.round += 1
         checkpoint = await asyncio.to_thread(self.checkpoint)
         return RoundResult(r, checkpoint, scores, participants, self.final, self.best_round)
+
+    async def _threshold(self, r: int, bound: tuple[float, float]) -> tuple[float, float]:
+        """Find all silos' sampling threshold; return bounds of the gradients it leaves."""
+        assert self.agreed is not None
+        search = self.plan.threshold_search(self.agreed, bound)
+        for passing in range(search.N_PASSES):
+            await self._sum(
+                THRESHOLDS,
+                Place(r, 0, passing),
+                search.n_values,
+                64,
+                lambda sums: decide_threshold(search, sums),
+            )
+        return bound_of_exponents(*await self._largest(BOUNDS, Place(r, 0, 1)))
 
     async def _grow(self, r: int, growth: Growth, quantiser: Quantiser) -> None:
         assert self.agreed is not None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from boosting import metrics
 from boosting.objective import StartRule
 from boosting.ports import Call, Forecast, Silo
+from boosting.sampling import N_SCORE_BINS, ThresholdSearch
 from boosting.strategies.histogram_state import Plan
 from crypto.shamir import SHARE_BYTES
 
@@ -104,6 +105,9 @@ def forecast(
     )
     if strategy.needs_bounds(job, schema.n_outputs):
         bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
+    if strategy.shares_threshold:
+        bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
+        bill.sum(Call.SUMS, 16 * N_SCORE_BINS, _SMALL, ThresholdSearch.N_PASSES * rounds)
     for level in range(plan.n_levels if p.max_depth or p.loss_guided else 12):
         n_splits = 1 if p.loss_guided else 1 << level
         reply = plan.n_trees * n_splits * (_SPLIT + 8)

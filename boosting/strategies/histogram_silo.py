@@ -38,6 +38,7 @@ from boosting.quantising import (
     exponents,
     label_exponents,
 )
+from boosting.sampling import Sample, mvs_scores
 from boosting.secure_sum import SiloSums
 from boosting.strategies.histogram_state import (
     Agreed,
@@ -61,6 +62,7 @@ from boosting.strategies.histogram_steps import (
     SCORED_ON_VALID,
     SCORES,
     SYNC,
+    THRESHOLDS,
     VALIDATION,
     Decide,
     Integers,
@@ -68,6 +70,7 @@ from boosting.strategies.histogram_steps import (
     cuts_of,
     decide_counts,
     decide_level,
+    decide_threshold,
     leaf_values,
     matrix_of,
     metric_names,
@@ -84,6 +87,9 @@ if TYPE_CHECKING:
     from boosting.ports import Link, SiloStart
     from boosting.strategies.histogram import Histogram
     from crypto.vault import Vault
+
+
+Floats = NDArray[np.float32]
 
 
 def participate(
@@ -324,13 +330,12 @@ class _SiloHalf:
         plan, agreed, table, r = self.plan, self.agreed, self.table, self.round
         assert agreed is not None
         g, h = plan.objective.gradients(table.margins, table.y, table.weight)
+        threshold = self._threshold(g, h) if self.strategy.shares_threshold else None
         rng = stream(plan.job.seed, self.number, r, SAMPLING)
-        sample = self.strategy.sampler.draw(g, h, rng)
+        sample = self.strategy.sampler.draw(g, h, rng, threshold)
         bound = plan.static_bound(agreed)
         if bound is None:
-            own = np.array(exponents(g, h, sample), np.int64)
-            told = self.link.exchange(BOUNDS, Place(r), Tensors({"exponents": own}))
-            bound = bound_of_exponents(*told.get("exponents", "<i8", (2,)).tolist())
+            bound = self._bounds(Place(r, 0, 0 if threshold is None else 1), g, h, sample)
         quantiser = plan.quantiser(agreed, bound)
         exact = quantiser.lossless(g, h, sample)
         searched = exact
@@ -355,6 +360,26 @@ class _SiloHalf:
         if self.blind:
             self._remember()
         self._close(told)
+
+    def _bounds(self, at: Place, g: Floats, h: Floats, sample: Sample) -> tuple[float, float]:
+        """Agree on bounds of the kept rows' weighted gradients."""
+        own = np.array(exponents(g, h, sample), np.int64)
+        told = self.link.exchange(BOUNDS, at, Tensors({"exponents": own}))
+        return bound_of_exponents(*told.get("exponents", "<i8", (2,)).tolist())
+
+    def _threshold(self, g: Floats, h: Floats) -> float:
+        """Find the sampling threshold of all silos' rows together."""
+        assert self.agreed is not None
+        everyone = Sample(np.arange(g.shape[0], dtype=np.int32))
+        bound = self._bounds(Place(self.round), g, h, everyone)
+        search = self.plan.threshold_search(self.agreed, bound)
+        scores = mvs_scores(g, h, self.strategy.mvs_lambda)
+        for passing in range(search.N_PASSES):
+            place = Place(self.round, 0, passing)
+            own = search.own(scores)
+            told = self._add(THRESHOLDS, place, own, 64, lambda s: decide_threshold(search, s))
+            search.told(*told.get("threshold", "<f8", (3,)).tolist())
+        return search.mu
 
     def _grow(self, trees: list[_SiloTree], quantiser: Quantiser) -> tuple[Growth, Tensors]:
         agreed, n_threads = self.agreed, self.start.n_threads

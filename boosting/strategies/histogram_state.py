@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from boosting.objective import Objective, objective_of
 from boosting.pooled import COLUMNS, stream, tree_parameters
 from boosting.ports import DataError, InvalidJob, OfferRejected
 from boosting.quantising import Quantiser, static_bound
+from boosting.sampling import ThresholdSearch
 from boosting.splitting import TreeParameters
 from boosting.strategies.histogram import Histogram
 from boosting.tensors import Tensors
@@ -172,7 +174,7 @@ class Plan:
 
     def static_bound(self, agreed: Agreed) -> tuple[float, float] | None:
         """Return bounds of gradients that hold in every round, if the silos need not agree."""
-        if self.strategy.coarse_bits:
+        if self.strategy.coarse_bits or self.strategy.shares_threshold:
             return None
         return static_bound(
             self.objective,
@@ -180,6 +182,14 @@ class Plan:
             self.schema.n_outputs,
             2.0**agreed.weight_exponent,
         )
+
+    def threshold_search(self, agreed: Agreed, bound: tuple[float, float]) -> ThresholdSearch:
+        """Return the search for a round's MVS threshold; no gradient is above ``bound``."""
+        g, h = bound
+        lam = self.strategy.mvs_lambda
+        largest = math.sqrt(self.schema.n_outputs * (g * g + lam * h * h)) * (1 + 1e-6)
+        n_silos = max(len(self.job.silos), 1 << 10)
+        return ThresholdSearch(agreed.n_rows, n_silos, self.strategy.sampling_rate, largest)
 
     def quantiser(self, agreed: Agreed, bound: tuple[float, float]) -> Quantiser:
         """Return a round's quantisation."""

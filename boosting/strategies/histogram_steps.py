@@ -32,6 +32,7 @@ from boosting.ports import (
 from boosting.quantising import (
     Quantiser,
 )
+from boosting.sampling import ThresholdSearch
 from boosting.strategies.histogram_state import (
     Agreed,
     Plan,
@@ -56,6 +57,9 @@ BOUNDS = Step("bounds", Call.SUMS, Tensors, Tensors, "powers of two above its gr
 PROPOSALS = Step("proposals", Call.SKETCHES, Tensors, Tensors, "how many values it counts below")
 COUNTS = sum_steps("counts", Call.SKETCHES, Call.SKETCHES, Tensors, "rows below proposed values")
 MEDIAN = sum_steps("median", Call.SUMS, Call.SUMS, Tensors, "labels below proposed values")
+THRESHOLDS = sum_steps(
+    "thresholds", Call.SUMS, Call.SUMS, Tensors, "how many rows have which size of gradient"
+)
 HISTOGRAMS = sum_steps(
     "histograms", Call.HISTOGRAMS, Call.HISTOGRAMS, Tensors, "gradient sums by node, feature, bin"
 )
@@ -89,6 +93,13 @@ def decide_counts(search: Bisector, sums: Integers | None) -> dict[str, NDArray[
     assert sums is not None, "counts are summed over whoever is there"
     search.take(sums)
     return {"column": search.column, "key": search.key}
+
+
+def decide_threshold(search: ThresholdSearch, sums: Integers | None) -> dict[str, NDArray[Any]]:
+    """Take a pass's sums; return the threshold and the bracket of the next pass."""
+    assert sums is not None, "thresholds are of whoever is there"
+    search.take(sums)
+    return {"threshold": np.array([search.mu, search.low, search.high])}
 
 
 def blank_ensemble(plan: Plan, agreed: Agreed) -> Ensemble:

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from boosting.ports import InvalidJob
 from boosting.sampling import (
     Sampler,
-    bracket_threshold,
+    ThresholdSearch,
     goss,
     mvs,
     mvs_scores,
     mvs_threshold,
-    score_histogram,
     uniform,
 )
 
@@ -114,14 +113,10 @@ def test_a_global_threshold_from_summed_histograms_is_close_to_the_exact_one(rat
     rng = np.random.default_rng(3)
     silos = [rng.exponential(s, n) for s, n in ((1.0, 3000), (20.0, 500), (1e-3, 800))]
     pooled = np.concatenate(silos)
-    target = rate * pooled.shape[0]
-    low, high = 2.0**-40, 2.0**10
-    for _ in range(2):
-        parts = [score_histogram(s, low, high) for s in silos]
-        counts = np.sum([c for c, _ in parts], axis=0)
-        sums = np.sum([s for _, s in parts], axis=0)
-        mu, low, high = bracket_threshold(counts, sums, low, high, target)
-    assert mu == pytest.approx(mvs_threshold(pooled, rate), rel=1e-3)
+    search = ThresholdSearch(pooled.shape[0], len(silos), rate, float(pooled.max()) * 1.7)
+    for _ in range(search.N_PASSES):
+        search.take(np.sum([search.own(s) for s in silos], axis=0))
+    assert search.mu == pytest.approx(mvs_threshold(pooled, rate), rel=1e-3)
 
 
 def test_every_row_is_kept_without_sampling() -> None:

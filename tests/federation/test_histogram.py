@@ -272,6 +272,43 @@ def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
     assert same(seen[2], seen[3])
 
 
+@pytest.mark.parametrize("task", [Task.BINARY, Task.REGRESSION])
+def test_one_sampling_threshold_keeps_the_rate_of_all_rows_and_masks_change_nothing(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silo whose gradients are larger keeps more of its rows than one whose are smaller."""
+    from boosting.sampling import Sampler
+
+    kept: dict[float, list[int]] = {}
+    draw = Sampler.draw
+
+    def watched(self: Sampler, g, h, rng, threshold=None):  # type: ignore[no-untyped-def]
+        sample = draw(self, g, h, rng, threshold)
+        kept.setdefault(float(threshold), []).append(sample.rows.shape[0])
+        return sample
+
+    monkeypatch.setattr(Sampler, "draw", watched)
+    data = oracles.generated(task, 4000)
+    order = np.argsort(np.abs(data.labels - data.labels.mean()), kind="stable")
+    silos = silos_of(data.take(order), (1500, 1500, 1000))
+    fields = {"sampling": "mvs", "sampling_rate": 0.3, "sampling_scope": "global"}
+    booster = Booster(max_depth=3, max_bin=16)
+    models = []
+    for secure in (True, False):
+        job = job_of(Histogram(rounds=3, secure=secure, **fields), task, booster)  # type: ignore[arg-type]
+        job.strategy.validate(job)
+        outcome = run(job, silos, through_wire=secure)
+        assert not outcome.errors
+        models.append(model_of(outcome))
+    assert same(*models)
+    assert len(kept) == 3  # one threshold a round, the same in every silo and run
+    for counts in kept.values():
+        assert sum(counts) / 2 == pytest.approx(0.3 * 4000, rel=0.1)
+    if task is Task.REGRESSION:
+        first = sorted(next(iter(kept.values())))
+        assert first[-1] > 1.5 * first[0]
+
+
 def test_a_blind_coordinator_gets_uniform_noise() -> None:
     from boosting.strategies import histogram_coordinator
 
