@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
 
-.PHONY: setup setup-base services demo test lint proto bench peers images test-containers test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test lint proto bench docs peers images test-containers test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -63,6 +63,9 @@ proto: setup  ## regenerate the stubs
 bench: setup  ## every benchmark's quick form
 	for name in $(basename $(notdir $(filter-out %/__init__.py,$(wildcard benchmarks/[a-z]*.py)))); do \
 		$(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+docs: setup  ## the documentation's site, in build/docs; a warning or a dead link is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 peers:  ## libraries that benchmarks are compared with, in an environment of their own
 	$(PYTHON) -m venv .venv-peers

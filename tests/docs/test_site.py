@@ -1,0 +1,104 @@
+"""The documentation builds without a warning, its links lead somewhere, its API is the protos'."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    # A copy of the sources beside what they are made from: the API pages are written into them.
+    root = tmp_path_factory.mktemp("docs")
+    shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("api"))
+    (root / "proto").symlink_to(ROOT / "proto")
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
+         "docs", "build/docs"],
+        cwd=root, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return root / "build/docs"
+
+
+def test_every_link_within_the_site_leads_to_a_place_that_is_there(site: Path) -> None:
+    pages = {path: BeautifulSoup(path.read_text(), "html.parser") for path in site.rglob("*.html")}
+    places = {
+        path: {tag["id"] for tag in page.find_all(id=True)} | {""} for path, page in pages.items()
+    }
+    n_links = 0
+    for path, page in pages.items():
+        for link in page.find_all("a", href=True):
+            parts = urlsplit(link["href"])
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert target.is_file(), f"{path.name}: {link['href']}"
+            if target in places:
+                assert unquote(parts.fragment) in places[target], f"{path.name}: {link['href']}"
+                n_links += 1
+    assert n_links > 200
+
+
+def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        page = BeautifulSoup(path.read_text(), "html.parser")
+        for tag in page.find_all(["script", "img", "link", "iframe"]):
+            source = tag.get("src") or (
+                tag.get("href") if "stylesheet" in tag.get("rel", []) else ""
+            )
+            assert not urlsplit(source or "").netloc, f"{path.name}: {source}"
+
+
+def extension() -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "proto_pages", ROOT / "docs/_extensions/proto_pages.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_api_pages_have_every_method_field_and_value_of_the_protos(site: Path) -> None:
+    from hedgerow.crypto.v1 import crypto_service_pb2
+    from hedgerow.federation.v1 import federation_service_pb2, job_pb2, job_service_pb2
+
+    shown = {name: (site / f"api/{name}.html").read_text() for name in ("federation", "crypto")}
+    for page, module in (
+        ("federation", job_pb2),
+        ("federation", job_service_pb2),
+        ("federation", federation_service_pb2),
+        ("crypto", crypto_service_pb2),
+    ):
+        for message in module.DESCRIPTOR.message_types_by_name.values():
+            anchor = message.full_name.lower().replace(".", "-")
+            assert f'id="{anchor}"' in shown[page]
+            for field in message.fields:
+                assert f">{field.name}<" in shown[page]
+        for service in module.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                assert f"<strong>{method.name}</strong>" in shown[page]
+    assert "Depth limit; 0 is none" in shown["federation"]
+
+
+def test_pages_are_written_anew_only_when_the_protos_changed(tmp_path: Path) -> None:
+    made = extension()
+    made.generate(tmp_path / "api")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "api").iterdir()}
+    assert {path.name for path in before} == {"federation.md", "crypto.md"}
+    made.generate(tmp_path / "api")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "api").iterdir()} == before
