@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crypto import modular, worker_processes
+from crypto.curve_kernels import curve_kernel
 from crypto.modular import Engine, FixedBases
 
 KERNELS = modular.available_kernels()
@@ -241,3 +244,26 @@ class TestNativeModuleRefusesBadBuffers:
             self.native.modulus(False, b"\x01" * 2000, b"\x00" * 2000, b"\x00" * 2000)
         with pytest.raises(ValueError, match="PyCapsule"):
             self.native.store(None, np.zeros(1, np.uint8), self.a)
+
+
+@pytest.mark.parametrize("what", ["powers", "products", "points"])
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel != "gmpy2"])
+def test_c_kernels_let_other_threads_run(kernel, what):
+    """One call into C, long enough to notice; the interpreter works on meanwhile."""
+    modulus = Engine(kernel, 1).modulus((1 << 4096) - 1)
+    rows = modulus.from_ints(range(2, 18))
+    index = np.zeros(40_000, np.uint32)
+    points = bytes([9] + [0] * 31) * 2_000
+    curve = curve_kernel(kernel, 1)
+    work = {
+        "powers": lambda: modulus.power(rows, (1 << 4000) - 1),
+        "products": lambda: modulus.segment_products(rows, index, np.array([0, len(index)])),
+        "points": lambda: curve.multiply(points, bytes(range(32))),
+    }[what]
+    thread = threading.Thread(target=work)
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        turns += 1
+        time.sleep(0)
+    assert turns > 20
