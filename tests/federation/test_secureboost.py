@@ -11,6 +11,7 @@ import xgboost as xgb
 from boosting.dataset import Task
 from boosting.ensemble import Ensemble
 from boosting.job import JobParameters
+from boosting.strategies.secureboost import training
 from boosting.strategies.secureboost.inference import (
     margins,
     n_exchanges,
@@ -184,3 +185,12 @@ def test_in_layered_mode_the_passive_party_divides_above_and_the_active_one_belo
     assert not routers["guest"].advance({**routers["guest"].roots(), **waiting})
     got = margins(routers["guest"], active.trees, active.base_margin, 1)
     np.testing.assert_array_equal(got, vertical.margins(memories["guest"], 2))
+
+
+def test_sums_made_in_batches_give_the_same_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "BATCH_DIVISIONS", 30)
+    whole = vertical.table(300, 6, Task.MULTICLASS, missing=0.1)
+    job = vertical.job(Task.MULTICLASS, multi_output=True, fraction_bits=50)
+    outcome, memories = run(job, vertical.cut_by_columns(whole, [3, 3]), through_wire=True)
+    ensemble = vertical.pooled(job, whole, 2, multi_output=True)
+    check_equal(outcome, memories, ensemble, whole, [3, 3])

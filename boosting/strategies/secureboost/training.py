@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24
 """Most candidates of a node that a passive party may offer."""
+BATCH_DIVISIONS = 1 << 14
+"""Candidates that are summed or decrypted at a time; 8 MB of ciphertexts at 2048 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +209,21 @@ class ActiveTree:
             raise OfferRejected(f"{party} sent no sums for some of its candidates")
         stands = sources.reshape(len(nodes), n).astype(np.int64)
         sent = np.maximum(stands.max(axis=1) + 1, 0)
+        parts = received.ciphertexts.get(party, ())
+        batches = _batches(len(nodes), n)
+        n_parts = len(parts) // len(batches)
+        grads, hesses = [], []
         try:
-            parts = received.ciphertexts.get(party, ())
-            grad, hess = self._cipher.open(self._gradients.layout, parts, int(sent.sum()))
+            for b, batch in enumerate(batches):
+                own = parts[b * n_parts :] if b == len(batches) - 1 else (
+                    parts[b * n_parts : (b + 1) * n_parts]
+                )  # fmt: skip
+                found = self._cipher.open(self._gradients.layout, own, int(sent[batch].sum()))
+                grads.append(found[0])
+                hesses.append(found[1])
         except REFUSED as error:
             raise OfferRejected(f"{party} sent sums that cannot be used: {error}") from error
+        grad, hess = np.concatenate(grads), np.concatenate(hesses)
         first = np.cumsum([0, *sent])
         for k, node in enumerate(nodes):
             told = stands[k] >= 0
@@ -442,7 +454,8 @@ class PassiveTree:
         parts: tuple[NDArray[np.uint8], ...] = ()
         sources = np.empty((len(request), n), np.int32)
         if n:
-            nodes, order = [], []
+            nodes: list[NDArray[np.integer]] = []
+            order: list[NDArray[np.int64]] = []
             stands = self._table.sides(
                 self._cuts, self._binned, self._partition, request, self._summed
             )[:, self._order]
@@ -453,11 +466,13 @@ class PassiveTree:
                 sent = self._order[stands[k] == self._order]
                 place[sent] = np.arange(len(sent))
                 sources[k] = np.where(stands[k] < 0, stands[k], place[stands[k]])
-                order.append(k * self._table.n_sums + self._table.at[sent])
+                order.append(self._table.at[sent])
             try:
-                parts = self._cipher.sums(
-                    nodes, self._table.missing.tolist(), np.concatenate(order)
-                )
+                for batch in _batches(len(request), n):
+                    at = [k * self._table.n_sums + own for k, own in enumerate(order[batch])]
+                    parts += self._cipher.sums(
+                        nodes[batch], self._table.missing.tolist(), np.concatenate(at)
+                    )
             except REFUSED as error:
                 raise VaultForgot(
                     f"the crypto process of {self._courier.party} has lost the gradients: {error}"
@@ -595,6 +610,12 @@ def _pair(node: int) -> tuple[int, ...]:
     if node == 0:
         return (0,)
     return (node, node + 1 if node % 2 else node - 1)
+
+
+def _batches(n_nodes: int, n_divisions: int) -> list[slice]:
+    """Return nodes whose sums are made and read together: few enough to bound memory."""
+    size = max(1, BATCH_DIVISIONS // max(n_divisions, 1))
+    return [slice(a, a + size) for a in range(0, n_nodes, size)]
 
 
 def _narrow(n: int) -> type[np.int16] | type[np.int32]:
