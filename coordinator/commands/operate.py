@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import secrets
 import sys
@@ -13,7 +14,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from boosting.ports import FederationError
+from boosting.job import JobParameters
+from boosting.ports import InvalidJob
 from coordinator import run_folder
 from coordinator.progress import JobProgress, size, summary
 from services import job_file
@@ -273,20 +275,26 @@ def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
     job = job_wire.decode(spec)
     job.strategy.validate(job)
     vertical = bool(getattr(job.strategy, "vertical", False))
+    paths = parse_pairs(silos, "--silo")
+    _check_cohort(job, tuple(paths))
     tables = {
         Silo(name): for_job(
             read_table(path), job, short_name(path), party=name if vertical else None
         )
-        for name, path in parse_pairs(silos, "--silo").items()
+        for name, path in paths.items()
     }
     schemas = {str(silo): table.schema for silo, table in tables.items()}
     if vertical:
         active = Silo(str(getattr(job.strategy, "active", "")))
         if active not in schemas:
-            raise FederationError(f"the active party {active!r} is not among the silos")
+            near = difflib.get_close_matches(active, schemas, 1, 0.0)
+            raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
         schema = schemas[active]
     else:
         schema = merge(schemas)
+    check = getattr(job.strategy, "validate_for", None)
+    if check is not None and not vertical:
+        check(job, schema)
     rows = {silo: table.n_samples for silo, table in tables.items()}
     forecast = job.strategy.forecast(job, schema, rows)
     steps = tuple(
@@ -295,3 +303,18 @@ def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         for method, (calls, up, down) in forecast.steps.items()
     )
     return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)
+
+
+def _check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
+    """Raise InvalidJob where a job cannot run with these silos; names the nearest that can."""
+    for name in job.silos:
+        if name not in silos:
+            near = difflib.get_close_matches(name, silos, 1, 0.0)
+            raise InvalidJob(
+                f"silos: the job wants {name}, which has no --silo; did you mean {near[0]}?"
+            )
+    if len(silos) < job.min_silos:
+        raise InvalidJob(
+            f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
+            f"run with min_silos = {len(silos)}"
+        )
