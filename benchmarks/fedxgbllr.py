@@ -179,7 +179,7 @@ def strategies(task: Task, *, validation: float = 0.0) -> dict[str, FedXGBllr]:
     return {
         "cnn": FedXGBllr(trees=TREES, validation=validation),
         linear_of(task): FedXGBllr(trees=TREES, combiner=linear_of(task), validation=validation),
-        "leaves": FedXGBllr(trees=TREES, combiner="leaves", rounds=16, validation=validation),
+        "leaves": FedXGBllr(trees=TREES, combiner="leaves", rounds=30, validation=validation),
     }
 
 
@@ -296,7 +296,7 @@ def times(study: Study) -> Iterator[Row]:
     profiles = {
         "paper-schedule": FedXGBllr(epochs=100),
         "fast-profile": FedXGBllr(),
-        "leaves": FedXGBllr(combiner="leaves", rounds=16),
+        "leaves": FedXGBllr(combiner="leaves", rounds=30),
         linear_of(study.task): FedXGBllr(combiner=linear_of(study.task)),
     }
     for name, strategy in profiles.items():

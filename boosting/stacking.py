@@ -239,9 +239,10 @@ def leaf_pulls(prior: Floats, n_outputs: int) -> Floats:
 class LeafSearch:
     """State of the search for the leaf values that minimise the penalised loss of all rows.
 
-    L-BFGS with the diagonal of the Hessian as its first metric. Each exchange evaluates one point
-    (``trial``); a point that does not lower the loss enough is replaced by the middle of its
-    step. About fifteen evaluations reach the accuracy of the minimum.
+    L-BFGS. Its first metric lies between the penalty and the loss's second derivatives by single
+    leaves, which overstate what a leaf can do on its own: others hold the same rows. Each exchange
+    evaluates one point (``trial``); a point that does not lower the loss enough is replaced by the
+    middle of its step. Thirty evaluations come close to the minimum, sixteen near enough for most.
 
     Parameters
     ----------
@@ -280,7 +281,8 @@ class LeafSearch:
         step = self.trial - self.point
         metric = self.metric
         if sums.curvature is not None:
-            metric = np.maximum(sums.curvature + self.penalty, 1e-12)
+            coupled = np.sqrt(sums.curvature * np.maximum(self.penalty, 1.0))
+            metric = np.maximum(self.penalty + coupled, 1e-12)
         assert metric is not None, "the first sums bring the curvature"
         if self.gradient is None:
             pairs: tuple[tuple[Floats, Floats], ...] = ()

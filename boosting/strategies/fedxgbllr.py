@@ -89,7 +89,7 @@ class FedXGBllr:
     trees : int
         Boosting steps of all silos together, T; each silo makes T / K (at least one).
     rounds : int
-        R. For ``leaves``, evaluations of the loss (16 come close to the minimum). ``ridge`` takes
+        R. For ``leaves``, evaluations of the loss (30 come close to the minimum). ``ridge`` takes
         one round of them, ``logit_ridge`` two, ``mean`` none.
     epochs : int
         Local epochs a round, E. The paper's is 100, which over-fits; ten did better on all our
