@@ -26,12 +26,15 @@ from client_agent.state import StateFolder
 from crypto.vault import LocalVault, Vault
 from services import logs, settings
 from services.certificates import IdentityPaths, IdentityUnusable, Role
-from services.channel import dial
+from services.channel import dial, wait_until_ready
 from services.crypto import RemoteVault
 from services.federation import Registration, accept_message
 from services.identity import FileIdentity, channel_credentials, expiry
 from services.metering import MeteredChannel, Metrics
 from services.wire import job as job_wire
+
+CRYPTO_SECONDS = 30.0
+"""How long an attempt waits for the silo's crypto process."""
 
 
 class Channels:
@@ -112,7 +115,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
     )
     channels = Channels(config.coordinator, paths, metrics, config.server_name)
     vaults = _vaults(config, paths, metrics)
-    rows = sources.count(config.data)
+    rows, n_columns = sources.extent(config.data)
     around = Surroundings(
         silo=silo,
         address=config.coordinator,
@@ -131,6 +134,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
             version("hedgerow"),
             config.policy.strategies or tuple(TABLE),
             1 << max(rows - 1, 0).bit_length() if rows else 0,
+            n_columns,
         ),
         n_threads=config.threads,
         has_test=config.test is not None,
@@ -176,7 +180,13 @@ def _vaults(
     if config.crypto:
         channels = Channels(config.crypto, paths, metrics, None)
         remote = RemoteVault(channels, config.crypto)
-        return lambda job_id: remote
+
+        def vault(job_id: str) -> Vault:
+            # A crypto process that starts anew needs a moment; an attempt is not wasted on it.
+            wait_until_ready(channels(), config.crypto, CRYPTO_SECONDS)
+            return remote
+
+        return vault
     made: dict[str, Vault] = {}
     return lambda job_id: made.setdefault(job_id, LocalVault())
 

@@ -47,18 +47,23 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
     return for_job(table, job, where, party=silo if vertical else None)
 
 
-def count(source: Source) -> int:
-    """Return a Parquet file's number of rows from its footer; 0 where that would mean reading."""
+def extent(source: Source) -> tuple[int, int]:
+    """Return a Parquet file's rows, and columns a job could use, as its footer has them.
+
+    Zeros where telling them would mean to read the table.
+    """
     if not source.path.endswith(".parquet") or "://" in source.path:
-        return 0
+        return 0, 0
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return int(pq.read_metadata(source.path).num_rows)
+        footer = pq.read_metadata(source.path)
+        names = footer.schema.to_arrow_schema().names
+        return int(footer.num_rows), sum(not name.startswith("_") for name in names)
     except (OSError, pa.ArrowException):
         # Loading it for a job will say what is wrong, to the operator too.
-        return 0
+        return 0, 0
 
 
 def query_table(url: str, query: str) -> Any:

@@ -8,13 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import click
 import structlog
 
-from boosting.dataset import Dataset, Schema, fits, merge, recode
+from boosting.dataset import Dataset, Feature, Schema, fits, merge, recode
 from boosting.job import JobParameters
 from boosting.ports import DataError, FederationError, Forecast, Silo
 from boosting.tables import for_job, read_table, short_name
@@ -122,9 +123,20 @@ def _evaluation(
     return load
 
 
-def _forecast(job: JobParameters, n_samples: dict[Silo, int]) -> Forecast:
-    schema = Schema((), job.label, job.task, job.classes)
-    return job.strategy.forecast(job, schema, n_samples)
+def _forecast(
+    job: JobParameters, n_samples: dict[Silo, int], n_columns: dict[Silo, int]
+) -> Forecast:
+    """Plan from what agents tell when they register: classes of rows, numbers of columns."""
+    active = Silo(str(getattr(job.strategy, "active", "")))
+    told = n_columns.get(active) or max(n_columns.values(), default=0)
+    names = job.features or tuple(f"column {k}" for k in range(max(told - 1, 0)))
+    schema = Schema(tuple(map(Feature, names)), job.label, job.task, job.classes)
+    forecast = job.strategy.forecast(job, schema, n_samples)
+    notes = ["rows are rounded up to a power of two, and all features are taken as numbers"]
+    unknown = [silo for silo, n in n_samples.items() if not n]
+    if unknown:
+        notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
+    return replace(forecast, notes=(*forecast.notes, *notes))
 
 
 async def _main(config: CoordinatorSettings) -> None:

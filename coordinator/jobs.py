@@ -8,8 +8,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 
+import structlog
+
 from boosting.job import JobParameters
 from boosting.ports import Forecast, JobStopped, Silo
+from coordinator.database import DatabaseAway
 from coordinator.roster import Roster
 from coordinator.runner import JobRun, Surroundings
 from coordinator.store import JobRecord, JobState
@@ -28,6 +31,8 @@ from services.metering import CallCount
 
 SWEEP_SECONDS = 0.5
 
+log = structlog.get_logger()
+
 
 class Jobs:
     """The coordinator's jobs, running and ended.
@@ -41,7 +46,7 @@ class Jobs:
     max_attempts : callable
         Serialised JobSpec to the attempts that may fail in a row.
     forecast : callable
-        (job, rows by silo) to the forecast of one silo.
+        (job, rows by silo, columns by silo) to the forecast of one silo; zeros are unknown.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class Jobs:
         roster: Roster,
         decode: Callable[[bytes], JobParameters],
         max_attempts: Callable[[bytes], int],
-        forecast: Callable[[JobParameters, dict[Silo, int]], Forecast],
+        forecast: Callable[[JobParameters, dict[Silo, int], dict[Silo, int]], Forecast],
     ) -> None:
         self._around = surroundings
         self._roster = roster
@@ -92,7 +97,10 @@ class Jobs:
                 if self._runs[job_id].ended_for(5.0):
                     run = self._runs.pop(job_id)
                     await run.settle()
-            self._gauge()
+            try:
+                self._gauge()
+            except DatabaseAway as error:
+                log.warning("database away", why=str(error))
             await self._wake()
 
     def _gauge(self) -> None:
@@ -114,6 +122,7 @@ class Jobs:
 
     def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
         """Grant a lease."""
+        restarted = silo in self._roster.alive
         grant = self._roster.register(silo, registration)
         self._around.store.register_silo(
             silo,
@@ -124,6 +133,9 @@ class Jobs:
             self._around.now(),
         )
         for run in self._runs.values():
+            if restarted:
+                # A new process knows nothing of the exchange that the barrier waits for.
+                run.lost(silo, "its agent has started anew")
             run.poke()
         return grant
 
@@ -321,8 +333,10 @@ class Jobs:
         job.strategy.validate(job)
         alive = self._roster.alive
         names = tuple(job.silos) or tuple(alive)
-        rows = {Silo(n): alive[Silo(n)].row_count_class if Silo(n) in alive else 0 for n in names}
-        return self._forecast(job, rows), names
+        known = {Silo(n): alive.get(Silo(n)) for n in names}
+        rows = {silo: told.row_count_class if told else 0 for silo, told in known.items()}
+        columns = {silo: told.n_columns if told else 0 for silo, told in known.items()}
+        return self._forecast(job, rows, columns), names
 
     def _run(self, job_id: str) -> JobRun:
         run = self._runs.get(job_id)

@@ -44,6 +44,7 @@ class Registration:
     version: str
     strategies: tuple[str, ...]
     row_count_class: int
+    n_columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
                     request.version,
                     tuple(request.strategies),
                     request.row_count_class,
+                    request.n_columns,
                 ),
             )
         except FederationError as error:
@@ -283,6 +285,7 @@ class FederationClient:
                 version=registration.version,
                 strategies=registration.strategies,
                 row_count_class=registration.row_count_class,
+                n_columns=registration.n_columns,
             ),
         )
         return LeaseGrant(response.lease_id, response.lease_seconds, response.version)

@@ -96,6 +96,18 @@ def test_a_job_is_planned_submitted_watched_listed_downloaded_and_used(
     assert 0.5 < evaluated["metrics"]["auc"] <= 1
 
 
+def test_a_coordinators_plan_knows_the_columns_of_its_silos(
+    fed: Federation, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('strategy = "histogram"\nmin_silos = 3\n[histogram]\nrounds = 2\n')
+    there = json.loads(ask(fed, "plan", job, "--json").stdout)
+    tables = [f for silo, path in fed.silos.items() for f in ("--silo", f"{silo}={path}")]
+    here = json.loads(hedgerow("plan", job, *tables, "--json").stdout)
+    assert there["bytes"]["up"] == pytest.approx(here["bytes"]["up"], rel=0.1)
+    assert any("power of two" in note for note in there["notes"])
+
+
 def test_cancelling_ends_the_watch_with_exit_code_one(fed: Federation, tmp_path: Path) -> None:
     job_id = ask(fed, "submit", job_file(tmp_path, rounds=5000)).stdout.strip()
     fed.wait(job_id, lambda view: len(view.rounds) > 1)

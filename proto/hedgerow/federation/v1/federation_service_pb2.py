@@ -26,7 +26,7 @@ from hedgerow.federation.v1 import job_pb2 as hedgerow_dot_federation_dot_v1_dot
 from hedgerow.federation.v1 import schema_pb2 as hedgerow_dot_federation_dot_v1_dot_schema__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/hedgerow/federation/v1/federation_service.proto\x12\x16hedgerow.federation.v1\x1a hedgerow/federation/v1/job.proto\x1a#hedgerow/federation/v1/schema.proto\"h\n\x13RegisterSiloRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nstrategies\x18\x03 \x03(\t\x12\x17\n\x0frow_count_class\x18\x04 \x01(\x04\"P\n\x14RegisterSiloResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x15\n\rlease_seconds\x18\x02 \x01(\x01\x12\x0f\n\x07version\x18\x03 \x01(\t\"\\\n\x16\x41waitAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x30\n\x04held\x18\x02 \x03(\x0b\x32\".hedgerow.federation.v1.AttemptKey\"-\n\nAttemptKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"Q\n\x17\x41waitAssignmentResponse\x12\x36\n\nassignment\x18\x01 \x01(\x0b\x32\".hedgerow.federation.v1.Assignment\"\xb2\x01\n\nAssignment\x12/\n\x03key\x18\x01 \x01(\x0b\x32\".hedgerow.federation.v1.AttemptKey\x12\x0c\n\x04spec\x18\x02 \x01(\x0c\x12*\n\x04role\x18\x03 \x01(\x0e\x32\x1c.hedgerow.federation.v1.Role\x12\r\n\x05silos\x18\x04 \x03(\t\x12\x18\n\x10\x65xchange_address\x18\x05 \x01(\t\x12\x10\n\x08operator\x18\x06 \x01(\t\"\xf3\x01\n\x17\x41\x63\x63\x65ptAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12/\n\x03key\x18\x02 \x01(\x0b\x32\".hedgerow.federation.v1.AttemptKey\x12\x10\n\x08\x64\x65\x63lined\x18\x03 \x01(\t\x12\x33\n\x06schema\x18\x04 \x01(\x0b\x32#.hedgerow.federation.v1.TableSchema\x12\x11\n\tn_samples\x18\x05 \x01(\x04\x12\x13\n\x0bspec_digest\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x08 \x01(\x0c\"\x82\x01\n\x18\x41\x63\x63\x65ptAssignmentResponse\x12\x33\n\x06schema\x18\x01 \x01(\x0b\x32#.hedgerow.federation.v1.TableSchema\x12\r\n\x05silos\x18\x02 \x03(\t\x12\x13\n\x0b\x66irst_round\x18\x03 \x01(\r\x12\r\n\x05ready\x18\x04 \x01(\x08\"Z\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x33\n\x07working\x18\x02 \x03(\x0b\x32\".hedgerow.federation.v1.AttemptKey\"F\n\x12RenewLeaseResponse\x12\x30\n\x04stop\x18\x01 \x03(\x0b\x32\".hedgerow.federation.v1.AttemptKey\"h\n\x14ReportOutcomeRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12/\n\x03key\x18\x02 \x01(\x0b\x32\".hedgerow.federation.v1.AttemptKey\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x17\n\x15ReportOutcomeResponse\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"\x16\n\x14ReleaseLeaseResponse2\xa7\x05\n\x11\x46\x65\x64\x65rationService\x12i\n\x0cRegisterSilo\x12+.hedgerow.federation.v1.RegisterSiloRequest\x1a,.hedgerow.federation.v1.RegisterSiloResponse\x12r\n\x0f\x41waitAssignment\x12..hedgerow.federation.v1.AwaitAssignmentRequest\x1a/.hedgerow.federation.v1.AwaitAssignmentResponse\x12u\n\x10\x41\x63\x63\x65ptAssignment\x12/.hedgerow.federation.v1.AcceptAssignmentRequest\x1a\x30.hedgerow.federation.v1.AcceptAssignmentResponse\x12\x63\n\nRenewLease\x12).hedgerow.federation.v1.RenewLeaseRequest\x1a*.hedgerow.federation.v1.RenewLeaseResponse\x12l\n\rReportOutcome\x12,.hedgerow.federation.v1.ReportOutcomeRequest\x1a-.hedgerow.federation.v1.ReportOutcomeResponse\x12i\n\x0cReleaseLease\x12+.hedgerow.federation.v1.ReleaseLeaseRequest\x1a,.hedgerow.federation.v1.ReleaseLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/hedgerow/federation/v1/federation_service.proto\x12\x16hedgerow.federation.v1\x1a hedgerow/federation/v1/job.proto\x1a#hedgerow/federation/v1/schema.proto\"{\n\x13RegisterSiloRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nstrategies\x18\x03 \x03(\t\x12\x17\n\x0frow_count_class\x18\x04 \x01(\x04\x12\x11\n\tn_columns\x18\x05 \x01(\r\"P\n\x14RegisterSiloResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x15\n\rlease_seconds\x18\x02 \x01(\x01\x12\x0f\n\x07version\x18\x03 \x01(\t\"\\\n\x16\x41waitAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x30\n\x04held\x18\x02 \x03(\x0b\x32\".hedgerow.federation.v1.AttemptKey\"-\n\nAttemptKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"Q\n\x17\x41waitAssignmentResponse\x12\x36\n\nassignment\x18\x01 \x01(\x0b\x32\".hedgerow.federation.v1.Assignment\"\xb2\x01\n\nAssignment\x12/\n\x03key\x18\x01 \x01(\x0b\x32\".hedgerow.federation.v1.AttemptKey\x12\x0c\n\x04spec\x18\x02 \x01(\x0c\x12*\n\x04role\x18\x03 \x01(\x0e\x32\x1c.hedgerow.federation.v1.Role\x12\r\n\x05silos\x18\x04 \x03(\t\x12\x18\n\x10\x65xchange_address\x18\x05 \x01(\t\x12\x10\n\x08operator\x18\x06 \x01(\t\"\xf3\x01\n\x17\x41\x63\x63\x65ptAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12/\n\x03key\x18\x02 \x01(\x0b\x32\".hedgerow.federation.v1.AttemptKey\x12\x10\n\x08\x64\x65\x63lined\x18\x03 \x01(\t\x12\x33\n\x06schema\x18\x04 \x01(\x0b\x32#.hedgerow.federation.v1.TableSchema\x12\x11\n\tn_samples\x18\x05 \x01(\x04\x12\x13\n\x0bspec_digest\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x08 \x01(\x0c\"\x82\x01\n\x18\x41\x63\x63\x65ptAssignmentResponse\x12\x33\n\x06schema\x18\x01 \x01(\x0b\x32#.hedgerow.federation.v1.TableSchema\x12\r\n\x05silos\x18\x02 \x03(\t\x12\x13\n\x0b\x66irst_round\x18\x03 \x01(\r\x12\r\n\x05ready\x18\x04 \x01(\x08\"Z\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x33\n\x07working\x18\x02 \x03(\x0b\x32\".hedgerow.federation.v1.AttemptKey\"F\n\x12RenewLeaseResponse\x12\x30\n\x04stop\x18\x01 \x03(\x0b\x32\".hedgerow.federation.v1.AttemptKey\"h\n\x14ReportOutcomeRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12/\n\x03key\x18\x02 \x01(\x0b\x32\".hedgerow.federation.v1.AttemptKey\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x17\n\x15ReportOutcomeResponse\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"\x16\n\x14ReleaseLeaseResponse2\xa7\x05\n\x11\x46\x65\x64\x65rationService\x12i\n\x0cRegisterSilo\x12+.hedgerow.federation.v1.RegisterSiloRequest\x1a,.hedgerow.federation.v1.RegisterSiloResponse\x12r\n\x0f\x41waitAssignment\x12..hedgerow.federation.v1.AwaitAssignmentRequest\x1a/.hedgerow.federation.v1.AwaitAssignmentResponse\x12u\n\x10\x41\x63\x63\x65ptAssignment\x12/.hedgerow.federation.v1.AcceptAssignmentRequest\x1a\x30.hedgerow.federation.v1.AcceptAssignmentResponse\x12\x63\n\nRenewLease\x12).hedgerow.federation.v1.RenewLeaseRequest\x1a*.hedgerow.federation.v1.RenewLeaseResponse\x12l\n\rReportOutcome\x12,.hedgerow.federation.v1.ReportOutcomeRequest\x1a-.hedgerow.federation.v1.ReportOutcomeResponse\x12i\n\x0cReleaseLease\x12+.hedgerow.federation.v1.ReleaseLeaseRequest\x1a,.hedgerow.federation.v1.ReleaseLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,33 +34,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.federation.v1.fede
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REGISTERSILOREQUEST']._serialized_start=146
-  _globals['_REGISTERSILOREQUEST']._serialized_end=250
-  _globals['_REGISTERSILORESPONSE']._serialized_start=252
-  _globals['_REGISTERSILORESPONSE']._serialized_end=332
-  _globals['_AWAITASSIGNMENTREQUEST']._serialized_start=334
-  _globals['_AWAITASSIGNMENTREQUEST']._serialized_end=426
-  _globals['_ATTEMPTKEY']._serialized_start=428
-  _globals['_ATTEMPTKEY']._serialized_end=473
-  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_start=475
-  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_end=556
-  _globals['_ASSIGNMENT']._serialized_start=559
-  _globals['_ASSIGNMENT']._serialized_end=737
-  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_start=740
-  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_end=983
-  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_start=986
-  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_end=1116
-  _globals['_RENEWLEASEREQUEST']._serialized_start=1118
-  _globals['_RENEWLEASEREQUEST']._serialized_end=1208
-  _globals['_RENEWLEASERESPONSE']._serialized_start=1210
-  _globals['_RENEWLEASERESPONSE']._serialized_end=1280
-  _globals['_REPORTOUTCOMEREQUEST']._serialized_start=1282
-  _globals['_REPORTOUTCOMEREQUEST']._serialized_end=1386
-  _globals['_REPORTOUTCOMERESPONSE']._serialized_start=1388
-  _globals['_REPORTOUTCOMERESPONSE']._serialized_end=1411
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1413
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1452
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1454
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1476
-  _globals['_FEDERATIONSERVICE']._serialized_start=1479
-  _globals['_FEDERATIONSERVICE']._serialized_end=2158
+  _globals['_REGISTERSILOREQUEST']._serialized_end=269
+  _globals['_REGISTERSILORESPONSE']._serialized_start=271
+  _globals['_REGISTERSILORESPONSE']._serialized_end=351
+  _globals['_AWAITASSIGNMENTREQUEST']._serialized_start=353
+  _globals['_AWAITASSIGNMENTREQUEST']._serialized_end=445
+  _globals['_ATTEMPTKEY']._serialized_start=447
+  _globals['_ATTEMPTKEY']._serialized_end=492
+  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_start=494
+  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_end=575
+  _globals['_ASSIGNMENT']._serialized_start=578
+  _globals['_ASSIGNMENT']._serialized_end=756
+  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_start=759
+  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_end=1002
+  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_start=1005
+  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_end=1135
+  _globals['_RENEWLEASEREQUEST']._serialized_start=1137
+  _globals['_RENEWLEASEREQUEST']._serialized_end=1227
+  _globals['_RENEWLEASERESPONSE']._serialized_start=1229
+  _globals['_RENEWLEASERESPONSE']._serialized_end=1299
+  _globals['_REPORTOUTCOMEREQUEST']._serialized_start=1301
+  _globals['_REPORTOUTCOMEREQUEST']._serialized_end=1405
+  _globals['_REPORTOUTCOMERESPONSE']._serialized_start=1407
+  _globals['_REPORTOUTCOMERESPONSE']._serialized_end=1430
+  _globals['_RELEASELEASEREQUEST']._serialized_start=1432
+  _globals['_RELEASELEASEREQUEST']._serialized_end=1471
+  _globals['_RELEASELEASERESPONSE']._serialized_start=1473
+  _globals['_RELEASELEASERESPONSE']._serialized_end=1495
+  _globals['_FEDERATIONSERVICE']._serialized_start=1498
+  _globals['_FEDERATIONSERVICE']._serialized_end=2177
 # @@protoc_insertion_point(module_scope)

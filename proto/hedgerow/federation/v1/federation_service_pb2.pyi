@@ -30,6 +30,7 @@ class RegisterSiloRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     STRATEGIES_FIELD_NUMBER: _builtins.int
     ROW_COUNT_CLASS_FIELD_NUMBER: _builtins.int
+    N_COLUMNS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Drawn at random by the agent and kept in its state folder; tells a restarted agent from a
     second one.
@@ -38,6 +39,8 @@ class RegisterSiloRequest(_message.Message):
     """Version of the agent."""
     row_count_class: _builtins.int
     """Number of rows rounded up to a power of two."""
+    n_columns: _builtins.int
+    """Number of columns that a job could use, for plans; 0 where it is not known before reading."""
     @_builtins.property
     def strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strategies that the agent can run and its policy allows."""
@@ -49,10 +52,11 @@ class RegisterSiloRequest(_message.Message):
         version: _builtins.str = ...,
         strategies: _abc.Iterable[_builtins.str] | None = ...,
         row_count_class: _builtins.int = ...,
+        n_columns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "n_columns", b"n_columns", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
