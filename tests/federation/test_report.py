@@ -151,6 +151,17 @@ def test_figures_in_the_page_are_those_of_report_json(run: Path, opened: Any) ->
     assert facts["reveals"] in body
 
 
+def test_the_ledgers_of_the_run_hold_and_agree_with_its_report(run: Path) -> None:
+    done = CliRunner().invoke(main, ["ledger", "verify", str(run), "--json"])
+    assert done.exit_code == 0, done.output
+    facts = {s["name"]: s for s in json.loads((run / "report.json").read_text())["silos"]}
+    told = json.loads(done.stdout)
+    assert [row["silo"] for row in told] == sorted(facts)
+    for row in told:
+        assert row["agrees"] is True
+        assert row["bytes"] == facts[row["silo"]]["bytes_up"]
+
+
 def test_marks_are_at_the_values_of_the_table(run: Path, opened: Any) -> None:
     report(run)
     told = opened(run / "report.html")
