@@ -194,3 +194,15 @@ def test_sums_made_in_batches_give_the_same_trees(monkeypatch: pytest.MonkeyPatc
     outcome, memories = run(job, vertical.cut_by_columns(whole, [3, 3]), through_wire=True)
     ensemble = vertical.pooled(job, whole, 2, multi_output=True)
     check_equal(outcome, memories, ensemble, whole, [3, 3])
+
+
+@pytest.mark.parametrize("encryption", ["paillier", "elgamal", "plain"])
+def test_nodes_whose_sums_are_all_known_need_no_ciphertext(encryption: str) -> None:
+    whole = vertical.table(60, 3)
+    # The passive party's only column repeats the active one: below, nothing of it differs.
+    whole.X[:, 0] = whole.X[:, 2] = np.arange(60) % 4
+    job = vertical.job(
+        encryption=encryption, booster={"max_depth": 6, "min_child_weight": 0}, rounds=2
+    )
+    outcome, _ = run(job, vertical.cut_by_columns(whole, [2, 1]))
+    assert outcome.error is None, (outcome.error, outcome.errors)

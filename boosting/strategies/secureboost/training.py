@@ -210,14 +210,15 @@ class ActiveTree:
         stands = sources.reshape(len(nodes), n).astype(np.int64)
         sent = np.maximum(stands.max(axis=1) + 1, 0)
         parts = received.ciphertexts.get(party, ())
-        batches = _batches(len(nodes), n)
-        n_parts = len(parts) // len(batches)
-        grads, hesses = [], []
+        batches = [b for b in _batches(len(nodes), n) if sent[b].any()]
+        n_parts = len(parts) // max(len(batches), 1)
+        grads = [np.empty((0, n_classes), np.int64)]
+        hesses = [np.empty((0, n_classes), np.int64)]
         try:
             for b, batch in enumerate(batches):
-                own = parts[b * n_parts :] if b == len(batches) - 1 else (
-                    parts[b * n_parts : (b + 1) * n_parts]
-                )  # fmt: skip
+                # Whatever is too many goes to the last batch, where it is refused.
+                end = None if b == len(batches) - 1 else (b + 1) * n_parts
+                own = parts[b * n_parts : end]
                 found = self._cipher.open(self._gradients.layout, own, int(sent[batch].sum()))
                 grads.append(found[0])
                 hesses.append(found[1])
@@ -470,6 +471,8 @@ class PassiveTree:
             try:
                 for batch in _batches(len(request), n):
                     at = [k * self._table.n_sums + own for k, own in enumerate(order[batch])]
+                    if not any(len(own) for own in at):
+                        continue
                     parts += self._cipher.sums(
                         nodes[batch], self._table.missing.tolist(), np.concatenate(at)
                     )
