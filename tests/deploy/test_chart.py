@@ -33,7 +33,9 @@ def found(name: str) -> str | None:
 
 
 HELMS = [name for name in ("helm", "helm3") if found(name)]
-with_helm = pytest.mark.skipif(not HELMS, reason="no Helm here: deploy/ci/kube-tools gets it")
+with_helm = pytest.mark.skipif(
+    not HELMS, reason="no Helm here: deploy/ci/kube-up --tools-only gets it"
+)
 
 
 def helm(*arguments: str, name: str = "") -> subprocess.CompletedProcess[str]:
@@ -254,7 +256,7 @@ def test_cert_manager_is_asked_for_certificates_of_the_federation() -> None:
     mounted = {
         v["secret"]["secretName"] for spec in pods(things) for v in spec["volumes"] if "secret" in v
     }
-    assert mounted == {spec["secretName"] for spec in specs.values()}
+    assert mounted == {spec["secretName"] for spec in specs.values()} | {"hedgerow-sealing"}
 
 
 @with_helm
