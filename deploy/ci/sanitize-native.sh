@@ -20,7 +20,7 @@ runtimes="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-n
 LD_PRELOAD="$runtimes" PYTHONMALLOC=malloc \
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
   UBSAN_OPTIONS=print_stacktrace=1 \
-  timeout "${SANITIZE_SECONDS:-480}" "$python" -c '
+  timeout "${SANITIZE_SECONDS:-900}" "$python" -c '
 import sys, crypto.native
 crypto.native.__path__.insert(0, sys.argv[1])
 from crypto.native import _curve, _paillier

@@ -34,7 +34,7 @@ class CryptoServers:
         self._channels: list[MeteredChannel] = []
 
     def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
     def address_of(
         self, vault: Vault, metrics: Metrics | None = None, workers: int | None = None
@@ -60,7 +60,7 @@ class CryptoServers:
         """Return the remote form of a vault, as the agent has it."""
         address = self.address_of(vault, **options)
         channel = self.channel(address, who)
-        return RemoteVault(lambda: channel, address, 60)
+        return RemoteVault(lambda: channel, address, 200)
 
     def clear(self) -> None:
         """Stop what a test has started."""

@@ -71,12 +71,12 @@ class CryptoProcess:
         self.run(settings, environment or {})
         address = f"127.0.0.1:{self.ports['port']}"
         channel = dial(address, channel_credentials(self.paths["silo/ash"]), Metrics())
-        return RemoteVault(lambda: channel, address, 60)
+        return RemoteVault(lambda: channel, address, 200)
 
     def stop(self, number: int) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(100)
 
     @property
     def log(self) -> str:
@@ -85,7 +85,7 @@ class CryptoProcess:
     @property
     def metrics(self) -> str:
         url = f"http://127.0.0.1:{self.ports['metrics_port']}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=100) as answer:
             return answer.read().decode()
 
 
@@ -150,7 +150,7 @@ def test_a_killed_process_loses_no_key_and_shows_none(
     while 'hedgerow_crypto_calls{state="open"} 1.0' not in crypto.metrics:
         time.sleep(0.02)
     crypto.stop(signal.SIGKILL)
-    call.join(20)
+    call.join(100)
     assert not call.is_alive()
     assert isinstance(outcome[0], Unreachable), outcome
     errors.append(str(outcome[0]))
@@ -195,7 +195,7 @@ def test_a_wrong_passphrase_ends_the_start_and_is_not_shown(crypto: CryptoProces
     ):
         crypto.run(settings, environment)
         assert crypto.process is not None
-        assert crypto.process.wait(20) == 2
+        assert crypto.process.wait(100) == 2
         assert said in crypto.log
     for phrase in ("right passphrase", "other phrase", "short", "long enough"):
         assert phrase not in crypto.log
