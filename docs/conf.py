@@ -16,7 +16,6 @@ exclude_patterns = ["_extensions"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
 nitpicky = True
-suppress_warnings = ["toc.empty_glob"]  # a kind of page of which there is none yet
 html_theme = "furo"
 html_title = f"Hedgerow {version}"
 html_show_sourcelink = False
