@@ -363,6 +363,7 @@ def equality(data: Path, quick: bool) -> list[Row]:
 
 # --- both halves in this process -------------------------------------------------------------
 
+ROWS = [10_000, 30_000, 100_000]
 PHASES = {
     "encrypt_gradients": "encrypt",
     "hold_rows": "load",
@@ -507,7 +508,7 @@ def scaling(data: Path, quick: bool) -> list[Row]:
         "elgamal": {"encryption": "elgamal"},
         "two hosts": {"hosts": 2},
     }
-    for n in (3_000,) if quick else (10_000, 30_000, 100_000):
+    for n in (3_000,) if quick else ROWS:
         for mode, changes in modes.items():
             options = {"rounds": 1, "alignment": "digest", "active": "guest", **changes}
             hosts = int(options.pop("hosts", 1))
@@ -639,7 +640,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="for scaling")
     arguments = parser.parse_args()
+    ROWS[:] = arguments.rows
     rows: list[Row] = []
     for name in arguments.only:
         found = PARTS[name](arguments.data, arguments.quick)
