@@ -174,7 +174,7 @@ def verify(
             f"{row['lines']:,}",
             f"{row['bytes']:,}",
             str(row["jobs"]),
-            f"yes. {row['note']}".rstrip(". ") if row["note"] else "yes",
+            f"yes, {row['note']}" if row["note"] else "yes",
         )
     Console().print(table)
     for row in told:
@@ -205,18 +205,15 @@ def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     console = Console()
-    headings = ("silo", "job", "step", "payload", "to", "times", "bytes", "from", "until")
-    table = Table(*headings)
+    table = Table("silo", "job", "step", "payload", "times", "bytes", "last")
     for row in found:
         table.add_row(
             row["silo"],
             row["job"],
             row["step"],
             row["kind"],
-            row["peer"],
             f"{row['payloads']:,}",
             f"{row['bytes']:,}",
-            _clock(row["first_time"]),
             _clock(row["last_time"]),
         )
     console.print(table)
