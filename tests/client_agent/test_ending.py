@@ -18,7 +18,7 @@ def test_idle_agent_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
         time.sleep(1.0)  # into the long poll
         began = time.monotonic()
         running.kill("agent-s0", signal.SIGTERM)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 10.0
         assert running.processes["agent-s0"].returncode == 0
 
 
