@@ -116,13 +116,17 @@ def failures(doing: str) -> Iterator[None]:
         raise _failure(doing, error) from error
 
 
+class DatabaseAway(StorageFailed):
+    """The database cannot be reached now; what was stored is safe, and it may come back."""
+
+
 def _failure(doing: str, error: SQLAlchemyError) -> StorageFailed:
     """Return the failure without the statement and its values, which the error's text holds."""
     reason = str(getattr(error, "orig", None) or type(error).__name__).strip()
     if "disk is full" in reason or "No space left" in reason or "disk I/O error" in reason:
         return StorageFailed(f"no room left while {doing}: the database's disk is full ({reason})")
     if isinstance(error, OperationalError):
-        return StorageFailed(f"{doing} failed: {reason}")
+        return DatabaseAway(f"{doing} failed: {reason}")
     return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason.splitlines()[0]}")
 
 
@@ -141,7 +145,9 @@ def engine_of(url: str) -> Engine:
         if parsed.drivername in ("postgres", "postgresql"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() == "postgresql":
-            return sql.create_engine(parsed, pool_pre_ping=True)
+            return sql.create_engine(
+                parsed, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+            )
         if parsed.get_backend_name() != "sqlite":
             raise StorageFailed(
                 f"the database is SQLite or PostgreSQL, not {parsed.get_backend_name()}"

@@ -122,7 +122,6 @@ class Jobs:
 
     def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
         """Grant a lease."""
-        restarted = silo in self._roster.alive
         grant = self._roster.register(silo, registration)
         self._around.store.register_silo(
             silo,
@@ -133,9 +132,6 @@ class Jobs:
             self._around.now(),
         )
         for run in self._runs.values():
-            if restarted:
-                # A new process knows nothing of the exchange that the barrier waits for.
-                run.lost(silo, "its agent has started anew")
             run.poke()
         return grant
 

@@ -27,6 +27,7 @@ from boosting.ports import (
     StaleAttempt,
 )
 from coordinator.artefacts import Artefacts, JobJournal
+from coordinator.database import DatabaseAway
 from coordinator.rendezvous import Rendezvous
 from coordinator.store import JobRecord, JobState, RoundRecord, StepTotal, Store
 from services.federation import (
@@ -42,6 +43,8 @@ SETTLE_SECONDS = 1.5
 """A job without a list of silos starts when no new silo has come for so long."""
 FAREWELL_SECONDS = 20.0
 """How long the coordinator waits for the silos' halves to end after the last round."""
+AWAY_SECONDS = 300.0
+"""How long a job waits for a database that cannot be reached."""
 RETURN_SECONDS = 30.0
 """How long a later attempt waits for silos of an earlier one."""
 AGREED_SCHEMA = "schema.json"
@@ -98,6 +101,7 @@ class _Attempt:
     agreement: Agreement | None = None
     failure: FederationError | None = None
     hub: Rendezvous | None = None
+    exchanging: set[Silo] = field(default_factory=set)
     outcomes: dict[Silo, str] = field(default_factory=dict)
     ended: bool = False
 
@@ -220,6 +224,10 @@ class JobRun:
                 self._rejoin(silo, acceptance, attempt.agreement)
             attempt.accepted[silo] = acceptance
             await self._notify()
+        elif silo in attempt.exchanging and attempt.hub is not None:
+            # Its agent has started anew, and knows nothing of what a barrier waits for.
+            attempt.exchanging.discard(silo)
+            attempt.hub.drop(silo, "its agent has started anew")
         async with self._changed:
             try:
                 await asyncio.wait_for(
@@ -261,6 +269,7 @@ class JobRun:
         attempt = self._current(number)
         if attempt.hub is None:
             raise StaleAttempt("this attempt has not started")
+        attempt.exchanging.add(silo)
         return attempt.hub
 
     def is_current(self, number: int) -> bool:
@@ -336,12 +345,22 @@ class JobRun:
 
     async def _run(self) -> None:
         failures = 0
+        away_until: float | None = None
+        clock = asyncio.get_running_loop().time
         try:
             while True:
                 done = self._rounds_done()
                 try:
                     await self._one_attempt()
                     return
+                except DatabaseAway as error:
+                    # A round is stored before its checkpoint, so the next attempt repeats it.
+                    if away_until is None or self._rounds_done() > done:
+                        away_until = clock() + AWAY_SECONDS
+                    if clock() > away_until:
+                        raise
+                    log.warning("database away", job=self.job_id, why=str(error))
+                    await asyncio.sleep(1.0)
                 except QuorumLost as error:
                     failures = 1 if self._rounds_done() > done else failures + 1
                     log.warning("quorum lost", job=self.job_id, why=str(error))
@@ -541,7 +560,10 @@ class JobRun:
         if attempt is not None and silo in attempt.accepted:
             n_samples = attempt.accepted[silo].n_samples
         log.info("silo changed", job=self.job_id, silo=silo, state=state, why=detail)
-        self._around.store.set_job_silo(self.job_id, silo, state, n_samples, detail)
+        try:
+            self._around.store.set_job_silo(self.job_id, silo, state, n_samples, detail)
+        except DatabaseAway as error:
+            log.warning("standing not stored", job=self.job_id, silo=silo, why=str(error))
         self._poke()
 
     async def _note_silo(self, silo: Silo, state: str, n_samples: int, detail: str) -> None:
@@ -620,7 +642,9 @@ class JobRun:
         (up, down), self._round_bytes = self._round_bytes, (0, 0)
 
         def finish() -> None:
+            nonlocal moved
             self._flush(moved)
+            moved = ((), (0, 0))
             last = self._last_round
             if last is not None and (up or down):
                 self._put_round(
@@ -637,10 +661,17 @@ class JobRun:
                 )
             self._around.store.set_state(self.job_id, state, detail, self._around.now())
 
-        try:
-            await asyncio.to_thread(finish)
-        except FederationError:
-            log.exception("end of job not stored", job=self.job_id)
+        while True:
+            try:
+                await asyncio.to_thread(finish)
+                break
+            except DatabaseAway as error:
+                # The job has not ended for anyone until its end is stored.
+                log.warning("end of job not stored yet", job=self.job_id, why=str(error))
+                await asyncio.sleep(1.0)
+            except FederationError:
+                log.exception("end of job not stored", job=self.job_id)
+                break
         self._ended_at = self._around.now()
         log.info("job ended", job=self.job_id, state=state.value, why=detail)
         await self._notify()
