@@ -39,6 +39,7 @@ Residues: TypeAlias = "NDArray[np.generic]"
 
 _T = TypeVar("_T")
 _WINDOW_BITS = 5
+_MOST_TABLE_BYTES = 64 << 20
 # Below this many multiplications a batch stays on the calling core.
 _LEAST_SHARED_WORK = 20_000
 
@@ -189,7 +190,7 @@ class Modulus(ABC):
 
     @abstractmethod
     def base_table(self, bases: Sequence[int]) -> Residues:
-        """Return the powers 0 to 255 of every base, of shape (256 · n_bases, ...)."""
+        """Return what :meth:`fixed_base_products` looks up, in the kernel's own arrangement."""
 
     @abstractmethod
     def fixed_base_products(self, bases: FixedBases, digits: NDArray[np.uint8]) -> Residues:
@@ -466,22 +467,49 @@ def gmp_segment_products(
     return products
 
 
+def _digit_window(m: int, n_bases: int) -> int:
+    """Return how many bits of the digits one entry of gmpy2's table covers: 10 while it is small.
+
+    Fewer, longer windows take a fifth fewer multiplications, from a table three times as large.
+    """
+    entry_bytes = mpz(m).bit_length() // 8 + 48
+    return 10 if -(-8 * n_bases // 10) * entry_bytes << 10 <= _MOST_TABLE_BYTES else 8
+
+
 def gmp_base_table(m: int, bases: Sequence[int]) -> list[int]:
-    """Return powers 0 to 255 of every base."""
-    modulus = mpz(m)
+    """Return, for each window over the bits of the digits, the products that its values stand for.
+
+    A window that begins within a digit goes on into the next one.
+    """
+    modulus, window = mpz(m), _digit_window(m, len(bases))
+
+    def powers(base: int, n: int) -> list[int]:
+        found = [mpz(1)]
+        while len(found) < n:
+            found.append(found[-1] * base % modulus)
+        return found
+
     table = []
-    for base in bases:
-        power = mpz(1)
-        for _ in range(256):
-            table.append(power)
-            power = power * base % modulus
+    for first in range(0, 8 * len(bases), window):
+        i, offset = divmod(first, 8)
+        low = powers(gmpy2.powmod(bases[i], 1 << offset, modulus), 1 << min(window, 8 - offset))
+        high = [mpz(1)]
+        if window > 8 - offset and i + 1 < len(bases):
+            high = powers(bases[i + 1], 1 << (window - 8 + offset))
+        table += [x * y % modulus for y in high for x in low]
+        table += [mpz(1)] * ((1 << window) - len(high) * len(low))
     return table
 
 
 def _table_products(m: int, table: Sequence[int], digits: NDArray[np.uint8]) -> list[int]:
-    rows = 256 * np.arange(digits.shape[1])
+    window = _digit_window(m, digits.shape[1])
+    first = np.arange(0, 8 * digits.shape[1], window)
+    wide = np.pad(digits, ((0, 0), (0, 1))).astype(np.uint16)
+    pairs = wide[:, first // 8] | wide[:, first // 8 + 1] << 8
+    values = (pairs >> (first % 8).astype(np.uint16)) & ((1 << window) - 1)
+    rows = np.arange(len(first)) << window
     products = []
-    for at in (digits + rows).tolist():
+    for at in (values + rows).tolist():
         product = table[at[0]]
         for k in at[1:]:
             product = product * table[k] % m
