@@ -297,10 +297,12 @@ def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         check(job, schema)
     rows = {silo: table.n_samples for silo, table in tables.items()}
     forecast = job.strategy.forecast(job, schema, rows)
+    # Parties of a vertical job move different things; silos of a horizontal one all the same.
+    own = {s: job.strategy.forecast(job, t.schema, rows) for s, t in tables.items() if vertical}
     steps = tuple(
         StepView(method, silo, calls, 0, 0, up, down)
         for silo in sorted(tables)
-        for method, (calls, up, down) in forecast.steps.items()
+        for method, (calls, up, down) in own.get(silo, forecast).steps.items()
     )
     return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)
 

@@ -63,7 +63,7 @@ def hedgerow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -163,3 +163,22 @@ def test_a_party_can_print_what_its_part_reveals(run: Path) -> None:
     done = hedgerow(run.parent, "part", "run/report.json")
     assert done.returncode == 2
     assert "not a part of a vertical model" in done.stderr
+
+
+def test_the_plan_foretells_the_bytes_of_gradients_and_bounds_those_of_sums(run: Path) -> None:
+    report = json.loads((run / "report.json").read_text())
+    done = hedgerow(
+        run.parent, "plan", "job.toml", "--silo", "guest=guest.parquet",
+        "--silo", "host-1=host-1.parquet", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = json.loads(done.stdout)["steps"]
+    planned = {
+        name: sum(s["bytes_up"] for s in steps if s["method"] == name)
+        for name in ("ExchangeGradients", "ExchangeHistograms")
+    }
+    moved = report["bytes"]["by_step"]
+    gradients = moved["ExchangeGradients"]["up"]
+    assert abs(planned["ExchangeGradients"] - gradients) < 0.1 * gradients
+    # Boxes and frames beside the sums are a few kB.
+    assert moved["ExchangeHistograms"]["up"] < planned["ExchangeHistograms"] + 20_000

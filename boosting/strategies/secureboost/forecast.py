@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from boosting.parcels import size_class
+from boosting.parcels import PASS_PIECES, PIECE_BYTES, size_class
 from boosting.ports import Call, Forecast, Silo
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 PAIR_BITS = 54
 """Fraction bits and signs of a pair at the default precision, without the logarithm of the rows."""
 ELGAMAL_ROW_BYTES = 96
-BOX_BYTES = 256
+BOX_BYTES = 288
+PASS_BYTES = PASS_PIECES * PIECE_BYTES
 
 
 def forecast(
@@ -53,28 +54,37 @@ def forecast(
     def step(messages: float, up: float, down: float) -> tuple[int, int, int]:
         return math.ceil(messages), math.ceil(up), math.ceil(down)
 
+    n_others = n_parties - 1
+    active = bool(schema.label)
+    rows_up, rows_down = (gradients, 0) if active else (0, gradients)
+    sums_up, sums_down = (0, answers * n_others) if active else (answers, 0)
     return Forecast(
         rounds=rounds,
         steps={
-            Call.KEYS.value: step(1, 3000, 3000 * (n_parties - 1)),
+            Call.KEYS.value: step(1, 3000, 3000 * n_others),
             Call.IDENTIFIERS.value: step(3, ids, ids),
-            Call.GRADIENTS.value: step(shared * parts, shared * gradients, shared * gradients),
+            Call.GRADIENTS.value: step(
+                shared * math.ceil(gradients / PASS_BYTES),
+                shared * (rows_up + boxes),
+                shared * (rows_down + boxes),
+            ),
             Call.HISTOGRAMS.value: step(
-                shared * depth, shared * answers, shared * answers * (n_parties - 1)
+                shared * depth * math.ceil(answers / depth / PASS_BYTES),
+                shared * sums_up,
+                shared * sums_down,
             ),
             Call.SPLITS.value: step(
                 2 * shared * depth,
-                shared * (bitmaps + depth * boxes) * (n_parties - 1),
-                shared * (bitmaps + depth * boxes) * (n_parties - 1),
+                shared * (bitmaps + depth * boxes) * n_others,
+                shared * (bitmaps + depth * boxes) * n_others,
             ),
-            Call.SCORES.value: step(rounds, rounds * 2 * boxes, rounds * 2 * BOX_BYTES),
+            Call.SCORES.value: step(rounds, rounds * boxes, rounds * boxes),
         },
         reveals=strategy.reveals,
         notes=(
-            f"about {exchanges:.0f} exchanges between {n_parties} parties",
-            "ExchangeGradients goes up from the active party and down to each passive party; "
-            "ExchangeHistograms goes up from each passive party and down to the active one",
-            "full trees, and as many columns at each party as in this silo's table",
+            f"about {exchanges:.0f} exchanges between {n_parties} parties, larger ones in passes",
+            "a bound: full trees, and all sums of every node; small nodes need fewer",
+            "as many columns at each passive party as in this silo's table",
         ),
         cpu_class="minutes" if shared * n_rows > 1e6 else "seconds",
     )
