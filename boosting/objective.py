@@ -28,6 +28,9 @@ from boosting.ports import DataError, InvalidJob
 Floats = NDArray[np.float64]
 
 
+_LEAST_MEAN = 1e-6
+
+
 class StartRule(Enum):
     """Where margins begin when the job gives no ``base_score``."""
 
@@ -126,16 +129,28 @@ class Objective:
             raise DataError(f"labels: {self.name} expects no negative values")
 
     def margin_of(self, base_score: float) -> float:
-        """Return the margin of a base score on the label's scale."""
+        """Return the margin of a base score on the label's scale, in XGBoost's own float32.
+
+        Its logarithm rounds in ways of its own; margins of a training that goes on from a stored
+        model must be the bits of one that was never interrupted.
+        """
         if self.kernel == _LOGISTIC:
             if not 0 < base_score < 1:
                 raise InvalidJob(f"base_score: expected a probability, not {base_score}")
-            return float(np.float32(math.log(base_score / (1 - base_score))))
+            return _xgboost_margin(self.model_name, base_score)
         if self.kernel in (_TWEEDIE, _POISSON):
             if not base_score > 0:
                 raise InvalidJob(f"base_score: expected a positive number, not {base_score}")
-            return float(np.float32(math.log(base_score)))
+            return _xgboost_margin(self.model_name, base_score)
         return float(np.float32(base_score))
+
+    def start_of(self, mean: float) -> float:
+        """Return the base score for a mean label, moved into the loss's domain where it must be."""
+        if self.kernel == _LOGISTIC:
+            mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
+        elif self.kernel in (_TWEEDIE, _POISSON):
+            mean = max(mean, _LEAST_MEAN)
+        return float(np.float32(mean))
 
     @property
     def default_base_score(self) -> float:
@@ -164,7 +179,7 @@ _CLASSES = frozenset({Task.MULTICLASS})
 _NUMBERS = frozenset({Task.REGRESSION})
 
 _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
-    "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.ZERO),
+    "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.MEAN),
     "bce": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.ZERO),
     "multi:softprob": (_SOFTPROB, "multi:softprob", _CLASSES, StartRule.ZERO),
     "softmax": (_SOFTMAX, "multi:softprob", _CLASSES, StartRule.ZERO),
@@ -175,13 +190,21 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "huber": (_HUBER, "reg:pseudohubererror", _NUMBERS, StartRule.MEAN),
     "fair": (_FAIR, "reg:squarederror", _NUMBERS, StartRule.MEAN),
     "log_cosh": (_LOG_COSH, "reg:squarederror", _NUMBERS, StartRule.MEAN),
-    "reg:tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.ZERO),
+    "reg:tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.MEAN),
     "tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.ZERO),
-    "count:poisson": (_POISSON, "count:poisson", _NUMBERS, StartRule.ZERO),
+    "count:poisson": (_POISSON, "count:poisson", _NUMBERS, StartRule.MEAN),
 }
 
 POISSON_MAX_DELTA_STEP = 0.7
 """XGBoost's default ``max_delta_step`` for ``count:poisson``."""
+
+
+def _xgboost_margin(objective: str, base_score: float) -> float:
+    import xgboost
+
+    rows = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1), nthread=1)
+    parameters = {"objective": objective, "base_score": base_score, "nthread": 1}
+    return float(xgboost.train(parameters, rows, 0).predict(rows, output_margin=True)[0])
 
 
 def objective_of(name: str, task: Task, booster: Booster) -> Objective:

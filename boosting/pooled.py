@@ -72,7 +72,7 @@ def start_score(
         return booster.base_score
     if objective.start_rule is StartRule.MEAN:
         labels = LabelMean(y.shape[0], *label_exponents(y, weight))
-        return labels.mean(labels.sums(y, weight))
+        return objective.start_of(labels.mean(labels.sums(y, weight)))
     if objective.start_rule is StartRule.MEDIAN:
         return median_of(median_search(), np.sort(y.astype(np.float32)))
     return objective.default_base_score

@@ -267,7 +267,7 @@ class _CoordinatorHalf:
             assert outcome.total is not None
             if not blind:
                 labels = LabelMean(n_rows, weight_exponent, label_exponent)
-                base_score = labels.mean(signed(outcome.total, 64))
+                base_score = plan.objective.start_of(labels.mean(signed(outcome.total, 64)))
         elif base_score is None and rule is StartRule.MEDIAN:
             base_score = await self._median(at)
         elif base_score is None:

@@ -237,7 +237,8 @@ class _SiloHalf:
         if base_score is None and rule is StartRule.MEAN:
             labels = LabelMean(n_rows, weight_exponent, label_exponent)
             own_sums = labels.sums(data.labels, data.weight)
-            base_score = labels.mean(self._total(Place(at.round, 0, 1), own_sums))
+            mean = labels.mean(self._total(Place(at.round, 0, 1), own_sums))
+            base_score = plan.objective.start_of(mean)
         elif base_score is None and rule is StartRule.MEDIAN:
             column = np.sort(data.labels.astype(np.float32))
             search = median_search()

@@ -161,7 +161,7 @@ def test_samples_of_blocks_are_drawn_from_each_silos_own_stream(method: str) -> 
 
 def test_coarse_gradients_lose_little_and_their_leaves_are_exact() -> None:
     data = oracles.generated(Task.BINARY)
-    booster = Booster(max_depth=5, max_bin=32)
+    booster = Booster(max_depth=5, max_bin=32, base_score=0.5)
     cuts = local_cuts(data, 32)
     job = job_of(data, booster)
     exact = train_pooled(job, data, 8, cuts=cuts)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import xgboost as xgb
 
 from boosting.dataset import Dataset, Task
 from boosting.job import Booster, JobParameters
-from boosting.pooled import train_pooled
+from boosting.objective import objective_of
+from boosting.pooled import start_score, train_pooled
 from tests import oracles
 
 ROUNDS = 6
@@ -105,3 +108,30 @@ def test_trees_of_real_tables_equal_xgboosts(name: str, task: Task, objective: s
     assert compare(data, Booster(max_depth=6, eta=0.3), objective, base).what == ""
     guided = Booster(max_depth=0, max_leaves=31, grow_policy="lossguide", alpha=0.2, gamma=0.1)
     assert compare(data, guided, objective, base).what == ""
+
+
+@pytest.mark.parametrize(
+    ("objective", "task"),
+    [
+        ("binary:logistic", Task.BINARY),
+        ("reg:squarederror", Task.REGRESSION),
+        ("count:poisson", Task.REGRESSION),
+        ("reg:tweedie", Task.REGRESSION),
+    ],
+)
+def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) -> None:
+    data = oracles.generated(task, missing=0.0, categories=())
+    y = data.labels if task is Task.BINARY else np.floor(np.exp(np.clip(data.labels, -2, 2)))
+    rows = xgb.DMatrix(data.X, y)
+    theirs = xgb.train({"objective": objective, "max_depth": 1}, rows, 1).save_config()
+    told = json.loads(theirs)["learner"]["learner_model_param"]["base_score"]
+    ours = start_score(objective_of(objective, task, Booster()), Booster(), y, None)
+    assert ours == pytest.approx(float(told.strip("[]")), rel=1e-5)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_labels_of_one_class_give_a_base_score_that_has_a_margin(label: float) -> None:
+    objective = objective_of("binary:logistic", Task.BINARY, Booster())
+    start = start_score(objective, Booster(), np.full(10, label), None)
+    assert np.isfinite(objective.margin_of(start))
+    assert start == pytest.approx(label, abs=1e-5)
