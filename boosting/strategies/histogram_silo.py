@@ -153,6 +153,7 @@ class _SiloHalf:
 
     @property
     def blind(self) -> bool:
+        """Whether sums are for the silos' eyes only."""
         return self.strategy.blind_coordinator
 
     # entering: at the start, and again after this silo was left out
