@@ -227,8 +227,6 @@ def pooled_metric(
         "objective": objective, "max_depth": depth, "max_bin": 32, "eta": 0.3, "nthread": 2,
         "tree_method": "hist", "eval_metric": metric,
     }  # fmt: skip
-    if task == "binary":
-        parameters["base_score"] = 0.5
     told: dict[str, Any] = {}
     xgb.train(
         parameters, tables[""], rounds, evals=[(tables["test-"], "test")],
