@@ -41,6 +41,7 @@ from services.federation import (
     FederationClient,
     Registration,
 )
+from services.logs import where
 from services.metering import MeteredChannel
 from services.wire import schema as schema_wire
 
@@ -205,7 +206,10 @@ class Agent:
         except Exception as failure:
             # The text of a foreign exception may hold values: only its type leaves the silo.
             error = f"internal error of the agent: {type(failure).__name__}"
-            log.exception("failed", job=key.job_id, attempt=key.attempt)
+            # Nor are logs for the silo's eyes only: they often go to a collector.
+            log.error(
+                "failed", job=key.job_id, attempt=key.attempt, why=error, where=where(failure)
+            )
         finally:
             self._links.pop(key, None)
         try:
@@ -222,12 +226,15 @@ class Agent:
         around = self.around
         job_id = assignment.key.job_id
         digest = hashlib.sha256(assignment.spec).digest()
+        job: JobParameters | None = None
         try:
             job = self._agreed_job(assignment, digest)
             dataset = around.load(job, False)
             self._check_policy(job, assignment, dataset)
         except (DataError, PolicyDeclined, SchemaMismatch, FederationError) as refusal:
-            self._answer(keeper, Acceptance(assignment.key, declined=str(refusal)[:500]))
+            log.warning("declined", job=job_id, attempt=assignment.key.attempt, why=str(refusal))
+            told = _told(job, refusal)
+            self._answer(keeper, Acceptance(assignment.key, declined=told[:500]))
             return
         around.state.memory(job_id).remember("spec", digest)
         identity = around.identity()
@@ -235,7 +242,7 @@ class Agent:
             keeper,
             Acceptance(
                 assignment.key,
-                schema=dataset.schema,
+                schema=_shown_schema(job, around.silo, dataset.schema),
                 n_samples=_shown_rows(job, dataset.n_samples),
                 spec_digest=digest,
                 signature=identity.sign(around.accept_message(job_id, digest)),
@@ -334,6 +341,28 @@ class Agent:
             if agreement is not None:
                 return agreement
         raise JobStopped("the agent is stopping")
+
+
+def _shown_schema(job: JobParameters, silo: Silo, schema: Schema) -> Schema:
+    """Return the schema that the coordinator is told: of a vertical job none of its names.
+
+    Nobody agrees on columns there; only the active party's task and number of classes are told.
+    """
+    if not getattr(job.strategy, "vertical", False):
+        return schema
+    active = getattr(job.strategy, "active", "") == silo
+    return Schema((), "", schema.task, schema.n_classes if active else 0)
+
+
+def _told(job: JobParameters | None, refusal: FederationError) -> str:
+    """Return what the coordinator is told of a refusal: of a vertical job no column's name."""
+    if job is None or not getattr(job.strategy, "vertical", False):
+        return str(refusal)
+    if isinstance(refusal, DataError | SchemaMismatch):
+        return "its table cannot be used for this job; the log of its agent says why"
+    if str(refusal).startswith("policy rule features:"):
+        return "policy rule features: a column of its table may not be used"
+    return str(refusal)
 
 
 def _shown_rows(job: JobParameters, n_samples: int) -> int:

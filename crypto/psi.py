@@ -62,7 +62,7 @@ RawId = str | bytes | int | float | None
 
 
 class PsiRefused(ValueError):
-    """A message or a set that breaks the protocol or the policy; says which and from whom."""
+    """A message, a set or an id that breaks protocol or policy; says which, never the id."""
 
 
 # --- ids ------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def normalise_id(value: RawId) -> bytes | None:
 
     Raises
     ------
-    ValueError
+    PsiRefused
         For a number that is not whole, a truth value, and bytes that are not UTF-8.
     """
     if isinstance(value, np.generic):
@@ -113,18 +113,18 @@ def normalise_id(value: RawId) -> bytes | None:
         try:
             return normalise_id(value.decode())
         except UnicodeDecodeError as error:
-            raise ValueError("an id in bytes has to be UTF-8 text") from error
+            raise PsiRefused("an id in bytes has to be UTF-8 text") from error
     if isinstance(value, bool):
-        raise ValueError("an id has to be text or a whole number, a truth value came")
+        raise PsiRefused("an id has to be text or a whole number, a truth value came")
     if isinstance(value, int):
         return b"%d" % value
     if isinstance(value, float):
         if value != value:
             return None
         if not value.is_integer():
-            raise ValueError("an id has to be text or a whole number, a fraction came")
+            raise PsiRefused("an id has to be text or a whole number, a fraction came")
         return b"%d" % int(value)
-    raise ValueError(f"an id has to be text or a whole number, {type(value).__name__} came")
+    raise PsiRefused(f"an id has to be text or a whole number, {type(value).__name__} came")
 
 
 def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
@@ -152,7 +152,7 @@ def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
     Raises
     ------
     ValueError
-        If the key is shorter than 16 bytes or a row has no id.
+        If the key is shorter than 16 bytes, a row has no id or an id cannot be one.
     """
     if len(key) < 16:
         raise ValueError(f"a digest key of at least 16 bytes expected, got {len(key)}")
@@ -160,7 +160,7 @@ def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
     for value in ids:
         normalised = normalise_id(value)
         if normalised is None:
-            raise ValueError("pre-aligned data has to have an id in every row")
+            raise PsiRefused("pre-aligned data has to have an id in every row")
         digest.update(len(normalised).to_bytes(4, "big"))
         digest.update(normalised)
     return digest.digest()

@@ -12,7 +12,6 @@ goes wrong is told by its type only, for a message could hold what must not leav
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -33,6 +32,7 @@ from crypto.vault import VaultRefused
 from services.certificates import Role
 from services.errors import REASON, Unauthorised, abort, from_rpc
 from services.identity import peer_of
+from services.logs import where
 from services.metering import Metrics
 
 log = structlog.get_logger()
@@ -91,15 +91,15 @@ class Desk:
             kind = next(kind for kind in type(error).__mro__ if kind in REFUSALS)
             await context.abort(REFUSALS[kind], str(error), ((REASON, kind.__name__),))
         except ValueError as error:
-            await abort(context, OfferRejected(str(error)))
+            log.warning("a call was refused", kind=type(error).__name__, where=where(error))
+            await abort(context, OfferRejected(f"the request is unusable: {type(error).__name__}"))
         except (grpc.RpcError, grpc.aio.AbortError):
             raise
         except Exception as error:
-            where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
             said = type(error).__name__
             if isinstance(error, OSError) and error.strerror:
                 said = error.strerror
-            log.error("a call failed", kind=type(error).__name__, said=said, where=where[-4:])
+            log.error("a call failed", kind=type(error).__name__, said=said, where=where(error))
             await context.abort(grpc.StatusCode.INTERNAL, f"the crypto process failed: {said}")
 
     @asynccontextmanager

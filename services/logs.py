@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 
 import structlog
 
@@ -39,6 +40,12 @@ def configure(*, json: bool, level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def where(error: BaseException) -> list[str]:
+    """Return the last places of an error's traceback, not its text, which may hold values."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{frame.filename}:{frame.lineno}" for frame in frames[-4:]]
 
 
 def _as_it_is(

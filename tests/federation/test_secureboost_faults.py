@@ -81,6 +81,43 @@ def test_sums_of_other_candidates_than_the_chosen_one_are_noticed() -> None:
     assert "host-1 sent" in str(outcome.error)
 
 
+@pytest.mark.parametrize("call", ["sum_bins", "hold_rows", "encrypt_gradients", "blind"])
+@pytest.mark.parametrize("error", [ValueError, KeyError])
+def test_what_a_foreign_exception_says_reaches_no_other_party(
+    call: str, error: type[Exception]
+) -> None:
+    parties = vertical.cut_by_columns(vertical.table(60, 6), [2, 2, 2])
+    honest = vertical.vaults()
+
+    def breaks(*arguments: Any, **options: Any) -> Any:
+        raise error("the label of row 7 is 424242")
+
+    def vaults(silo: str) -> Any:
+        vault = honest(silo)
+        if silo == ("guest" if call == "encrypt_gradients" else "host-1"):
+            setattr(vault, "blind_identifiers" if call == "blind" else call, breaks)
+        return vault
+
+    outcome = run(vertical.job(), parties, vaults)
+    texts = [str(told) for told in (outcome.error, *outcome.errors.values(), *outcome.lost)]
+    assert outcome.error is not None
+    assert any(error.__name__ in text for text in texts)
+    assert not any("424242" in text for text in texts)
+
+
+def test_an_id_that_is_no_text_ends_the_job_without_being_shown() -> None:
+    parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
+    host = parties["host-1"]
+    assert host.ids is not None
+    for wrong, said in (("p\ud800secret", "UnicodeEncodeError"), (7.25, "a fraction came")):
+        ids = host.ids.copy()
+        ids[5] = wrong
+        parties["host-1"] = Dataset(host.schema, host.X, None, ids=ids)
+        outcome = run(vertical.job(), parties)
+        assert said in str(outcome.error)
+        assert not any(secret in str(outcome.error) for secret in ("secret", "ud800", "7.25"))
+
+
 def test_parties_without_a_common_id_end_the_job() -> None:
     one, other = vertical.table(50, 4, seed=1), vertical.table(50, 4, seed=2)
     parties = vertical.cut_by_columns(one, [2, 2])

@@ -304,6 +304,20 @@ def test_what_fails_inside_is_told_without_its_message(
     assert "RuntimeError" in said.out + said.err
 
 
+def test_a_value_that_a_library_refuses_is_not_quoted(
+    servers: CryptoServers, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Picky(LocalVault):
+        def encrypt_integers(self, session: str, values: Any) -> Any:
+            raise ValueError(f"cannot use {list(values)}")
+
+    remote = servers.remote(Picky(engine=Engine(workers=1)))
+    with pytest.raises(VaultRefused, match="the request is unusable: ValueError") as caught:
+        remote.encrypt_integers("job", [424242])
+    said = capfd.readouterr()
+    assert "424242" not in str(caught.value) + said.out + said.err
+
+
 def test_a_folder_that_cannot_be_written_is_said(servers: CryptoServers, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("a file, no folder")
     folder = KeyFolder(tmp_path / "keys", SealingSecret("key file", bytes(64)))

@@ -27,6 +27,7 @@ from boosting.quantising import (
     static_bound,
 )
 from boosting.sampling import Sample
+from boosting.strategies.secureboost.ciphers import said
 from boosting.strategies.secureboost.growing import PurityGuard
 from boosting.strategies.secureboost.halves import PART, Half, Rows
 from boosting.strategies.secureboost.inference import (
@@ -274,7 +275,7 @@ class ActiveHalf(Half):
             hess = (h[drawn.rows] * weight).astype(np.float64)
             stored = layout.quantise(grad, hess)
         except (OutOfRange, PackingRefused) as error:
-            raise DataError(f"gradients: {error}") from error
+            raise DataError(f"gradients: {said(error)}") from error
         searched = np.zeros((len(self.margins), 2 * n_outputs), np.int64)
         exact = np.zeros_like(searched)
         exact[sample.rows] = fine[drawn.rows]

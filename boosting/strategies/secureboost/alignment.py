@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from boosting.dataset import Dataset
 from boosting.parcels import Courier, Received
 from boosting.ports import DataError, OfferRejected
+from boosting.strategies.secureboost.ciphers import said
 from boosting.strategies.secureboost.steps import IDENTIFIERS
 from crypto.cipher_vault import CipherVault
 from crypto.psi import (
@@ -174,7 +175,7 @@ def _intersect(
     except PsiRefused as error:
         raise Unaligned(f"private set intersection: {error}") from error
     except ValueError as error:
-        raise Unaligned(f"row ids: {error}") from error
+        raise Unaligned(f"row ids: {said(error)}") from error
     result = party.result
     if result is None:
         raise OfferRejected("private set intersection ended without a result")

@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boosting.ports import FederationError
+from crypto import elgamal, paillier
 from crypto.cipher_schemes import ciphertext_bytes
-from crypto.cipher_vault import CipherVault, Scheme
+from crypto.cipher_vault import CipherVault, NothingHeld, Scheme
 from crypto.ciphertext_histogram import HistogramRefused
-from crypto.packing import PairLayout
+from crypto.curve25519 import InvalidPoint
+from crypto.key_agreement import BoxInvalid, KeyInvalid
+from crypto.packing import PackingRefused, PairLayout
+from crypto.psi import PsiRefused
 from crypto.vault import VaultRefused
 
 Bytes = NDArray[np.uint8]
@@ -24,6 +28,28 @@ PATIENCE_SECONDS = 30.0
 """How long a party waits for its crypto process to come back."""
 REFUSED = (ValueError, LookupError, VaultRefused)
 """What a vault, here or in its own process, raises at what it cannot use."""
+_SHOWN = (
+    FederationError,
+    VaultRefused,
+    NothingHeld,
+    HistogramRefused,
+    PackingRefused,
+    PsiRefused,
+    BoxInvalid,
+    KeyInvalid,
+    InvalidPoint,
+    elgamal.KeyRejected,
+    elgamal.RangeRefused,
+    paillier.KeyRejected,
+    paillier.CiphertextRejected,
+    paillier.PlaintextOutOfRange,
+)
+"""Errors of our own, in whose texts there is no value of a table and no secret."""
+
+
+def said(error: Exception) -> str:
+    """Return what other parties may read of an error: a foreign one is told by its type only."""
+    return str(error) if isinstance(error, _SHOWN) else type(error).__name__
 
 
 def is_away(error: FederationError) -> bool:

@@ -33,6 +33,7 @@ from boosting.strategies.secureboost.ciphers import (
     VaultCipher,
     VaultForgot,
     is_away,
+    said,
 )
 from boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
 
@@ -66,13 +67,14 @@ def run(
     except _NOT_OURS:
         raise
     except (FederationError, *REFUSED) as error:
-        # Values never appear in these messages; what a vault refuses is what another party sent.
+        # What a vault refuses is what another party sent. The text of a foreign exception may
+        # hold a value: the other parties and the coordinator get its type.
         away = isinstance(error, FederationError) and is_away(error)
         if not away and courier.next != END:
-            courier.refuse(STEPS[courier.next], str(error))
+            courier.refuse(STEPS[courier.next], said(error))
         if isinstance(error, FederationError):
             raise
-        raise DataError(str(error)) from error
+        raise DataError(said(error)) from error
 
 
 def numeric(dataset: Dataset) -> tuple[Dataset, dict[str, list[str]]]:

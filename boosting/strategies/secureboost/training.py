@@ -24,7 +24,7 @@ from boosting.ports import OfferRejected
 from boosting.sampling import Sample
 from boosting.splitting import Scale, TreeParameters
 from boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
-from boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot
+from boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot, said
 from boosting.strategies.secureboost.growing import PartyGrower, PurityGuard, Wanted
 from boosting.strategies.secureboost.parts import PassivePart, Skeleton, numbers
 from boosting.strategies.secureboost.steps import BITMAPS, GRADIENTS, HISTOGRAMS, SPLITS, Turn
@@ -223,7 +223,7 @@ class ActiveTree:
                 grads.append(found[0])
                 hesses.append(found[1])
         except REFUSED as error:
-            raise OfferRejected(f"{party} sent sums that cannot be used: {error}") from error
+            raise OfferRejected(f"{party} sent sums that cannot be used: {said(error)}") from error
         grad, hess = np.concatenate(grads), np.concatenate(hesses)
         first = np.cumsum([0, *sent])
         for k, node in enumerate(nodes):
@@ -423,7 +423,7 @@ class PassiveTree:
         try:
             layout = PairLayout(*about[:5])
         except ValueError as error:
-            raise OfferRejected(f"{active}: {error}") from error
+            raise OfferRejected(f"{active}: {said(error)}") from error
         bits = _of(box, "sample", np.uint8, active)
         (sampled,) = _masks(bits, [self._binned.n_samples], active)
         rows = np.flatnonzero(sampled)
@@ -444,7 +444,9 @@ class PassiveTree:
         try:
             cipher.hold(public_key, layout, parts, cast("Bins", bins), self._table.n_bins)
         except REFUSED as error:
-            raise OfferRejected(f"{active} sent gradients that cannot be used: {error}") from error
+            raise OfferRejected(
+                f"{active} sent gradients that cannot be used: {said(error)}"
+            ) from error
         return received.then
 
     def answer(self) -> str:
@@ -478,7 +480,8 @@ class PassiveTree:
                     )
             except REFUSED as error:
                 raise VaultForgot(
-                    f"the crypto process of {self._courier.party} has lost the gradients: {error}"
+                    f"the crypto process of {self._courier.party} has lost the gradients: "
+                    f"{said(error)}"
                 ) from error
         allowed = ~self._table.too_few(
             self._cuts, self._binned, self._partition, fresh, self._counted, self._min_leaf
