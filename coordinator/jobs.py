@@ -64,7 +64,7 @@ class Jobs:
         self._forecast = forecast
         self._runs: dict[str, JobRun] = {}
         self._strategies: dict[str, str] = {}
-        self._arrived = asyncio.Condition()
+        self._arrived = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -115,8 +115,9 @@ class Jobs:
         self._around.metrics.silos.labels("away").set(max(known - alive, 0))
 
     async def _wake(self) -> None:
-        async with self._arrived:
-            self._arrived.notify_all()
+        # Not a condition: a call that is cancelled twice while it waits would keep its lock.
+        arrived, self._arrived = self._arrived, asyncio.Event()
+        arrived.set()
 
     # --- services.federation.Federation ---
 
@@ -149,11 +150,10 @@ class Jobs:
             remaining = deadline - time.monotonic()
             if remaining <= 0.0:
                 return None
-            async with self._arrived:
-                try:
-                    await asyncio.wait_for(self._arrived.wait(), min(remaining, SWEEP_SECONDS))
-                except TimeoutError:
-                    continue
+            try:
+                await asyncio.wait_for(self._arrived.wait(), min(remaining, SWEEP_SECONDS))
+            except TimeoutError:
+                continue
 
     async def accept(
         self, silo: Silo, lease_id: str, acceptance: Acceptance, timeout_seconds: float

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
-from boosting.dataset import Dataset, Schema
+from boosting.dataset import Dataset, Feature, Schema
 from boosting.job import JobParameters
 from boosting.ports import (
     CoordinatorStart,
@@ -61,6 +61,8 @@ class Surroundings:
     ----------
     alive : callable
         Silos that hold a lease, with the strategies they allow.
+    columns : callable
+        Silos that hold a lease, with how many columns they say that their tables have.
     evaluation : callable
         Loads evaluation rows of the coordinator: (job, schema, table name) to a dataset or None.
     test_data : callable
@@ -79,6 +81,7 @@ class Surroundings:
     artefacts: Artefacts
     metrics: Metrics
     alive: Callable[[], dict[Silo, tuple[str, ...]]]
+    columns: Callable[[], dict[Silo, int]]
     evaluation: Callable[[JobParameters, Schema, str], Dataset | None]
     test_data: Callable[[bytes], str]
     merge: Callable[[Mapping[str, Schema]], Schema]
@@ -135,7 +138,7 @@ class JobRun:
         self._around = surroundings
         self._max_attempts = max_attempts
         self._attempt: _Attempt | None = None
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._totals: dict[tuple[str, Silo], CallCount] = {}
         self._calls: dict[tuple[str, Silo], int] = {}
         self._control = [0, 0]
@@ -202,6 +205,14 @@ class JobRun:
             return "unspecified"
         return "active" if silo == active else "passive"
 
+    @property
+    def _vertical(self) -> bool:
+        return bool(getattr(self.job.strategy, "vertical", False))
+
+    @property
+    def _active(self) -> Silo:
+        return Silo(str(getattr(self.job.strategy, "active", "")))
+
     def _may_take_part(self, silo: Silo, attempt: _Attempt) -> bool:
         if attempt.agreement is not None:
             return silo in attempt.agreement.silos
@@ -220,6 +231,8 @@ class JobRun:
             raise JobStopped(f"{silo} declined: {acceptance.declined}")
         if silo not in attempt.accepted:
             self._check(silo, acceptance)
+            if self._vertical and acceptance.schema is not None:
+                acceptance = replace(acceptance, schema=_nameless(acceptance.schema))
             if attempt.agreement is not None:
                 self._rejoin(silo, acceptance, attempt.agreement)
             attempt.accepted[silo] = acceptance
@@ -228,21 +241,20 @@ class JobRun:
             # Its agent has started anew, and knows nothing of what a barrier waits for.
             attempt.exchanging.discard(silo)
             attempt.hub.drop(silo, "its agent has started anew")
-        async with self._changed:
-            try:
-                await asyncio.wait_for(
-                    self._changed.wait_for(
-                        lambda: attempt.agreement or attempt.failure or attempt.ended
-                    ),
-                    timeout_seconds,
-                )
-            except TimeoutError:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_seconds
+        while not (attempt.agreement or attempt.failure or attempt.ended):
+            if clock() >= deadline:
                 return None
+            await self.changed(deadline - clock())
         if attempt.failure is not None:
             raise attempt.failure
         if attempt.agreement is None:
             raise StaleAttempt("this attempt has ended")
-        return Agreement(attempt.agreement.schema, attempt.agreement.silos, attempt.first_round)
+        schema = attempt.agreement.schema
+        if self._vertical and silo != self._active:
+            schema = Schema((), "", schema.task, 0)
+        return Agreement(schema, attempt.agreement.silos, attempt.first_round)
 
     def _check(self, silo: Silo, acceptance: Acceptance) -> None:
         digest = hashlib.sha256(self._record.spec).digest()
@@ -261,7 +273,7 @@ class JobRun:
         if silo not in agreement.silos:
             raise StaleAttempt(f"{silo} is not among the silos of this attempt")
         assert acceptance.schema is not None
-        if not getattr(self.job.strategy, "vertical", False):
+        if not self._vertical:
             self._around.fits(silo, acceptance.schema, agreement.schema)
 
     def desk(self, number: int, silo: Silo) -> Rendezvous:
@@ -335,11 +347,10 @@ class JobRun:
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something about the job has changed."""
-        async with self._changed:
-            try:
-                await asyncio.wait_for(self._changed.wait(), timeout_seconds)
-            except TimeoutError:
-                return
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
+        except TimeoutError:
+            return
 
     # --- the run ---
 
@@ -471,9 +482,8 @@ class JobRun:
                 + ("; ".join(reasons) or "none is registered")
             )
         schemas = {s: a.schema for s, a in accepted.items() if a.schema is not None}
-        vertical = getattr(self.job.strategy, "vertical", False)
-        if vertical:
-            active = Silo(str(getattr(self.job.strategy, "active", "")))
+        if self._vertical:
+            active = self._active
             if active not in schemas:
                 raise SchemaMismatch(f"the active party {active!r} did not accept")
             schema = schemas[active]
@@ -521,7 +531,9 @@ class JobRun:
             schema=schema,
             n_samples={s: a.n_samples for s, a in attempt.accepted.items()},
             checkpoint=checkpoint,
-            test=await asyncio.to_thread(
+            test=None
+            if self._vertical
+            else await asyncio.to_thread(
                 self._around.evaluation,
                 self.job,
                 schema,
@@ -529,11 +541,7 @@ class JobRun:
             ),
             journal=JobJournal(self._around.artefacts, self.job_id),
         )
-        plan = self.job.strategy.forecast(self.job, schema, start.n_samples)
-        self._planned = (
-            sum(up for _, up, _ in plan.steps.values()) / max(plan.rounds, 1),
-            sum(down for _, _, down in plan.steps.values()) / max(plan.rounds, 1),
-        )
+        self._planned = self._plan(schema, start.n_samples)
         clock = asyncio.get_running_loop().time
         began = clock()
         last = checkpoint
@@ -553,6 +561,30 @@ class JobRun:
         if last is None:
             raise JobStopped("the strategy ended without a round")
         await self._keep(schema, last, best)
+
+    def _plan(self, schema: Schema, n_samples: Mapping[Silo, int]) -> tuple[float, float]:
+        """Return bytes up and down of a silo in a round, by forecast; the mean of the silos'."""
+        told = [schema]
+        if self._vertical:  # parties move different things, and only count their columns here
+            columns = self._around.columns()
+            passive = {silo: columns.get(silo, 0) for silo in n_samples if silo != self._active}
+            mean = round(sum(passive.values()) / max(len(passive), 1))
+            told = [
+                replace(
+                    schema,
+                    features=tuple(Feature(f"column {k}") for k in range(passive.get(silo, mean))),
+                    label="label" if silo == self._active else "",
+                )
+                for silo in n_samples
+            ]
+        plans = [self.job.strategy.forecast(self.job, own, n_samples) for own in told]
+        shares = [1 / max(plan.rounds, 1) / len(plans) for plan in plans]
+        return (
+            sum(
+                s * up for s, p in zip(shares, plans, strict=True) for _, up, _ in p.steps.values()
+            ),
+            sum(s * dn for s, p in zip(shares, plans, strict=True) for *_, dn in p.steps.values()),
+        )
 
     def _silo_changed(self, silo: Silo, state: str, detail: str) -> None:
         attempt = self._attempt
@@ -696,13 +728,19 @@ class JobRun:
         return attempt
 
     async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        # Not a condition: a call that is cancelled twice while it waits would keep its lock.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def _poke(self) -> None:
         task = asyncio.ensure_future(self._notify())
         _pokes.add(task)
         task.add_done_callback(_pokes.discard)
+
+
+def _nameless(schema: Schema) -> Schema:
+    """Return what the coordinator may know of a party's table: the task and how many classes."""
+    return Schema((), "", schema.task, schema.n_classes)
 
 
 _pokes: set[Any] = set()
