@@ -62,6 +62,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
         artefacts=Artefacts(config.artefacts),
         metrics=metrics,
         alive=lambda: {s: r.strategies for s, r in roster.alive.items()},
+        columns=lambda: {s: r.n_columns for s, r in roster.alive.items()},
         evaluation=_evaluation(config),
         test_data=job_wire.test_data,
         merge=merge,
