@@ -233,7 +233,7 @@ class CoordinatorStart:
     job : JobParameters
         The job as all parties see it.
     schema : Schema
-        The schema all silos of the roster agreed on (vertical: of the active party).
+        The schema all silos of the roster agreed on; of a vertical job without any names.
     n_samples : Mapping[Silo, int]
         Rows per silo as registered; a vertical job has the common row count only.
     checkpoint : bytes or None
