@@ -8,6 +8,7 @@ answered before the next is read, so that neither side holds more than a few.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -57,6 +58,11 @@ def _read_layout(layout: pb.PairLayout) -> PairLayout:
 
 def _numbered(parts: Sequence[NDArray[Any]]) -> Arrays:
     return {str(k): part for k, part in enumerate(parts)}
+
+
+def _arrays(blocks: Iterable[Any]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a call: of a party's own processes, so many as its rows need."""
+    return decode_arrays(blocks, most_bytes=math.inf)
 
 
 def _parts(arrays: Arrays) -> tuple[NDArray[Any], ...]:
@@ -264,7 +270,7 @@ class CipherServicer:
             n_bytes = 0
 
             def one_batch() -> list[Any]:
-                return list(encode_arrays(work(head, decode_arrays(blocks))))
+                return list(encode_arrays(work(head, _arrays(blocks))))
 
             async for frame in frames:
                 kind = frame.WhichOneof("frame")
@@ -461,7 +467,7 @@ class RemoteCipherVault:
         self, method: str, request: Any, head: Any, arrays: Arrays
     ) -> dict[str, NDArray[Any]]:
         frames = self._stream(method, _framed(request, head, [arrays]))
-        return decode_arrays(frame.array for frame in frames)
+        return _arrays(frame.array for frame in frames)
 
     def _batches(
         self, method: str, request: Any, head: Any, batches: Iterable[Arrays]
@@ -470,11 +476,11 @@ class RemoteCipherVault:
         names: set[str] = set()
         for frame in self._stream(method, _framed(request, head, batches)):
             if frame.array.dtype and frame.array.name in names:
-                yield decode_arrays(blocks)
+                yield _arrays(blocks)
                 blocks, names = [], set()
             names.add(frame.array.name)
             blocks.append(frame.array)
-        yield decode_arrays(blocks)
+        yield _arrays(blocks)
 
 
 def _framed(request: Any, head: Any, batches: Iterable[Arrays]) -> Iterator[Any]:

@@ -22,6 +22,15 @@ DTYPES = frozenset({"<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "<u2", "<i2", "|u1
 MAX_ARRAY_BYTES = 1 << 31
 """Largest array a peer may announce."""
 
+MAX_DECODED_BYTES = 1 << 30
+"""Most bytes of all arrays of an offer, decompressed: as many as an offer may have on the wire."""
+
+MAX_ARRAYS = 1 << 16
+"""Most arrays of a payload."""
+
+MAX_DIMENSIONS = 8
+"""Most dimensions of an array."""
+
 
 def encode_arrays(
     arrays: Mapping[str, NDArray[Any]], *, compress: bool = False
@@ -46,18 +55,26 @@ def encode_arrays(
             yield block
 
 
-def decode_arrays(blocks: Iterable[tensor_pb2.TensorBlock]) -> dict[str, NDArray[Any]]:
+def decode_arrays(
+    blocks: Iterable[tensor_pb2.TensorBlock], *, most_bytes: float = MAX_DECODED_BYTES
+) -> dict[str, NDArray[Any]]:
     """Return the arrays of a stream of blocks.
+
+    Parameters
+    ----------
+    most_bytes : float
+        Bound on the bytes of all arrays; a party's own processes may send one another more.
 
     Raises
     ------
     OfferRejected
-        Unknown type, a repeated name, too little or too much data, or a bad zstandard frame.
+        Unknown type, a repeated name, too many arrays or dimensions, too little or too much data
+        in one array or in all, or a bad zstandard frame.
     """
     arrays: dict[str, NDArray[Any]] = {}
     pieces: list[bytes] = []
     head: tensor_pb2.TensorBlock | None = None
-    expected = received = 0
+    expected = received = announced = 0
 
     def close() -> None:
         if head is None:
@@ -75,23 +92,51 @@ def decode_arrays(blocks: Iterable[tensor_pb2.TensorBlock]) -> dict[str, NDArray
                 raise OfferRejected(f"array {block.name!r}: element type not known")
             if block.name in arrays:
                 raise OfferRejected(f"array {block.name!r} came twice")
-            expected = math.prod(block.shape) * np.dtype(block.dtype).itemsize
-            if expected > MAX_ARRAY_BYTES:
-                raise OfferRejected(f"array {block.name!r}: {expected} bytes are too many")
+            if len(arrays) == MAX_ARRAYS:
+                raise OfferRejected(f"more than {MAX_ARRAYS} arrays came")
+            expected = _size(block)
+            announced += expected
+            if announced > most_bytes:
+                raise OfferRejected(
+                    f"array {block.name!r}: {announced} bytes with the arrays before it, "
+                    f"at most {most_bytes} are taken"
+                )
         if head is None or block.name != head.name:
             raise OfferRejected("array block without its first block")
         piece = block.data
         if block.compressed:
-            try:
-                piece = zstandard.ZstdDecompressor().decompress(piece, max_output_size=BLOCK_BYTES)
-            except zstandard.ZstdError as error:
-                raise OfferRejected(f"array {block.name!r}: not a zstandard frame") from error
+            piece = _unfolded(block.name, piece)
         received += len(piece)
         if received > expected:
             raise OfferRejected(f"array {block.name!r}: expected {expected} bytes, {received} came")
         pieces.append(piece)
     close()
     return arrays
+
+
+def _unfolded(name: str, piece: bytes) -> bytes:
+    """Return what a zstandard frame holds, at most a block."""
+    try:
+        # The size in a frame's own header goes before max_output_size: check it first.
+        if zstandard.frame_content_size(piece) > BLOCK_BYTES:
+            raise OfferRejected(f"array {name!r}: a frame of more than {BLOCK_BYTES} bytes")
+        return zstandard.ZstdDecompressor().decompress(piece, max_output_size=BLOCK_BYTES)
+    except zstandard.ZstdError as error:
+        raise OfferRejected(f"array {name!r}: not a zstandard frame") from error
+
+
+def _size(head: tensor_pb2.TensorBlock) -> int:
+    """Return the bytes of the array that a first block announces."""
+    if len(head.shape) > MAX_DIMENSIONS:
+        raise OfferRejected(
+            f"array {head.name!r}: {len(head.shape)} dimensions, at most {MAX_DIMENSIONS} are known"
+        )
+    itemsize = np.dtype(head.dtype).itemsize
+    # An array without elements keeps its other lengths, which numpy bounds as if it had some.
+    spanned = math.prod(max(length, 1) for length in head.shape) * itemsize
+    if spanned > MAX_ARRAY_BYTES:
+        raise OfferRejected(f"array {head.name!r}: {spanned} bytes are too many")
+    return 0 if 0 in head.shape else spanned
 
 
 def require(arrays: Mapping[str, NDArray[Any]], name: str, dtype: str, ndim: int) -> NDArray[Any]:
