@@ -235,7 +235,8 @@ class CoordinatorStart:
     schema : Schema
         The schema all silos of the roster agreed on; of a vertical job without any names.
     n_samples : Mapping[Silo, int]
-        Rows per silo as registered; a vertical job has the common row count only.
+        Rows per silo as told when it accepted: rounded up to a power of two, unless the
+        strategy's ``exact_rows`` is set.
     checkpoint : bytes or None
         The last round's checkpoint when the job is resumed.
     test : Dataset or None
@@ -349,9 +350,14 @@ class Forecast:
 
 
 class Strategy(Protocol):
-    """A frozen dataclass: its fields are its parameters, its docstring is its protocol."""
+    """A frozen dataclass: its fields are its parameters, its docstring is its protocol.
+
+    ``exact_rows`` says that its coordinator half needs the silos' exact row counts: silos tell
+    only their size class, the next power of two, where it is false.
+    """
 
     name: ClassVar[str]
+    exact_rows: ClassVar[bool]
     reveals: ClassVar[str]
 
     def coordinate(self, hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:

@@ -366,7 +366,7 @@ def _told(job: JobParameters | None, refusal: FederationError) -> str:
 
 
 def _shown_rows(job: JobParameters, n_samples: int) -> int:
-    """Return the row count that the coordinator is told: of a vertical job its size class only."""
-    if not getattr(job.strategy, "vertical", False):
+    """Return the row count that the coordinator is told: its size class, if that does."""
+    if getattr(job.strategy, "exact_rows", False):
         return n_samples
     return 1 << max(n_samples - 1, 0).bit_length() if n_samples else 0

@@ -137,6 +137,7 @@ class Bagging:
     leaf_bound: float = 10.0
 
     name: ClassVar[str] = "bagging"
+    exact_rows: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "The coordinator and every silo learn all trees: thresholds are values that occur in the "
         "silo that made them, leaf values and (unless scrubbed) covers and gains are statistics "

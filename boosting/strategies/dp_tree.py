@@ -173,6 +173,7 @@ class DPTree:
     """
 
     name: ClassVar[str] = "dp_tree"
+    exact_rows: ClassVar[bool] = False
     reveals: ClassVar[str] = (
         "Coordinator and silos: noisy counts by class in every node, and by bin or cut in every "
         "split query, summed over all silos; with private binning also noisy counts by interval. "
@@ -182,7 +183,12 @@ class DPTree:
         "cover. With secure = false the coordinator sees each silo's counts, each with the whole "
         "noise. If fewer than honest silos keep their noise secret, the guarantee weakens in "
         "proportion. Differential privacy hides single rows, not what is common to a silo's rows: "
-        "with all others but one colluding, that silo's noisy counts are known."
+        "with all others but one colluding, that silo's noisy counts are known. Outside of "
+        "epsilon, without noise: before the first query the silos agree in the clear on the "
+        "schema, so coordinator and silos learn all column names and the union of the silos' "
+        "category and class lists (the coordinator each silo's own), and the coordinator each "
+        "silo's row count rounded up to a power of two; a category that one row alone has shows "
+        "that row."
     )
 
     epsilon: float

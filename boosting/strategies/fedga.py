@@ -120,11 +120,13 @@ class FedGA:
     """
 
     name: ClassVar[str] = "fedga"
+    exact_rows: ClassVar[bool] = False
     # Only a silo has its tree: test rows go to the silos, `hedgerow local` sees to it.
     scores_in_silos: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "Coordinator: each silo's best tree depth, its row count with discrete Laplace noise "
-        "(budget epsilon_rows, once), the features of its own CART tree in their places without "
+        "(budget epsilon_rows, once) and, without noise, rounded up to a power of two, the "
+        "features of its own CART tree in their places without "
         "thresholds and leaves, the score of every structure on its rows to three decimals, two "
         "votes of a regression, and test scores where the silo has test rows. Silos: median depth "
         "and all structures that were bred, no other silo's scores or thresholds. The scores are "
@@ -132,7 +134,9 @@ class FedGA:
         "coordinator, and any silo that it colludes with) and knows a silo's other rows can test "
         "whether a row is among them; docs/threat-model.md tells how well. Colluding "
         "silos without the coordinator learn nothing of the others but the structures. The tree "
-        "itself never leaves its silo."
+        "itself never leaves its silo. The schema is agreed in the clear: coordinator and silos "
+        "learn all column names and the union of the silos' category and class lists, and the "
+        "coordinator each silo's own."
     )
 
     generations: int = 40

@@ -142,6 +142,7 @@ class FedXGBllr:
     """
 
     name: ClassVar[str] = "fedxgbllr"
+    exact_rows: ClassVar[bool] = True
     reveals: ClassVar[str] = _REVEALS
 
     trees: int = 500

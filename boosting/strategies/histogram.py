@@ -126,6 +126,7 @@ class Histogram:
     """
 
     name: ClassVar[str] = "histogram"
+    exact_rows: ClassVar[bool] = True
     reveals: ClassVar[str] = _REVEALS
 
     rounds: int = 100

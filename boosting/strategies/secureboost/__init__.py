@@ -130,6 +130,7 @@ class SecureBoost:
     """
 
     name: ClassVar[str] = "secureboost"
+    exact_rows: ClassVar[bool] = False
     vertical: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, "
