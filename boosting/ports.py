@@ -349,6 +349,32 @@ class Forecast:
     cpu_class: str = "seconds"
 
 
+@dataclass(frozen=True, slots=True)
+class Safeguards:
+    """What a job's parameters mean for the rules of a silo's own policy.
+
+    Parameters
+    ----------
+    deepest : int
+        Most levels of a tree; 0 is no limit.
+    epsilon : float or None
+        Differential privacy's budget, where the strategy has one.
+    private : bool
+        Whether a finite budget covers all that is told, and only sums are told.
+    secure : bool
+        False where the strategy could mask or encrypt what leaves and the job says not to.
+    key_bits : int or None
+        Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
+        strategy has no such key.
+    """
+
+    deepest: int
+    epsilon: float | None = None
+    private: bool = False
+    secure: bool = True
+    key_bits: int | None = None
+
+
 class Strategy(Protocol):
     """A frozen dataclass: its fields are its parameters, its docstring is its protocol.
 
@@ -376,6 +402,10 @@ class Strategy(Protocol):
         self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
     ) -> Forecast:
         """Return rounds, bytes and messages by formula (ALGORITHMS.md), and the Reveals text."""
+        ...
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
         ...
 
     def validate(self, job: JobParameters) -> None:

@@ -30,7 +30,10 @@ class Policy(BaseModel):
     )
     max_depth: int | None = Field(default=None, ge=1, description="Largest tree depth.")
     max_rounds: int | None = Field(default=None, ge=1, description="Most rounds.")
-    require_dp: bool = Field(default=False, description="Whether only private trees may be made.")
+    require_dp: bool = Field(
+        default=False,
+        description="Whether only jobs may run of which a finite epsilon covers all that is told.",
+    )
     max_epsilon: float | None = Field(default=None, gt=0, description="Largest privacy budget.")
     max_bytes: int | None = Field(
         default=None,
@@ -42,7 +45,8 @@ class Policy(BaseModel):
     )
     min_key_bits: int = Field(default=2048, ge=2048, description="Least Paillier modulus, bits.")
     require_secure: bool = Field(
-        default=False, description="Whether sums must be masked where a strategy offers it."
+        default=False,
+        description="Whether sums must be masked or encrypted where a strategy offers it.",
     )
 
     @field_validator("strategies")
@@ -78,25 +82,31 @@ class Policy(BaseModel):
             foreign = [name for name in schema.names if name not in self.features]
             if foreign:
                 _decline("features", f"{foreign[0]} may not be used")
-        depth = getattr(strategy, "depth", None) or job.booster.max_depth
+        kept = strategy.safeguards(job)
+        depth = kept.deepest
         if self.max_depth is not None and (depth == 0 or depth > self.max_depth):
-            _decline("max_depth", f"{depth} is over {self.max_depth}")
+            _decline("max_depth", f"{depth or 'no limit'} is over {self.max_depth}")
         rounds = forecast.rounds
         if self.max_rounds is not None and rounds > self.max_rounds:
             _decline("max_rounds", f"{rounds} is over {self.max_rounds}")
-        epsilon = getattr(strategy, "epsilon", None)
+        epsilon = kept.epsilon
         if self.require_dp and epsilon is None:
             _decline("require_dp", f"{strategy.name} gives no differential privacy")
+        if self.require_dp and not kept.private:
+            _decline("require_dp", "no finite epsilon covers all that the job tells")
         if self.max_epsilon is not None and epsilon is not None and epsilon > self.max_epsilon:
             _decline("max_epsilon", f"{epsilon:g} is over {self.max_epsilon:g}")
         leaving = sum(up for _, up, _ in forecast.steps.values())
         if self.max_bytes is not None and leaving > self.max_bytes:
             _decline("max_bytes", f"about {leaving} bytes would leave, at most {self.max_bytes}")
-        key_bits = getattr(strategy, "key_bits", None)
-        if key_bits is not None and key_bits < self.min_key_bits:
-            _decline("min_key_bits", f"{key_bits} is under {self.min_key_bits}")
-        if self.require_secure and getattr(strategy, "secure", True) is False:
-            _decline("require_secure", "the job does not mask its sums")
+        if kept.key_bits == 0:
+            # Without encryption there are no short keys: only a rule that was written forbids it.
+            if "min_key_bits" in self.model_fields_set:
+                _decline("min_key_bits", "the job does not encrypt")
+        elif kept.key_bits is not None and kept.key_bits < self.min_key_bits:
+            _decline("min_key_bits", f"{kept.key_bits} is under {self.min_key_bits}")
+        if self.require_secure and not kept.secure:
+            _decline("require_secure", "the job does not mask its sums, or not encrypt them")
 
     def check_cohort(self, silos: tuple[str, ...]) -> None:
         """Raise :class:`PolicyDeclined` where the silos of a job are too few, or not all known.

@@ -22,6 +22,7 @@ from boosting.ports import (
     Place,
     PlacePassed,
     RoundResult,
+    Safeguards,
     Silo,
     SiloStart,
 )
@@ -251,6 +252,10 @@ class Bagging:
                 f"full trees would be at most {bound} bytes up from a silo",
             ),
         )
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
+        return Safeguards(job.booster.max_depth)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, what was expected and what came."""

@@ -48,6 +48,7 @@ from boosting.ports import (
     Place,
     Receipt,
     RoundResult,
+    Safeguards,
     Silo,
     SiloStart,
     Step,
@@ -204,6 +205,13 @@ class DPTree:
     def n_results(self) -> int:
         """Results of a full tree: one a level."""
         return self.depth + 1
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
+        covered = math.isfinite(self.epsilon) and self.binning == "private"
+        return Safeguards(
+            self.depth, self.epsilon, private=covered and self.secure, secure=self.secure
+        )
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""

@@ -28,6 +28,7 @@ from boosting.ports import (
     PlacePassed,
     Receipt,
     RoundResult,
+    Safeguards,
     Silo,
     SiloStart,
 )
@@ -162,6 +163,10 @@ class FedGA:
     categorical_order: str = "target"
     node_cost: float = 0.002
     finalists: int = 10
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
+        return Safeguards(self.max_depth)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""

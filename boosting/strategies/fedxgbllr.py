@@ -11,7 +11,7 @@ from boosting.combiners import Combiner, HeadCombiner, LeafCombiner, RateCombine
 from boosting.dataset import Dataset, Schema, Task
 from boosting.heads import Head, HeadKind
 from boosting.learning_rates import Schedule
-from boosting.ports import Artefact, Forecast, InvalidJob
+from boosting.ports import Artefact, Forecast, InvalidJob, Safeguards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -246,6 +246,10 @@ class FedXGBllr:
         if self.validation:
             return LEAF_PENALTIES if self.combiner == "leaves" else RIDGE_PENALTIES
         return (_DEFAULT_PENALTY.get(self.combiner, 0.0),)
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
+        return Safeguards(job.booster.max_depth, secure=self.secure)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, what was expected and what came."""

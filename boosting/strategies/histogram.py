@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from boosting import metrics
 from boosting.objective import StartRule, objective_of
-from boosting.ports import Artefact, Forecast, InvalidJob
+from boosting.ports import Artefact, Forecast, InvalidJob, Safeguards
 from boosting.quantising import static_bound
 from boosting.sampling import Sampler
 from boosting.splitting import TreeParameters
@@ -186,6 +186,10 @@ class Histogram:
         return bool(self.coarse_bits or self.shares_threshold) or (
             static_bound(objective, self.sampler, n_outputs, 1.0) is None
         )
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
+        return Safeguards(job.booster.max_depth, secure=self.secure)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, what was expected and what came."""

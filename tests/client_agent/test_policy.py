@@ -46,6 +46,19 @@ DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\ndepth = 5'
 HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
 
 
+OPEN = "the job does not mask its sums, or not encrypt them"
+UNCOVERED = "require_dp: no finite epsilon covers all that the job tells"
+LAYERS = "[secureboost]\nactive = 'a'\nmode = 'layered'\nhost_depth = 9\nguest_depth = 2"
+LAYERED = f"strategy = 'secureboost'\n[booster]\nmax_depth = 3\n{LAYERS}"
+PLAIN = """strategy = "secureboost"
+[secureboost]
+active = "a"
+key_bits = 4096
+encryption = "plain"
+allow_insecure = true
+"""
+
+
 @pytest.mark.parametrize(
     ("rules", "text", "why"),
     [
@@ -56,12 +69,29 @@ HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
         ({"features": ["age"]}, "", "features: wage may not be used"),
         ({"max_depth": 5}, "", "max_depth: 6 is over 5"),
         ({"max_depth": 4}, DP, "max_depth: 5 is over 4"),
+        ({"max_depth": 10}, LAYERED, "max_depth: 11 is over 10"),
+        (
+            {"max_depth": 11},
+            LAYERED.replace("= 3", "= 0") + "\ncomplete_secure = 1",
+            "max_depth: no limit is over 11",
+        ),
+        (
+            {"max_depth": 3},
+            'strategy = "fedga"\n[booster]\nmax_depth = 3\n[fedga]\nmax_depth = 10',
+            "max_depth: 10 is over 3",
+        ),
+        ({"require_dp": True}, DP.replace("2.0", "inf"), UNCOVERED),
+        ({"require_dp": True}, DP + '\nbinning = "quantile"', UNCOVERED),
+        ({"require_dp": True}, DP + "\nsecure = false", UNCOVERED),
+        ({"require_secure": True}, DP + "\nsecure = false", "require_secure: " + OPEN),
+        ({"require_secure": True}, PLAIN, "require_secure: " + OPEN),
+        ({"min_key_bits": 2048}, PLAIN, "min_key_bits: the job does not encrypt"),
         ({"max_rounds": 19}, "", "max_rounds: 20 is over 19"),
         ({"require_dp": True}, "", "require_dp: bagging gives no differential privacy"),
         ({"max_epsilon": 1.5}, DP, "max_epsilon: 2 is over 1.5"),
         ({"max_bytes": 5999}, "", "max_bytes: about 6000 bytes would leave, at most 5999"),
         ({"peers": ["a", "b"]}, "", "peers: c is not among them"),
-        ({"require_secure": True}, HISTOGRAM, "require_secure: the job does not mask its sums"),
+        ({"require_secure": True}, HISTOGRAM, "require_secure: " + OPEN),
     ],
 )
 def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> None:
@@ -80,6 +110,10 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
         ({"min_rows": 100}, ""),
         ({"features": ["age", "wage", "height"]}, ""),
         ({"max_depth": 6}, ""),
+        ({"max_depth": 11}, LAYERED),
+        ({"max_depth": 3}, "strategy = 'fedga'\n[fedga]\nmax_depth = 3"),
+        ({"require_secure": True, "min_key_bits": 4096}, PLAIN.replace("plain", "elgamal")),
+        ({"require_secure": True, "min_key_bits": 4096}, PLAIN.replace("plain", "paillier")),
         ({"max_rounds": 20}, ""),
         ({"require_dp": True, "max_epsilon": 2.0, "max_depth": 5}, DP),
         ({"max_epsilon": 0.1}, ""),

@@ -17,6 +17,7 @@ from boosting.ports import (
     Link,
     OfferRejected,
     RoundResult,
+    Safeguards,
     Silo,
     SiloStart,
 )
@@ -171,6 +172,17 @@ class SecureBoost:
     predict_from: str = ""
     warm_start: str = ""
     allow_insecure: bool = False
+
+    def safeguards(self, job: JobParameters) -> Safeguards:
+        """Return what a silo's policy asks about."""
+        deepest = job.booster.max_depth
+        if self.mode == "layered":
+            both = self.host_depth + self.guest_depth
+            # The first rounds may be the active party's alone, under the booster's own limit.
+            unbounded = self.complete_secure and not deepest
+            deepest = 0 if unbounded else max(both, deepest if self.complete_secure else 0)
+        key_bits = {"paillier": self.key_bits, "plain": 0}.get(self.encryption)
+        return Safeguards(deepest, secure=self.encryption != "plain", key_bits=key_bits)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range, or two that clash."""
