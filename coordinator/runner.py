@@ -30,6 +30,7 @@ from coordinator.artefacts import Artefacts, JobJournal
 from coordinator.database import DatabaseAway
 from coordinator.rendezvous import Rendezvous
 from coordinator.store import JobRecord, JobState, RoundRecord, StepTotal, Store
+from services.errors import Unauthorised
 from services.federation import (
     Acceptance,
     Agreement,
@@ -223,12 +224,20 @@ class JobRun:
     ) -> Agreement | None:
         """Take a silo's answer in; returns the agreement once there is one."""
         attempt = self._current(acceptance.key.attempt)
+        if not self._may_take_part(silo, attempt) and silo not in attempt.declined:
+            raise Unauthorised(f"{silo} is not asked to take part in job {self.job_id}")
         if acceptance.declined:
             # Stored first: the last answer may end the job, and its record has to say why.
             await self._note_silo(silo, "declined", 0, acceptance.declined)
             attempt.declined[silo] = acceptance.declined
+            if attempt.agreement is None:
+                attempt.accepted.pop(silo, None)
+            elif attempt.hub is not None:
+                attempt.hub.drop(silo, "it has declined")
             await self._notify()
             raise JobStopped(f"{silo} declined: {acceptance.declined}")
+        if silo in attempt.declined:
+            raise Unauthorised(f"{silo} has declined job {self.job_id}")
         if silo not in attempt.accepted:
             self._check(silo, acceptance)
             if self._vertical and acceptance.schema is not None:
@@ -247,6 +256,8 @@ class JobRun:
             if clock() >= deadline:
                 return None
             await self.changed(deadline - clock())
+        if silo in attempt.declined:  # its agent has started anew meanwhile
+            raise Unauthorised(f"{silo} has declined job {self.job_id}")
         if attempt.failure is not None:
             raise attempt.failure
         if attempt.agreement is None:
@@ -270,8 +281,6 @@ class JobRun:
             raise SchemaMismatch(f"{silo} accepted without its schema")
 
     def _rejoin(self, silo: Silo, acceptance: Acceptance, agreement: Agreement) -> None:
-        if silo not in agreement.silos:
-            raise StaleAttempt(f"{silo} is not among the silos of this attempt")
         assert acceptance.schema is not None
         if not self._vertical:
             self._around.fits(silo, acceptance.schema, agreement.schema)
@@ -281,6 +290,8 @@ class JobRun:
         attempt = self._current(number)
         if attempt.hub is None:
             raise StaleAttempt("this attempt has not started")
+        if silo not in attempt.accepted or silo in attempt.declined:
+            raise Unauthorised(f"{silo} has not accepted job {self.job_id}")
         attempt.exchanging.add(silo)
         return attempt.hub
 
@@ -291,7 +302,7 @@ class JobRun:
     def outcome(self, silo: Silo, number: int, error: str) -> None:
         """Note how a silo's half ended; a failure takes the silo out."""
         attempt = self._attempt
-        if attempt is None or attempt.number != number:
+        if attempt is None or attempt.number != number or not self._may_take_part(silo, attempt):
             return
         attempt.outcomes[silo] = error
         if error and attempt.hub is not None:

@@ -1,0 +1,88 @@
+"""Who takes part in a job, and how it ends, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from boosting.dataset import Feature, Schema, Task
+from boosting.ports import JobStopped, Silo
+from coordinator.runner import JobRun
+from services.errors import Unauthorised
+from services.federation import Agreement
+from tests.coordinator.surroundings import Bench, acceptance
+
+A, B, C = map(Silo, "abc")
+MALLORY = Silo("mallory")
+
+
+async def until(reached: Callable[[], object], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def asked(run: JobRun, silo: Silo) -> bool:
+    return run.assignment(silo, frozenset()) is not None
+
+
+def test_an_uninvited_silo_can_neither_accept_nor_decline_nor_exchange(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        run.start()
+        await until(lambda: asked(run, A))
+        foreign = Schema((Feature("x", ("planted",)),), "y", Task.BINARY, 2)
+        for answer in (acceptance(schema=foreign), acceptance(declined="no")):
+            with pytest.raises(Unauthorised, match="mallory is not asked"):
+                await run.accept(MALLORY, answer, 1.0)
+        agreed = await asyncio.gather(
+            run.accept(A, acceptance(), 5.0), run.accept(B, acceptance(), 5.0)
+        )
+        assert all(isinstance(one, Agreement) for one in agreed)
+        assert agreed[0] is not None
+        assert agreed[0].silos == (A, B)
+        assert agreed[0].schema.features == (Feature("x"),)
+        with pytest.raises(Unauthorised):
+            await run.accept(MALLORY, acceptance(), 1.0)
+        with pytest.raises(Unauthorised):
+            run.desk(1, MALLORY)
+        run.outcome(MALLORY, 1, "spoilt")
+        assert {s.silo for s in bench.store.job_silos("job-1")} == {"a", "b"}
+        await run.shut_down()
+
+    asyncio.run(main())
+
+
+def test_a_silo_that_declined_stays_out_and_gets_no_agreement(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run("a", "b", "c")
+        run.start()
+        await until(lambda: asked(run, A))
+        first = asyncio.create_task(run.accept(C, acceptance(), 5.0))
+        await asyncio.sleep(0.05)
+        for _ in range(2):  # a reply that was lost is asked for again
+            with pytest.raises(JobStopped, match="c declined: policy"):
+                await run.accept(C, acceptance(declined="policy"), 1.0)
+        with pytest.raises(Unauthorised, match="c has declined"):
+            await run.accept(C, acceptance(), 1.0)
+        agreed = await asyncio.gather(
+            run.accept(A, acceptance(), 5.0), run.accept(B, acceptance(), 5.0)
+        )
+        assert agreed[0] is not None
+        assert agreed[0].silos == (A, B)
+        with pytest.raises(Unauthorised):
+            await first
+        with pytest.raises(Unauthorised):
+            await run.accept(C, acceptance(), 1.0)
+        with pytest.raises(Unauthorised):
+            run.desk(1, C)
+        await run.shut_down()
+
+    asyncio.run(main())
