@@ -390,6 +390,10 @@ class _Queries:
         none = np.empty(0, dtype=np.float32)
         return tuple(none if feature.is_categorical else own for feature in self.schema.features)
 
+    def cell_sensitivity(self, growth: Growth) -> int:
+        """Return how many counts of a stage one row changes: one a feature that is asked about."""
+        return sum(1 for own in growth.intervals if own)
+
     def split_sensitivity(self, n_bins: list[int]) -> int:
         """Return how many counts of a split query one row changes."""
         if self.strategy.query == "histogram":
@@ -419,7 +423,7 @@ class _Queries:
         if growth.stage < STAGES:
             if self.strategy.binning != "private":
                 return []
-            sensitivity = len(self.numeric)
+            sensitivity = self.cell_sensitivity(growth)
             what = f"bin edges, stage {growth.stage}"
             return [Spending(what, self.stage_epsilon, sensitivity, self.n_cells(growth))]
         n_open, level = len(growth.tree.open_nodes), growth.level
@@ -516,6 +520,11 @@ def _check_growth(growth: Growth, schema: Schema) -> None:
     """Refuse a tree from the coordinator that does not fit this schema, or counts a row twice."""
     tree, n_nodes = growth.tree, len(growth.tree.feature)
     fits = len(growth.intervals) == len(tree.edges) == schema.n_features
+    asked = [bool(own) for own in growth.intervals]
+    numeric = [not feature.is_categorical for feature in schema.features]
+    # The budget of bin edges pays for one count a numeric feature, and only while edges are due.
+    fits &= all(may or not own for own, may in zip(asked, numeric, strict=False))
+    fits &= 0 <= growth.stage <= STAGES and any(asked) == (growth.stage < STAGES)
     for own in growth.intervals:
         fits &= list(own) == sorted(set(own))
     if fits and n_nodes:
@@ -584,7 +593,8 @@ class _Grower:
         """Narrow the bin edges down by one stage."""
         queries, stage = self.queries, self.growth.stage
         queries.enter(self._ledger, self.growth)
-        noise = queries.deviation(queries.stage_epsilon, len(queries.numeric), n_parts)
+        sensitivity = queries.cell_sensitivity(self.growth)
+        noise = queries.deviation(queries.stage_epsilon, sensitivity, n_parts)
         counts = total.reshape(-1, CELLS)
         at = 0
         for feature, descent in self._descents.items():

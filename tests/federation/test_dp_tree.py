@@ -26,6 +26,7 @@ from boosting.ports import (
     Silo,
 )
 from boosting.privacy import BudgetExceeded, BudgetLedger
+from boosting.private_bins import STAGES
 from boosting.strategies import dp_tree
 from boosting.strategies.dp_tree import DPTree, unpack_growth
 from coordinator.rendezvous import Rendezvous
@@ -295,6 +296,30 @@ def test_tree_that_counts_a_row_twice_is_refused() -> None:
     doubled = replace(growth, intervals=((3, 3), (), (), ()))
     with pytest.raises(OfferRejected, match="does not fit"):
         dp_tree._check_growth(doubled, schema)
+
+
+@pytest.mark.parametrize("stage", [-1, 0, 1, STAGES, STAGES + 1])
+def test_intervals_that_the_budget_does_not_pay_for_are_refused(stage: int) -> None:
+    schema = Schema(
+        (Feature("x"), Feature("z"), Feature("c", ("a", "b"))), "y", Task.BINARY, 2
+    )  # fmt: skip
+    none = tuple(np.empty(0, np.float32) for _ in schema.features)
+
+    def growth(*intervals: tuple[int, ...]) -> dp_tree.Growth:
+        return dp_tree.Growth(stage, 0, intervals, dp_tree._no_tree(none))
+
+    queries = dp_tree._Queries(DPTree(epsilon=1.0), schema, 3)
+    allowed = [growth((0,), (0,), ()), growth((), (0, 1), ())] if stage in (0, 1) else []
+    for fair in allowed:
+        dp_tree._check_growth(fair, schema)
+    # A row without a missing value changes one count of each feature that is asked about.
+    assert [queries.spendings(fair)[0].sensitivity for fair in allowed] == [2, 1][: len(allowed)]
+    refused = [growth((0,), (0,), (0,)), growth((), (), (0,)), growth((0,), (0, 0), ())]
+    if not allowed:
+        refused.append(growth((0,), (0,), ()))
+    for hostile in refused:
+        with pytest.raises(OfferRejected, match="does not fit the schema"):
+            dp_tree._check_growth(hostile, schema)
 
 
 @pytest.mark.parametrize(
