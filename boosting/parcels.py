@@ -43,6 +43,8 @@ PIECE_BYTES = 1 << 20
 """Largest piece: a frame."""
 PASS_PIECES = 2
 """Pieces of a party in one pass."""
+MOST_BYTES = 1 << 38
+"""Most that a party may send in one exchange; 20 million rows under 4096-bit keys take 2^35."""
 SEALED = -1
 """Part number of a sealed piece; ciphertexts have parts from zero."""
 LEAST_CLASS = 256
@@ -343,14 +345,18 @@ class Relay:
             A party is lost; names it.
         DataError
             A party ends the job, with its reason.
+        OfferRejected
+            A party sends without end; names it.
         """
         passing, numbers = 0, dict[str, float]()
+        flows = {silo: _Flow(silo, self._parties) for silo in self._parties}
         while True:
             at = Place(self._at.round, self._at.level, passing)
             offers = await self._hub.collect(step, at, silos=self._parties)
             for silo, offer in offers.items():
                 if offer.refusal:
                     raise DataError(f"{silo}: {offer.refusal}")
+                flows[silo].take(offer)
             numbers.update(offers[self._active].numbers)
             then = offers[self._active].then
             more = any(offer.more for offer in offers.values())
@@ -360,6 +366,36 @@ class Relay:
             passing += 1
         self._at = Place(self._at.round, self._at.level + 1)
         return Passed(then, numbers)
+
+
+class _Flow:
+    """What one party sends in one exchange, which has to come to an end.
+
+    Everything is cut into full pieces but for the last one, so a sender that holds an exchange open
+    has to send full pieces, of which there are only so many.
+    """
+
+    def __init__(self, silo: Silo, parties: tuple[Silo, ...]) -> None:
+        self._silo = silo
+        self._receivers = {EVERYONE, *parties}
+        self._ended: set[tuple[str, int]] = set()
+        self._left = MOST_BYTES
+
+    def take(self, offer: Parcels) -> None:
+        """Raise :class:`OfferRejected` where a pass does not bring the exchange to its end."""
+        if offer.more and not offer.pieces:
+            raise OfferRejected(f"{self._silo} sent nothing and says that more follows")
+        for piece in offer.pieces:
+            to = (piece.party, piece.part)
+            if piece.party not in self._receivers:
+                raise OfferRejected(f"{self._silo} sent something to no party of this job")
+            if to in self._ended:
+                raise OfferRejected(f"{self._silo} went on after the last piece of what it sent")
+            if len(piece.data) < PIECE_BYTES:
+                self._ended.add(to)
+            self._left -= len(piece.data)
+        if self._left < 0:
+            raise OfferRejected(f"{self._silo} sent more than {MOST_BYTES} bytes in one exchange")
 
 
 def _replies(offers: Mapping[Silo, Parcels], more: bool, then: str) -> dict[Silo, Parcels]:

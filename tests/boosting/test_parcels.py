@@ -30,7 +30,15 @@ from boosting.parcels import (
     unpack,
     unpadded,
 )
-from boosting.ports import Call, DataError, OfferRejected, Place, Silo, Step
+from boosting.ports import (
+    Call,
+    DataError,
+    FederationError,
+    OfferRejected,
+    Place,
+    Silo,
+    Step,
+)
 from coordinator.rendezvous import Rendezvous
 from services.wire.parcels import decode, encode
 from tests.federation.memory import MemoryLink, through_wire
@@ -76,7 +84,7 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Parce
             passed = await relay.pass_on(STEP)
             while passed.then:
                 passed = await relay.pass_on(STEP)
-        except DataError as error:
+        except FederationError as error:
             failure = error
             hub.end(error)
         await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
@@ -137,6 +145,35 @@ def test_a_refusal_ends_the_job_with_its_reason() -> None:
     assert str(error) == "b: this does not fit"
     assert isinstance(results["c"], DataError)
     assert results["b"] is None
+
+
+FULL = bytes(PIECE_BYTES)
+ENDLESS: dict[str, tuple[tuple[Piece, ...], str]] = {
+    "nothing": ((), "b sent nothing and says that more follows"),
+    "empty pieces": ((Piece("a", 0, b""),), "b went on after the last piece"),
+    "short pieces": ((Piece("a", SEALED, b"x"),), "b went on after the last piece"),
+    "pieces for nobody": ((Piece("z", 0, FULL),), "b sent something to no party of this job"),
+    "full pieces": ((Piece("a", 0, FULL),), "bytes in one exchange"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_party_that_sends_without_end_ends_the_job_and_is_named(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("boosting.parcels.MOST_BYTES", 3 * PIECE_BYTES)
+    pieces, why = ENDLESS[kind]
+
+    def endless(courier: Courier) -> None:
+        for passing in range(20):
+            courier.link.exchange(STEP, Place(0, 0, passing), Parcels(pieces, more=True))
+
+    results, seen, error = meet({"a": silent, "b": endless, "c": silent})
+    assert isinstance(error, OfferRejected)
+    assert why in str(error)
+    assert str(error).startswith("b sent") or str(error).startswith("b went")
+    assert len(seen) <= 4
+    assert all(isinstance(result, FederationError) for result in results.values())
 
 
 @given(st.binary(max_size=5000))
