@@ -6,7 +6,8 @@ protocol. Everything runs on one event loop, so no state needs a lock.
 
 Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits
 for, or gets, the same reply. A silo's next offer acknowledges its previous reply, which is
-forgotten then. Nothing grows with rounds.
+forgotten then. Nothing grows with rounds, nor with what a silo sends: of each silo at most one
+offer is kept that nobody has asked for.
 """
 
 from __future__ import annotations
@@ -30,15 +31,26 @@ from boosting.ports import (
 
 T = TypeVar("T")
 
+LARGE_BYTES = 1 << 12
+"""Offers of more bytes on the wire are decoded off the loop: they may unfold to far more."""
+
 
 class Parcel(Generic[T]):
     """An offer as it arrived: its RPC, and how to decode it once its step is known."""
 
-    __slots__ = ("_payload", "call", "decode", "remote")
+    __slots__ = ("_payload", "call", "decode", "large", "remote")
 
-    def __init__(self, call: Call, decode: Callable[[type[T]], T], *, remote: bool = False) -> None:
+    def __init__(
+        self,
+        call: Call,
+        decode: Callable[[type[T]], T],
+        *,
+        remote: bool = False,
+        n_bytes: int = 0,
+    ) -> None:
         self.call = call
         self.remote = remote
+        self.large = n_bytes > LARGE_BYTES
         self.decode = decode
         self._payload: T | None = None
 
@@ -73,6 +85,7 @@ class _Barrier:
 
     entries: dict[Silo, _Entry] = field(default_factory=dict)
     expected: frozenset[Silo] = frozenset()
+    claimed: bool = False
     closed: bool = False
 
 
@@ -109,9 +122,12 @@ class Rendezvous:
         self._passed: dict[str, Place] = {}
         self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
         self._last: dict[Silo, tuple[Key, _Entry]] = {}
+        self._unclaimed: dict[Silo, tuple[Key, _Entry]] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self._undelivered: set[tuple[Silo, str, Place]] = set()
         self._sent = asyncio.Event()
         self._changed = asyncio.Event()
+        self._changes = 0
         self._ended: Exception | None = None
 
     # --- the strategy's side (boosting.ports.Hub) ---
@@ -135,19 +151,24 @@ class Rendezvous:
         needed = len(expected) if quorum is None else quorum
         barrier = self._barriers.setdefault((step.name, at), _Barrier())
         barrier.expected = expected
+        barrier.claimed = True
+        invited = None if silos is None else expected
         deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
         opened: dict[Silo, Offer] = {}
         refused: dict[Silo, str] = {}
         timed_out = False
         while True:
+            changes = self._changes
+            await self._open_new(step, barrier, invited, opened, refused)
             if self._ended is not None:
                 raise self._ended
-            self._open_new(step, barrier, opened, refused)
             awaited = (expected & self._present) - opened.keys() - refused.keys()
             if not awaited or timed_out:
                 break
             if quorum is None and not expected <= self._present:
                 break
+            if changes != self._changes:
+                continue
             remaining = deadline - asyncio.get_running_loop().time()
             self._changed.clear()
             try:
@@ -158,7 +179,7 @@ class Rendezvous:
             if timed_out:
                 self.drop(silo, f"no offer for step {step.name!r} before its deadline")
         missing = sorted(expected - opened.keys())
-        if len(opened) < needed:
+        if len(opened) < needed or (quorum is None and missing):
             reasons = "; ".join(f"{silo}: {refused.get(silo, 'lost')}" for silo in missing)
             raise QuorumLost(
                 f"step {step.name!r} of round {at.round} needs {needed} silos, "
@@ -166,20 +187,31 @@ class Rendezvous:
             )
         barrier.closed = True
         self._passed[step.name] = max(at, self._passed.get(step.name, at))
+        for silo, entry in barrier.entries.items():
+            if silo not in opened:
+                self._refuse(entry, _passed(step.name, at, silo))
         return {silo: opened[silo] for silo in sorted(opened)}
 
-    def _open_new(
+    async def _open_new(
         self,
         step: Step[Offer, Reply],
         barrier: _Barrier,
+        invited: frozenset[Silo] | None,
         opened: dict[Silo, Offer],
         refused: dict[Silo, str],
     ) -> None:
         for silo, entry in list(barrier.entries.items()):
             if silo in opened or entry.reply.done():
                 continue
+            if invited is not None and silo not in invited:
+                continue
+            if self._unclaimed.get(silo, (None, None))[1] is entry:
+                del self._unclaimed[silo]
             try:
-                opened[silo] = entry.parcel.open(step)
+                if entry.parcel.large:
+                    opened[silo] = await asyncio.to_thread(entry.parcel.open, step)
+                else:
+                    opened[silo] = entry.parcel.open(step)
             except OfferRejected as error:
                 refused[silo] = str(error)
                 self._refuse(entry, error)
@@ -199,8 +231,9 @@ class Rendezvous:
 
     def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
         """Refuse a collected offer; see :class:`boosting.ports.Hub`."""
-        entry = self._barriers[step.name, at].entries[silo]
-        self._refuse(entry, OfferRejected(reason))
+        entry = self._barriers[step.name, at].entries.get(silo)
+        if entry is not None:
+            self._refuse(entry, OfferRejected(reason))
         self.drop(silo, reason)
         self._forget_if_done((step.name, at))
 
@@ -218,7 +251,7 @@ class Rendezvous:
         if silo in self._present:
             self._present.discard(silo)
             self._on_change(silo, "lost", reason)
-            self._changed.set()
+            self._note_change()
 
     # --- the transport's and the runner's side ---
 
@@ -227,7 +260,7 @@ class Rendezvous:
         if silo in self._roster and silo not in self._present:
             self._present.add(silo)
             self._on_change(silo, "present", "")
-            self._changed.set()
+            self._note_change()
 
     def standing(self, step: str, at: Place) -> tuple[int, int]:
         """Return how many silos have offered at a place, and how many it waits for."""
@@ -236,6 +269,11 @@ class Rendezvous:
             return 0, 0
         return len(barrier.entries), len(barrier.expected | barrier.entries.keys())
 
+    def admit(self, silo: Silo) -> None:
+        """Check that a silo may offer at all; before anything of its offer is kept."""
+        if silo not in self._roster:
+            raise OfferRejected(f"{silo} is not on the roster of this job")
+
     def offer(self, silo: Silo, step: str, at: Place, parcel: Parcel[Any]) -> asyncio.Future[Any]:
         """Take an offer in; the future is its reply, or raises why there is none.
 
@@ -243,8 +281,7 @@ class Rendezvous:
         """
         if self._ended is not None:
             raise self._ended
-        if silo not in self._roster:
-            raise OfferRejected(f"{silo} is not on the roster of this job")
+        self.admit(silo)
         key = (step, at)
         previous = self._last.get(silo)
         if previous is not None and previous[0] == key and step not in self._served:
@@ -264,17 +301,25 @@ class Rendezvous:
         if barrier.closed or (passed is not None and at <= passed):
             if not barrier.entries:
                 del self._barriers[key]
-            raise PlacePassed(f"step {step!r} of round {at.round} was closed without {silo}")
+            raise _passed(step, at, silo)
+        self._displace(silo)
         barrier.entries[silo] = entry
+        self._unclaimed[silo] = (key, entry)
         self._last[silo] = (key, entry)
-        self._changed.set()
+        self._note_change()
         return entry.reply
 
     def receive(
-        self, silo: Silo, step: str, at: Place, call: Call, decode: Callable[[type[Any]], Any]
+        self,
+        silo: Silo,
+        step: str,
+        at: Place,
+        call: Call,
+        decode: Callable[[type[Any]], Any],
+        n_bytes: int = 0,
     ) -> asyncio.Future[Any]:
         """Take an offer in as it came from a transport; see :meth:`offer`."""
-        return self.offer(silo, step, at, Parcel(call, decode, remote=True))
+        return self.offer(silo, step, at, Parcel(call, decode, remote=True, n_bytes=n_bytes))
 
     def delivered(self, silo: Silo, step: str, at: Place) -> None:
         """Note that a transport has sent a reply, or that its silo has gone."""
@@ -298,7 +343,8 @@ class Rendezvous:
             for entry in barrier.entries.values():
                 self._refuse(entry, error)
         self._barriers.clear()
-        self._changed.set()
+        self._unclaimed.clear()
+        self._note_change()
 
     @property
     def open_places(self) -> int:
@@ -313,6 +359,11 @@ class Rendezvous:
         step: Step[Any, Any],
         handler: Callable[[Silo, Place, Any], Any],
     ) -> None:
+        if entry.parcel.large:
+            task = asyncio.create_task(self._serve_large(silo, at, entry, step, handler))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+            return
         try:
             reply = handler(silo, at, entry.parcel.open(step))
         except OfferRejected as error:
@@ -320,6 +371,46 @@ class Rendezvous:
             return
         entry.reply.set_result(reply)
         self.join(silo)
+
+    async def _serve_large(
+        self,
+        silo: Silo,
+        at: Place,
+        entry: _Entry,
+        step: Step[Any, Any],
+        handler: Callable[[Silo, Place, Any], Any],
+    ) -> None:
+        """Decode off the loop first, then serve."""
+        try:
+            await asyncio.to_thread(entry.parcel.open, step)
+        except OfferRejected as error:
+            self._refuse(entry, error)
+        except Exception as error:
+            self._refuse(entry, OfferRejected(f"step {step.name!r}: {type(error).__name__}"))
+            raise
+        if self._ended is not None:
+            self._refuse(entry, self._ended)
+        if not entry.reply.done():
+            entry.parcel.large = False
+            self._serve_one(silo, at, entry, step, handler)
+
+    def _displace(self, silo: Silo) -> None:
+        """Forget the offer of a silo that nobody has asked for: it has come to another place."""
+        key, entry = self._unclaimed.pop(silo, (None, None))
+        if key is None or entry is None or entry.reply.done():
+            return
+        barrier = self._barriers.get(key)
+        if barrier is None or barrier.entries.get(silo) is not entry:
+            return
+        del barrier.entries[silo]
+        self._refuse(entry, OfferRejected(f"{silo} offered at another place before it was asked"))
+        if not barrier.entries and not barrier.claimed:
+            del self._barriers[key]
+
+    def _note_change(self) -> None:
+        """Wake those that wait; who is busy sees by the count that there was something."""
+        self._changes += 1
+        self._changed.set()
 
     def _acknowledge(self, silo: Silo, key: Key) -> None:
         previous = self._last.pop(silo, None)
@@ -348,6 +439,10 @@ class Rendezvous:
     def _refuse(entry: _Entry, error: Exception) -> None:
         if not entry.reply.done():
             entry.reply.set_exception(error)
+
+
+def _passed(step: str, at: Place, silo: Silo) -> PlacePassed:
+    return PlacePassed(f"step {step!r} of round {at.round} was closed without {silo}")
 
 
 def _retrieve(reply: asyncio.Future[Any]) -> None:

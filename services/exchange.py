@@ -41,6 +41,8 @@ WAITING_SECONDS = 15.0
 """Time between two ``Waiting`` frames."""
 MAX_OFFER_BYTES = 1 << 30
 """Largest offer that is taken in."""
+MAX_BUFFERED_BYTES = 2 * MAX_OFFER_BYTES
+"""Most bytes of one silo's unfinished streams: an offer, and a resend whose first try hangs."""
 
 _METHODS = {
     call: (
@@ -54,10 +56,20 @@ _METHODS = {
 class Desk(Protocol):
     """Where an attempt's offers go; the coordinator's rendezvous is one."""
 
+    def admit(self, silo: Silo) -> None:
+        """Raise OfferRejected unless the silo may offer here."""
+        ...
+
     def receive(
-        self, silo: Silo, step: str, at: Place, call: Call, decode: Callable[[type[Any]], Any]
+        self,
+        silo: Silo,
+        step: str,
+        at: Place,
+        call: Call,
+        decode: Callable[[type[Any]], Any],
+        n_bytes: int,
     ) -> asyncio.Future[Any]:
-        """Take an offer in and return its reply-to-be."""
+        """Take an offer of ``n_bytes`` on the wire in and return its reply-to-be."""
         ...
 
     def standing(self, step: str, at: Place) -> tuple[int, int]:
@@ -95,6 +107,7 @@ class ExchangeServicer:
         self._find = find
         self._waiting_seconds = waiting_seconds
         self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
+        self._buffered: dict[Silo, int] = {}
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
@@ -134,21 +147,11 @@ class ExchangeServicer:
         account = self._find(key.job_id, key.attempt, silo)
         label(job_id=key.job_id, silo=silo, strategy=account.strategy)
         at = Place(key.round, key.level, getattr(key, "pass"))
-        parts, field_name = await self._rest(request_type, frames, call)
-
-        def decode(payload: type[Any]) -> Any:
-            codec = codec_of(payload)
-            if parts and field_name != codec.frame:
-                raise OfferRejected(
-                    f"{call.value}: step {key.step!r} takes frames {codec.frame!r}, "
-                    f"{field_name!r} came"
-                )
-            try:
-                return codec.decode(iter(parts))
-            finally:
-                parts.clear()
-
-        reply = account.desk.receive(silo, key.step, at, call, decode)
+        account.desk.admit(silo)
+        # The desk alone keeps the frames: of a resend, which it leaves unread, nothing stays here.
+        reply = account.desk.receive(
+            silo, key.step, at, call, *await self._rest(request_type, frames, call, silo, key.step)
+        )
         while not reply.done():
             await asyncio.wait({reply}, timeout=self._waiting_seconds)
             if not reply.done():
@@ -173,23 +176,40 @@ class ExchangeServicer:
         raise OfferRejected(f"{call.value}: expected a StepKey, the stream was empty")
 
     async def _rest(
-        self, request_type: Any, frames: AsyncIterator[bytes], call: Call
-    ) -> tuple[list[Any], str]:
+        self,
+        request_type: Any,
+        frames: AsyncIterator[bytes],
+        call: Call,
+        silo: Silo,
+        step: str,
+    ) -> tuple[Callable[[type[Any]], Any], int]:
+        """Return how to decode the frames of an offer, and their bytes."""
         parts: list[Any] = []
         field_name, received = "", 0
-        async for data in frames:
-            received += len(data)
-            if received > MAX_OFFER_BYTES:
-                raise OfferRejected(f"{call.value}: the offer is over {MAX_OFFER_BYTES} bytes")
-            message = _parse(request_type, data, call)
-            name = message.WhichOneof("frame")
-            if name in (None, "key") or (field_name and name != field_name):
-                raise OfferRejected(
-                    f"{call.value}: expected frames {field_name or 'of an offer'!r}, {name!r} came"
-                )
-            field_name = name
-            parts.append(getattr(message, name))
-        return parts, field_name
+        try:
+            async for data in frames:
+                received += len(data)
+                self._buffered[silo] = self._buffered.get(silo, 0) + len(data)
+                if received > MAX_OFFER_BYTES:
+                    raise OfferRejected(f"{call.value}: the offer is over {MAX_OFFER_BYTES} bytes")
+                if self._buffered[silo] > MAX_BUFFERED_BYTES:
+                    raise OfferRejected(
+                        f"{call.value}: {silo} has offers of over {MAX_BUFFERED_BYTES} bytes open"
+                    )
+                message = _parse(request_type, data, call)
+                name = message.WhichOneof("frame")
+                if name in (None, "key") or (field_name and name != field_name):
+                    raise OfferRejected(
+                        f"{call.value}: expected frames {field_name or 'of an offer'!r}, "
+                        f"{name!r} came"
+                    )
+                field_name = name
+                parts.append(getattr(message, name))
+        finally:
+            self._buffered[silo] = self._buffered.get(silo, 0) - received
+            if not self._buffered[silo]:
+                del self._buffered[silo]
+        return _decoder(parts, field_name, call, step), received
 
     def _encode(self, response_type: Any, payload: Any) -> list[bytes]:
         """Serialise a reply; one payload object that answers many silos is serialised once."""
@@ -208,6 +228,23 @@ def _parse(request_type: Any, data: bytes, call: Call) -> Any:
         return request_type.FromString(data)
     except DecodeError as error:
         raise OfferRejected(f"{call.value}: a frame is not a {request_type.__name__}") from error
+
+
+def _decoder(
+    parts: list[Any], field_name: str, call: Call, step: str
+) -> Callable[[type[Any]], Any]:
+    def decode(payload: type[Any]) -> Any:
+        codec = codec_of(payload)
+        if parts and field_name != codec.frame:
+            raise OfferRejected(
+                f"{call.value}: step {step!r} takes frames {codec.frame!r}, {field_name!r} came"
+            )
+        try:
+            return codec.decode(iter(parts))
+        finally:
+            parts.clear()
+
+    return decode
 
 
 def _serialise(message_type: Any, payload: Any) -> Iterator[bytes]:

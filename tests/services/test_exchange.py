@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import pytest
 from hedgerow.federation.v1 import exchange_service_pb2 as pb
+from hedgerow.federation.v1 import tensor_pb2
 
 from boosting.ports import (
     Call,
@@ -29,6 +30,7 @@ from boosting.ports import (
 )
 from boosting.tensors import Tensors
 from coordinator.rendezvous import Rendezvous
+from services import exchange
 from services.authority import throwaway
 from services.channel import dial
 from services.errors import Unauthorised, Unreachable
@@ -246,6 +248,54 @@ def test_64_mib_of_garbage_is_refused_at_its_first_frame(server: Server) -> None
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     server.do(asyncio.sleep(0.1))
     assert server.calls[0][1].bytes_in < 8 << 20
+
+
+def test_a_silo_off_the_job_s_roster_is_refused_before_its_offer_is_read(server: Server) -> None:
+    server.hub = Rendezvous((Silo("b"),), (Silo("b"),), 20.0)
+    frame = pb.ExchangeWeightsRequest(
+        tensor=tensor_pb2.TensorBlock(name="w", dtype="|u1", shape=[1 << 26], data=bytes(1 << 20))
+    ).SerializeToString()
+
+    def offer() -> Iterator[bytes]:
+        yield key_frame()
+        for _ in range(64):
+            yield frame
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(offer())
+    assert "a is not on the roster of this job" in (caught.value.details() or "")
+    server.do(asyncio.sleep(0.1))
+    assert server.calls[0][1].bytes_in < 8 << 20
+
+
+def test_unfinished_streams_of_a_silo_are_bounded_together(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_BUFFERED_BYTES", 3 << 20)
+    held = threading.Event()
+
+    def frames(n: int) -> Iterator[bytes]:
+        yield key_frame()
+        for k in range(n):
+            block = tensor_pb2.TensorBlock(name="w", data=bytes(1 << 20))
+            if not k:
+                block.dtype = "|u1"
+                block.shape.append(n << 20)
+            yield pb.ExchangeWeightsRequest(tensor=block).SerializeToString()
+
+    def hanging() -> Iterator[bytes]:
+        yield from frames(2)
+        held.wait(10.0)
+
+    thread = threading.Thread(target=lambda: server.raw(hanging()), daemon=True)
+    thread.start()
+    server.do(asyncio.sleep(0.5))
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(frames(2))
+    assert "has offers of over 3145728 bytes open" in (caught.value.details() or "")
+    held.set()
+    server.do(server.answer_all(Place(0)))
+    thread.join(5)
 
 
 def test_a_frame_over_the_message_limit_is_refused(server: Server) -> None:
