@@ -52,7 +52,7 @@ class Federation:
         self.ports: dict[str, dict[str, int]] = {}
         self._clients: dict[str, JobClient] = {}
         self.coordinator_settings: dict[str, Any] = {
-            "lease_seconds": 2.0,
+            "lease_seconds": 4.0,
             "database": f"sqlite:///{folder / 'state.db'}",
             "artefacts": str(folder / "artefacts"),
             **coordinator,

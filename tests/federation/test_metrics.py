@@ -11,7 +11,7 @@ from tests.federation.test_faults import job, succeeded
 
 
 def test_prometheus_report_and_ledgers_agree_to_the_byte(tmp_path: Path) -> None:
-    with federation(tmp_path) as fed:
+    with federation(tmp_path, lease_seconds=30.0) as fed:
         port = {name: f"127.0.0.1:{p['metrics_port']}" for name, p in fed.ports.items()}
         agents = [port[f"agent-s{k}"] for k in range(3)]
         targets = {"coordinator": [port["coordinator"]], "agents": agents}
