@@ -27,11 +27,16 @@ from services.federation import (
     Registration,
 )
 from services.jobs import JobView, RoundView, SiloView, StepView
+from services.logs import where
 from services.metering import CallCount
 
 SWEEP_SECONDS = 0.5
 
 log = structlog.get_logger()
+
+
+def _log_failure(what: str, error: Exception, **about: str) -> None:
+    log.error(what, kind=type(error).__name__, where=where(error), **about)
 
 
 class Jobs:
@@ -90,18 +95,28 @@ class Jobs:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for silo in self._roster.sweep():
-                for run in self._runs.values():
-                    run.lost(silo)
-            for job_id in [job_id for job_id, run in self._runs.items() if run.ended]:
-                # The last calls of its silos may still be ending: keep it for a moment.
-                if self._runs[job_id].ended_for(5.0):
-                    run = self._runs.pop(job_id)
-                    await run.settle()
+                for job_id, run in self._runs.items():
+                    try:
+                        run.lost(silo)
+                    except Exception as error:
+                        _log_failure("lost silo not noted", error, job=job_id, silo=silo)
+            # Leases have to be watched whatever becomes of the store.
             try:
+                await self._settle()
                 self._gauge()
             except DatabaseAway as error:
                 log.warning("database away", why=str(error))
+            except Exception as error:
+                _log_failure("sweep failed", error)
             await self._wake()
+
+    async def _settle(self) -> None:
+        """Let go of jobs that have ended, once all that they moved is stored."""
+        for job_id, run in list(self._runs.items()):
+            # The last calls of its silos may still be ending: keep it for a moment.
+            if run.ended_for(5.0):
+                await run.settle()
+                del self._runs[job_id]
 
     def _gauge(self) -> None:
         states = dict.fromkeys(JobState, 0)

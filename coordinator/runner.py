@@ -161,7 +161,15 @@ class JobRun:
 
     async def settle(self) -> None:
         """Store what the last calls of an ended job moved."""
-        await asyncio.to_thread(self._flush, self._take())
+        steps, control = self._take()
+        parts: list[Moved] = [(steps, (0, 0)), ((), control)]
+        try:
+            while parts:
+                await asyncio.to_thread(self._flush, parts[0])
+                del parts[0]
+        finally:  # what could not be stored is for the next time
+            for part in parts:
+                self._put_back(part)
 
     # --- what servicers ask ---
 
@@ -724,6 +732,20 @@ class JobRun:
         moved = self.unstored()
         self._totals, self._calls, self._control = {}, {}, [0, 0]
         return moved
+
+    def _put_back(self, moved: Moved) -> None:
+        """Count what :meth:`_take` took once more: it could not be stored."""
+        steps, (up, down) = moved
+        for step in steps:
+            key = (step.method, Silo(step.silo))
+            total = self._totals.setdefault(key, CallCount())
+            total.messages_in += step.messages_up
+            total.messages_out += step.messages_down
+            total.bytes_in += step.bytes_up
+            total.bytes_out += step.bytes_down
+            self._calls[key] = self._calls.get(key, 0) + step.calls
+        self._control[0] += up
+        self._control[1] += down
 
     def _flush(self, moved: Moved) -> None:
         steps, control = moved

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +73,10 @@ def acceptance(attempt: int = 1, **changes: Any) -> Acceptance:
         **changes,
     }
     return Acceptance(AttemptKey("job-1", attempt), **values)
+
+
+async def until(reached: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(seconds):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

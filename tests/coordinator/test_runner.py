@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,10 @@ from boosting.ports import JobStopped, Silo
 from coordinator.runner import JobRun
 from services.errors import Unauthorised
 from services.federation import Agreement
-from tests.coordinator.surroundings import Bench, acceptance
+from tests.coordinator.surroundings import Bench, acceptance, until
 
 A, B, C = map(Silo, "abc")
 MALLORY = Silo("mallory")
-
-
-async def until(reached: Callable[[], object], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def asked(run: JobRun, silo: Silo) -> bool:
