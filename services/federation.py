@@ -14,7 +14,7 @@ from hedgerow.federation.v1 import (
 )
 
 from boosting.dataset import Schema
-from boosting.ports import FederationError, Silo
+from boosting.ports import FederationError, OfferRejected, Silo
 from services.certificates import Role
 from services.errors import abort, from_rpc
 from services.identity import peer_of
@@ -26,6 +26,9 @@ POLL_SECONDS = 30.0
 
 NOTICE_SECONDS = 0.25
 """How soon an agent that waits for an assignment notices that it is to end."""
+
+MAX_ROWS = 1 << 48
+"""Most rows that a silo may say it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
                     request.instance_id,
                     request.version,
                     tuple(request.strategies),
-                    request.row_count_class,
+                    _rows(silo, request.row_count_class),
                     request.n_columns,
                 ),
             )
@@ -198,15 +201,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
             agreed = await self._federation.accept(
                 silo,
                 request.lease_id,
-                Acceptance(
-                    _read_key(request.key),
-                    request.declined,
-                    schema_wire.decode(request.schema) if request.HasField("schema") else None,
-                    request.n_samples,
-                    request.spec_digest,
-                    request.signature,
-                    request.certificate,
-                ),
+                read_acceptance(silo, request),
                 _patience(context),
             )
         except FederationError as error:
@@ -248,6 +243,35 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
         except FederationError as error:
             await abort(context, error)
         return federation_service_pb2.ReleaseLeaseResponse()
+
+
+def read_acceptance(silo: Silo, request: Any) -> Acceptance:
+    """Return the answer of a silo; its numbers size what the coordinator plans and stores.
+
+    Raises
+    ------
+    OfferRejected
+        Numbers that no silo can have; names the silo.
+    """
+    try:
+        schema = schema_wire.decode(request.schema) if request.HasField("schema") else None
+    except OfferRejected as error:
+        raise OfferRejected(f"{silo}: {error}") from error
+    return Acceptance(
+        _read_key(request.key),
+        request.declined,
+        schema,
+        _rows(silo, request.n_samples),
+        request.spec_digest,
+        request.signature,
+        request.certificate,
+    )
+
+
+def _rows(silo: Silo, given: int) -> int:
+    if given > MAX_ROWS:
+        raise OfferRejected(f"{silo}: {given} rows, at most {MAX_ROWS} are taken")
+    return given
 
 
 def _patience(context: Any) -> float:

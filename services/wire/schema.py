@@ -16,6 +16,9 @@ _TASKS = {
 }
 _TASK_VALUES = {task: value for value, task in _TASKS.items() if value}
 
+MAX_CLASSES = 1 << 16
+"""Most classes that a schema may have: margins and trees of a round grow with them."""
+
 
 def encode(schema: Schema) -> schema_pb2.TableSchema:
     """Return the message of a schema."""
@@ -36,9 +39,20 @@ def encode(schema: Schema) -> schema_pb2.TableSchema:
 
 
 def decode(message: schema_pb2.TableSchema) -> Schema:
-    """Return the schema of a message."""
+    """Return the schema of a message.
+
+    Raises
+    ------
+    OfferRejected
+        A task that is not known, or more than :data:`MAX_CLASSES` classes.
+    """
     if message.task not in _TASKS:
         raise OfferRejected(f"schema: task number {message.task} is not known")
+    if max(message.n_classes, len(message.classes)) > MAX_CLASSES:
+        raise OfferRejected(
+            f"schema: {max(message.n_classes, len(message.classes))} classes, "
+            f"at most {MAX_CLASSES} are taken"
+        )
     return Schema(
         tuple(
             Feature(given.name, tuple(given.categories) if given.categorical else None)
