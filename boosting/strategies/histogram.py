@@ -25,11 +25,14 @@ To the coordinator, with secure sums: sums over the silos that take part, never 
 them. They are the number of rows; label sums where the objective starts from their mean or median;
 with binning = "recursive" how many rows lie below proposed values; of each tree the totals and the
 gradient histograms of one child of each split (the other follows); metric sums; with
-sampling_scope = "global" how many rows have gradients of which size. Of each silo: its
-name and when it takes part, the power of two above its largest row weight and label, and each round
-above its largest gradient where the loss has no bound or gradients are coarse; with binning =
-"summary" quantile summaries of every feature, which are values of its rows. To every silo: the
-trees, the cut points, the total number of rows and the powers of two.
+sampling_scope = "global" how many rows have gradients of which size. Of each silo, without masks:
+its name and when it takes part, its exact number of rows, its column names, category and class
+lists; the power of two above its largest row weight and label, each round above its largest
+gradient where the loss has no bound or gradients are coarse, and each scored round above its
+largest metric sum; with binning = "summary" quantile summaries of every feature, which are values
+of its rows. To every silo: the trees, the cut points, the lists of all silos united, the total
+number of rows and the powers of two; with bins_policy = "proportional" the row count of the
+largest silo.
 Histograms hold no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may hold few rows: min_child_weight and
 max_depth are the levers.

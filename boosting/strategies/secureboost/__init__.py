@@ -135,15 +135,19 @@ class SecureBoost:
     vertical: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, "
-        "scores each round; not the rows, ids, columns, labels, splits or trees. Passive parties: "
+        "scores each round; not the rows, ids, columns, labels or trees. Numbers of exchanges and "
+        "of ciphertexts show it the depth of each tree and about how many candidates differ at "
+        "its nodes, and who sends bitmaps shows which parties divide nodes of a level, not which "
+        "nodes or where. Passive parties: "
         "how many ids each party has and which of their own rows all parties have; the rows of "
         "every node of every tree in which they take part, which of their own candidates won, and "
         "which rows are sampled or held back; rows of one leaf tend to share a label, most of all "
         "in the first trees (complete_secure keeps those to the active party). Active party: sums "
         "of gradients over the rows on one side of every candidate of a passive party, in secret "
         "order, and which rows the chosen ones send left; not features, thresholds or values, but "
-        "how often each anonymous feature divides. Silos that collude with the active party show "
-        "it their own columns, nothing of others. In mode layered and mix passive parties see the "
+        "how often each anonymous feature divides; how many ids each party has and, with three or "
+        "more parties, how many ids each group of parties shares, not which. Silos that collude "
+        "with the active party show it their own columns, nothing of others. In mode layered and mix passive parties see the "
         "rows only of the levels and trees that are theirs. With encryption = plain gradients are "
         "readable by passive parties and the coordinator: labels follow from them."
     )
