@@ -148,6 +148,7 @@ class JobRun:
         self._last_round: RoundRecord | None = None
         self._task: asyncio.Task[None] | None = None
         self._cancelled_by: str | None = None
+        self._ending = False
         self._ended_at: float | None = None
 
     @property
@@ -180,15 +181,22 @@ class JobRun:
     async def cancel(self, operator: str) -> None:
         """Stop the job; returns when it is stopped."""
         self._cancelled_by = operator
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._end_task()
+
+    async def _end_task(self) -> None:
+        """Cancel the job's task until it has ended.
+
+        Python 3.11's ``wait_for`` loses a cancellation that meets the end of what it waits for, as
+        a barrier's last offer is; the job would go on.
+        """
+        while self._task is not None and not self._task.done():
+            if not self._ending:
+                self._task.cancel()
+            await asyncio.wait({self._task}, timeout=1.0)
 
     async def shut_down(self) -> None:
         """Stop without ending the job: a later process goes on with it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._end_task()
         await asyncio.to_thread(self._flush, self._take())
 
     def assignment(self, silo: Silo, held: frozenset[AttemptKey]) -> Assignment | None:
@@ -400,6 +408,7 @@ class JobRun:
         except FederationError as error:
             await self._finish(JobState.FAILED, str(error))
         except asyncio.CancelledError:
+            self._ending = True
             if self._cancelled_by is not None:
                 self._end_attempt(JobStopped(f"cancelled by {self._cancelled_by}"))
                 await self._finish(JobState.CANCELLED, f"cancelled by {self._cancelled_by}")
