@@ -147,9 +147,10 @@ class SecureBoost:
         "order, and which rows the chosen ones send left; not features, thresholds or values, but "
         "how often each anonymous feature divides; how many ids each party has and, with three or "
         "more parties, how many ids each group of parties shares, not which. Silos that collude "
-        "with the active party show it their own columns, nothing of others. In mode layered and mix passive parties see the "
-        "rows only of the levels and trees that are theirs. With encryption = plain gradients are "
-        "readable by passive parties and the coordinator: labels follow from them."
+        "with the active party show it their own columns, nothing of others. In mode layered "
+        "and mix passive parties see the rows only of the levels and trees that are theirs. With "
+        "encryption = plain gradients are readable by passive parties and the coordinator: labels "
+        "follow from them."
     )
 
     active: str
