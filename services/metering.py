@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -24,7 +26,14 @@ from prometheus_client import (
     start_http_server,
 )
 
+from services.certificates import IdentityUnusable, subject_of
+from services.errors import REASON
+
+log = structlog.get_logger()
+
 Wrap = Callable[[Any], Any]
+REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "INVALID_ARGUMENT")
+"""Codes of calls whose caller is logged."""
 
 
 @dataclass(slots=True)
@@ -256,12 +265,30 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         code: str | None = None,
     ) -> None:
         method = path.rpartition("/")[2]
+        ended = code or code_name(context.code())
         self._metrics.calls_open.labels(method).dec()
-        self._metrics.calls.labels(method, code or code_name(context.code())).inc()
+        self._metrics.calls.labels(method, ended).inc()
+        if ended in REFUSALS:
+            log.warning("a call was refused", method=method, code=ended, **_caller(context))
         self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
         self._metrics.credit(path, count, server=True)
         if self._sink is not None:
             self._sink(path, count)
+
+
+def _caller(context: Any) -> dict[str, str]:
+    """Return who called, by the certificate, and which of our errors ended the call."""
+    found = {"peer": str(context.peer())}
+    chain = context.auth_context().get("x509_pem_cert")
+    if chain:
+        # The TLS handshake has verified the chain; whether it names anybody is another question.
+        with suppress(IdentityUnusable):
+            subject = subject_of(chain[0])
+            found = {"role": str(subject.role), "name": subject.name}
+    for key, value in context.trailing_metadata() or ():
+        if key == REASON:
+            found["reason"] = str(value)
+    return found
 
 
 def code_name(code: Any) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hedgerow.federation.v1 import exchange_service_pb2 as pb
 from hedgerow.federation.v1 import tensor_pb2
+from structlog.testing import capture_logs
 
 from boosting.ports import (
     Call,
@@ -188,8 +189,21 @@ def test_a_passed_place_and_a_stale_attempt_are_told_apart(server: Server) -> No
     ],
 )
 def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: str) -> None:
-    with pytest.raises(Unauthorised, match=message):
-        server.link(name).exchange(STEP, Place(0), weights())
+    with capture_logs() as events:
+        with pytest.raises(Unauthorised, match=message):
+            server.link(name).exchange(STEP, Place(0), weights())
+        server.do(asyncio.sleep(0.1))
+    role, _, own = name.partition("/")
+    (event,) = (e for e in events if e["event"] == "a call was refused")
+    assert event["log_level"] == "warning"
+    told = {key: event[key] for key in ("method", "code", "reason", "role")}
+    assert told == {
+        "method": STEP.call.value,
+        "code": "PERMISSION_DENIED",
+        "reason": "Unauthorised",
+        "role": role,
+    }
+    assert event["name"].startswith(own)
 
 
 def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
