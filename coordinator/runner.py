@@ -38,6 +38,7 @@ from services.federation import (
     AttemptKey,
     accept_message,
 )
+from services.logs import where
 from services.metering import CallCount, Metrics
 
 SETTLE_SECONDS = 1.5
@@ -180,23 +181,24 @@ class JobRun:
 
     async def cancel(self, operator: str) -> None:
         """Stop the job; returns when it is stopped."""
-        self._cancelled_by = operator
+        if not self._ending:  # an end that is being stored stays what it is
+            self._cancelled_by = operator
         await self._end_task()
 
-    async def _end_task(self) -> None:
+    async def _end_task(self, *, at_once: bool = False) -> None:
         """Cancel the job's task until it has ended.
 
         Python 3.11's ``wait_for`` loses a cancellation that meets the end of what it waits for, as
         a barrier's last offer is; the job would go on.
         """
         while self._task is not None and not self._task.done():
-            if not self._ending:
+            if at_once or not self._ending:
                 self._task.cancel()
             await asyncio.wait({self._task}, timeout=1.0)
 
     async def shut_down(self) -> None:
         """Stop without ending the job: a later process goes on with it."""
-        await self._end_task()
+        await self._end_task(at_once=True)
         await asyncio.to_thread(self._flush, self._take())
 
     def assignment(self, silo: Silo, held: frozenset[AttemptKey]) -> Assignment | None:
@@ -698,6 +700,7 @@ class JobRun:
         await self._finish(JobState.SUCCEEDED, "")
 
     async def _finish(self, state: JobState, detail: str) -> None:
+        self._ending = True
         moved = self._take()
         (up, down), self._round_bytes = self._round_bytes, (0, 0)
 
@@ -729,8 +732,13 @@ class JobRun:
                 # The job has not ended for anyone until its end is stored.
                 log.warning("end of job not stored yet", job=self.job_id, why=str(error))
                 await asyncio.sleep(1.0)
-            except FederationError:
-                log.exception("end of job not stored", job=self.job_id)
+            except Exception as error:
+                log.error(
+                    "end of job not stored",
+                    job=self.job_id,
+                    kind=type(error).__name__,
+                    where=where(error),
+                )
                 break
         self._ended_at = self._around.now()
         log.info("job ended", job=self.job_id, state=state.value, why=detail)

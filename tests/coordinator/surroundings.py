@@ -14,6 +14,7 @@ from boosting.job import Booster, JobParameters
 from boosting.ports import Silo
 from boosting.strategies.bagging import Bagging
 from coordinator.artefacts import Artefacts
+from coordinator.database import DatabaseAway
 from coordinator.runner import JobRun, Surroundings
 from coordinator.store import Store
 from services.federation import Acceptance, AttemptKey
@@ -22,6 +23,17 @@ from services.wire import schema as schema_wire
 
 SPEC = b"spec"
 SCHEMA = Schema((Feature("x"),), "y", Task.BINARY, 2)
+
+
+class FlakyStore(Store):
+    """A store whose database can be away."""
+
+    away = False
+
+    def _writing(self, doing: str) -> Any:
+        if self.away:
+            raise DatabaseAway(f"{doing} failed: connection refused")
+        return super()._writing(doing)
 
 
 class Bench:

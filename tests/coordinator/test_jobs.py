@@ -5,27 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 from boosting.ports import Silo
-from coordinator.database import DatabaseAway
 from coordinator.jobs import Jobs
 from coordinator.roster import Roster
-from coordinator.store import JobState, Store
+from coordinator.store import JobState
 from services.federation import Registration
 from services.metering import CallCount
-from tests.coordinator.surroundings import Bench, until
-
-
-class FlakyStore(Store):
-    """A store whose database can be away."""
-
-    away = False
-
-    def _writing(self, doing: str) -> Any:
-        if self.away:
-            raise DatabaseAway(f"{doing} failed: connection refused")
-        return super()._writing(doing)
+from tests.coordinator.surroundings import Bench, FlakyStore, until
 
 
 def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from boosting.dataset import Feature, Schema, Task
 from boosting.ports import JobStopped, Silo
 from coordinator.runner import JobRun
+from coordinator.store import JobState
 from services.errors import Unauthorised
 from services.federation import Agreement
-from tests.coordinator.surroundings import Bench, acceptance, until
+from tests.coordinator.surroundings import Bench, FlakyStore, acceptance, until
 
 A, B, C = map(Silo, "abc")
 MALLORY = Silo("mallory")
@@ -77,5 +78,47 @@ def test_a_silo_that_declined_stays_out_and_gets_no_agreement(tmp_path: Path) ->
         with pytest.raises(Unauthorised):
             run.desk(1, C)
         await run.shut_down()
+
+    asyncio.run(main())
+
+
+def test_a_job_that_is_cancelled_while_its_failure_is_stored_has_failed_and_ended(
+    tmp_path: Path,
+) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+
+    async def main() -> None:
+        run = bench.run("a", "b", patience=0.5)
+        run.start()
+        await until(lambda: asked(run, A))
+        store.away = True
+        await asyncio.sleep(1.0)  # nobody comes; the failure cannot be stored
+        assert not run.ended
+        cancelling = asyncio.create_task(run.cancel("oscar"))
+        await asyncio.sleep(1.5)
+        store.away = False
+        await asyncio.wait_for(cancelling, 10.0)
+        assert run.ended
+        record = store.job("job-1")
+        assert record is not None
+        assert record.state is JobState.FAILED
+        assert "a did not come" in record.detail
+
+    asyncio.run(main())
+
+
+def test_a_shutdown_does_not_wait_for_a_database_that_is_away(tmp_path: Path) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+
+    async def main() -> None:
+        run = bench.run("a", "b", patience=0.5)
+        run.start()
+        await until(lambda: asked(run, A))
+        store.away = True
+        await asyncio.sleep(1.0)
+        await asyncio.wait_for(run.shut_down(), 5.0)
+        assert not run.ended, "a later process goes on with it"
 
     asyncio.run(main())
