@@ -484,8 +484,12 @@ class JobRun:
                 }
                 if alive - known:
                     known |= alive
-                    attempt.candidates |= alive
                     settled = loop.time() + SETTLE_SECONDS
+                # Whom a silo is in company with is part of what it agrees to: none is asked
+                # before the first ones are together.
+                together = len(alive) >= self.job.min_silos and loop.time() > settled
+                if alive - attempt.candidates and (attempt.candidates or together):
+                    attempt.candidates |= alive
                     await self._notify()
             answered = attempt.accepted.keys() | attempt.declined.keys()
             if attempt.declined and not attempt.accepted and answered >= attempt.candidates:
@@ -498,15 +502,16 @@ class JobRun:
             if loop.time() > deadline:
                 break
             await self.changed(0.25)
-        self._agree(attempt)
+        self._agree(attempt, known - attempt.candidates)
         await self._notify()
 
-    def _agree(self, attempt: _Attempt) -> None:
+    def _agree(self, attempt: _Attempt, waiting: set[Silo]) -> None:
         accepted = dict(sorted(attempt.accepted.items()))
         if len(accepted) < max(self.job.min_silos, 1):
             absent = sorted(attempt.candidates - accepted.keys() - attempt.declined.keys())
             reasons = [f"{silo} declined ({why})" for silo, why in attempt.declined.items()]
             reasons += [f"{silo} did not come" for silo in absent]
+            reasons += [f"{silo} waited for others" for silo in sorted(waiting)]
             raise SchemaMismatch(
                 f"the job needs {max(self.job.min_silos, 1)} silos, {len(accepted)} accepted; "
                 + ("; ".join(reasons) or "none is registered")

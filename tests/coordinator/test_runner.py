@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from boosting.dataset import Feature, Schema, Task
-from boosting.ports import JobStopped, Silo
+from boosting.ports import JobStopped, PolicyDeclined, Silo
+from client_agent.policy import Policy
 from coordinator.runner import JobRun
 from coordinator.store import JobState
 from services.errors import Unauthorised
@@ -120,5 +121,48 @@ def test_a_shutdown_does_not_wait_for_a_database_that_is_away(tmp_path: Path) ->
         await asyncio.sleep(1.0)
         await asyncio.wait_for(run.shut_down(), 5.0)
         assert not run.ended, "a later process goes on with it"
+
+    asyncio.run(main())
+
+
+def test_the_first_agent_of_an_open_job_is_asked_only_with_its_company(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    policy = Policy(min_silos=2)
+
+    async def main() -> None:
+        run = bench.run(min_silos=2)
+        bench.alive = {"a"}
+        run.start()
+        await asyncio.sleep(2.0)
+        assert not asked(run, A)
+        bench.alive = {"a", "b"}
+        run.poke()
+        await until(lambda: asked(run, A))
+        shown = run.assignment(A, frozenset())
+        assert shown is not None
+        assert shown.silos == (A, B)
+        policy.check_cohort(shown.silos)
+        with pytest.raises(PolicyDeclined):
+            policy.check_cohort((A,))
+        answers = [asyncio.create_task(run.accept(s, acceptance(), 5.0)) for s in (A, B)]
+        agreed = await asyncio.gather(*answers)
+        assert agreed[0] is not None
+        assert agreed[0].silos == (A, B)
+        await run.shut_down()
+
+    asyncio.run(main())
+
+
+def test_an_open_job_that_too_few_came_for_says_who_waited(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run(min_silos=2, patience=0.3)
+        bench.alive = {"a"}
+        run.start()
+        await until(lambda: run.ended)
+        record = bench.store.job("job-1")
+        assert record is not None
+        assert record.detail.endswith("0 accepted; a waited for others")
 
     asyncio.run(main())
