@@ -150,7 +150,7 @@ class ExchangeServicer:
         account.desk.admit(silo)
         # The desk alone keeps the frames: of a resend, which it leaves unread, nothing stays here.
         reply = account.desk.receive(
-            silo, key.step, at, call, *await self._rest(request_type, frames, call, silo, key.step)
+            silo, key.step, at, call, *await self._rest(request_type, frames, call, silo, key)
         )
         while not reply.done():
             await asyncio.wait({reply}, timeout=self._waiting_seconds)
@@ -181,7 +181,7 @@ class ExchangeServicer:
         frames: AsyncIterator[bytes],
         call: Call,
         silo: Silo,
-        step: str,
+        key: exchange_pb2.StepKey,
     ) -> tuple[Callable[[type[Any]], Any], int]:
         """Return how to decode the frames of an offer, and their bytes."""
         parts: list[Any] = []
@@ -209,7 +209,12 @@ class ExchangeServicer:
             self._buffered[silo] = self._buffered.get(silo, 0) - received
             if not self._buffered[silo]:
                 del self._buffered[silo]
-        return _decoder(parts, field_name, call, step), received
+        if key.HasField("frames") and len(parts) != key.frames:
+            # A connection that breaks ends the stream as if it were complete.
+            raise Unreachable(
+                f"{call.value}: {len(parts)} frames of an offer came, of {key.frames}"
+            )
+        return _decoder(parts, field_name, call, key.step), received
 
     def _encode(self, response_type: Any, payload: Any) -> list[bytes]:
         """Serialise a reply; one payload object that answers many silos is serialised once."""
@@ -333,8 +338,9 @@ class GrpcLink:
             step=step.name,
             **{"pass": at.passing},
         )
-        frames = [request_type(key=key).SerializeToString()]
-        frames.extend(_serialise(request_type, offer))
+        frames = list(_serialise(request_type, offer))
+        key.frames = len(frames)
+        frames.insert(0, request_type(key=key).SerializeToString())
         self.times.sending += time.monotonic() - started
         deadline = started + self.timeout_seconds
         pause = 0.1

@@ -362,3 +362,18 @@ def test_one_serialisation_serves_all_silos(server: Server) -> None:
     first = servicer._encode(pb.ExchangeWeightsResponse, reply)
     assert servicer._encode(pb.ExchangeWeightsResponse, reply) is first
     assert servicer._encode(pb.ExchangeWeightsResponse, weights(100_000)) is not first
+
+
+def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Server) -> None:
+    whole = Notes()
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
+    server.link(notes=whole).exchange(STEP, Place(0), weights(1_000_000))
+    answering.result(5)
+    frames = whole.frames[0]
+    assert len(frames) > 2
+    cut = pb.ExchangeWeightsRequest.FromString(frames[0])
+    cut.key.round = 1
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(iter([cut.SerializeToString(), *frames[1:-1]]))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert server.hub.standing(STEP.name, Place(1)) == (0, 0)

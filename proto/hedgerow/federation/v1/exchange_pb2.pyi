@@ -31,6 +31,7 @@ class StepKey(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     PASS_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Identifier of the job, as CreateJob returned it."""
     attempt: _builtins.int
@@ -41,6 +42,10 @@ class StepKey(_message.Message):
     """Tree level, from zero; other nesting where a strategy says so."""
     step: _builtins.str
     """Name of the strategy's step."""
+    frames: _builtins.int
+    """Frames of the offer that follow. A connection that breaks ends a stream like one that is
+    complete; an offer with fewer frames is not taken in.
+    """
     def __init__(
         self,
         *,
@@ -49,12 +54,15 @@ class StepKey(_message.Message):
         round: _builtins.int = ...,
         level: _builtins.int = ...,
         step: _builtins.str = ...,
+        frames: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frames", b"_frames", "frames", b"frames"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id", "level", b"level", "pass", b"pass", "round", b"round", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frames", b"_frames", "attempt", b"attempt", "frames", b"frames", "job_id", b"job_id", "level", b"level", "pass", b"pass", "round", b"round", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__frames: _TypeAlias = _typing.Literal["frames"]  # noqa: Y015
+    _WhichOneofArgType__frames: _TypeAlias = _typing.Literal["_frames", b"_frames"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frames) -> _WhichOneofReturnType__frames | None: ...
 
 Global___StepKey: _TypeAlias = StepKey  # noqa: Y015
 
