@@ -274,6 +274,8 @@ class SiloStart:
         Evaluation rows of this silo: of a vertical party, or to score a model of its own.
     trainer : LocalTrainer or None
         Where stock XGBoost's trees grow; None for this process.
+    ids : tuple of int
+        Least and most distinct row ids that this silo's policy takes from any party.
     """
 
     job: JobParameters
@@ -288,6 +290,7 @@ class SiloStart:
     n_threads: int = 1
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
+    ids: tuple[int, int] = (1, 20_000_000)
 
 
 class LocalTrainer(Protocol):

@@ -105,6 +105,7 @@ class Agent:
     _links: dict[AttemptKey, GrpcLink] = field(default_factory=dict)
     _threads: dict[AttemptKey, threading.Thread] = field(default_factory=dict)
     _held: dict[AttemptKey, None] = field(default_factory=dict)
+    _forgetting: set[str] = field(default_factory=set)
     _failure: FederationError | None = None
     _keeper: LeaseKeeper | None = None
 
@@ -126,6 +127,8 @@ class Agent:
             self.around.registration,
             self._stop_attempts,
             self._working,
+            self._kept_jobs,
+            self._jobs_ended,
         )
         self._keeper = keeper
         keeper.start()
@@ -175,6 +178,33 @@ class Agent:
 
     def _working(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, t in list(self._threads.items()) if t.is_alive())
+
+    def _kept_jobs(self) -> tuple[str, ...]:
+        busy = {key.job_id for key in self._working()} | self._forgetting
+        return tuple(j for j in self.around.state.jobs_with_sessions() if j not in busy)
+
+    def _jobs_ended(self, job_ids: tuple[str, ...]) -> None:
+        """Erase the keys of jobs that have ended for good, beside the renewing of the lease."""
+        for job_id in set(job_ids) & set(self._kept_jobs()):
+            self._forgetting.add(job_id)
+            threading.Thread(
+                target=self._forget_job, args=(job_id,), name=f"forget {job_id}", daemon=True
+            ).start()
+
+    def _forget_job(self, job_id: str) -> None:
+        try:
+            vault = self.around.vault(job_id)
+            self._forget(job_id, vault, self.around.state.sessions(job_id))
+        except Exception as error:  # the crypto process is away, say: asked again later
+            log.warning("keys not erased yet", job=job_id, why=type(error).__name__)
+        finally:
+            self._forgetting.discard(job_id)
+
+    def _forget(self, job_id: str, vault: Vault | None, sessions: tuple[str, ...]) -> None:
+        if vault is not None:
+            for session in sessions:
+                vault.forget_session(session)
+        self.around.state.let_go(job_id, sessions)
 
     def _stop_attempts(self, keys: tuple[AttemptKey, ...]) -> None:
         for key in keys:
@@ -270,7 +300,11 @@ class Agent:
             raise JobStopped("the agent is stopping")
         log.info("taking part", job=job_id, attempt=assignment.key.attempt)
         vault = around.vault(job_id)
-        timed = None if vault is None else TimedVault(vault)
+        timed = (
+            None
+            if vault is None
+            else TimedVault(vault, lambda session: around.state.note_session(job_id, session))
+        )
         began = time.monotonic()
         kept = job.strategy.participate(
             link,
@@ -288,6 +322,7 @@ class Agent:
                 n_threads=around.n_threads,
                 identity=identity,
                 trainer=around.trainer,
+                ids=(around.policy.min_ids, around.policy.max_ids),
             ),
         )
         total = time.monotonic() - began

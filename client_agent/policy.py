@@ -44,6 +44,12 @@ class Policy(BaseModel):
         default=(), description="Silos that may be in a job; empty allows all."
     )
     min_key_bits: int = Field(default=2048, ge=2048, description="Least Paillier modulus, bits.")
+    min_ids: int = Field(
+        default=1, ge=1, description="Least distinct row ids of any party in an intersection."
+    )
+    max_ids: int = Field(
+        default=20_000_000, ge=1, description="Most distinct row ids of any party."
+    )
     require_secure: bool = Field(
         default=False,
         description="Whether sums must be masked or encrypted where a strategy offers it.",

@@ -595,7 +595,8 @@ class PsiParty:
         policy = self._policy
         if not policy.min_elements <= size <= policy.max_elements:
             raise PsiRefused(
-                f"{owner} has {size} distinct ids; the policy allows "
+                f"{owner} has too {'few' if size < policy.min_elements else 'many'} distinct ids; "
+                f"the policy allows "
                 f"{policy.min_elements} to {policy.max_elements}"
             )
         self._sizes[owner] = size

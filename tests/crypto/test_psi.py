@@ -228,7 +228,7 @@ def test_a_peer_whose_set_is_outside_of_the_policy_is_refused_by_name():
     )
     strict.start()
     loose = PsiParty(session=b"s", name="b", roster=("a", "b"), ids=list("wxyz"))
-    with pytest.raises(PsiRefused, match="b has 4 distinct ids"):
+    with pytest.raises(PsiRefused, match="b has too many distinct ids"):
         strict.receive(loose.start()[0])
 
 
@@ -244,7 +244,7 @@ def started_pair():
         ({"payload": bytes(32)}, "small order"),
         ({"payload": (1).to_bytes(32, "little")}, "small order"),
         ({"payload": bytes(33)}, "32 bytes a point"),
-        ({"payload": b""}, "0 distinct ids"),
+        ({"payload": b""}, "too few distinct ids"),
         ({"recipient": "bank"}, "not for this party"),
         ({"owner": "nobody"}, "not for this party"),
         ({"sender": "active"}, "out of turn"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boosting.dataset import Dataset
-from boosting.ports import DataError, InvalidJob, OfferRejected
+from boosting.ports import Artefact, DataError, InvalidJob, Link, OfferRejected, SiloStart
+from boosting.strategies.secureboost import SecureBoost
 from boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from crypto.modular import Engine
 from crypto.vault import LocalVault
@@ -116,6 +118,25 @@ def test_an_id_that_is_no_text_ends_the_job_without_being_shown() -> None:
         outcome = run(vertical.job(), parties)
         assert said in str(outcome.error)
         assert not any(secret in str(outcome.error) for secret in ("secret", "ud800", "7.25"))
+
+
+@pytest.mark.parametrize(("ids", "why"), [((61, 100), "few"), ((1, 59), "many")])
+def test_a_silos_own_limits_of_ids_bind_the_intersection(ids: tuple[int, int], why: str) -> None:
+    parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
+
+    class Strict(SecureBoost):
+        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+            if start.silo == "host-1":
+                start = replace(start, ids=ids)
+            return super().participate(link, vault, start)
+
+    plain = vertical.job()
+    values = {f.name: getattr(plain.strategy, f.name) for f in fields(SecureBoost)}
+    outcome = run(replace(plain, strategy=Strict(**values)), parties)
+    assert f"host-1: private set intersection: host-1 has too {why} distinct ids" in str(
+        outcome.error
+    )
+    assert "60" not in str(outcome.error)
 
 
 def test_parties_without_a_common_id_end_the_job() -> None:

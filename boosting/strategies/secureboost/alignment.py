@@ -20,6 +20,7 @@ from crypto.psi import (
     PsiKind,
     PsiMessage,
     PsiParty,
+    PsiPolicy,
     PsiRefused,
     VaultBlinder,
     alignment_digest,
@@ -61,6 +62,7 @@ def align(
     method: str,
     then: str,
     vault: CipherVault | None = None,
+    policy: PsiPolicy | None = None,
 ) -> Alignment:
     """Bring this party's rows into the order of all parties.
 
@@ -76,6 +78,8 @@ def align(
         The step after this.
     vault : CipherVault, optional
         Keeps the secret under which ids are blinded; this process does where it is left out.
+    policy : PsiPolicy, optional
+        How many ids any party may have in an intersection.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def align(
     assert dataset.ids is not None, "a vertical party has row ids"
     if method == "digest":
         return _check_digest(courier, parties, dataset, then)
-    return _intersect(courier, parties, dataset, session, then, vault)
+    return _intersect(courier, parties, dataset, session, then, vault, policy)
 
 
 def _check_digest(
@@ -146,6 +150,7 @@ def _intersect(
     session: str,
     then: str,
     vault: CipherVault | None,
+    policy: PsiPolicy | None,
 ) -> Alignment:
     assert dataset.ids is not None
     try:
@@ -154,6 +159,7 @@ def _intersect(
             name=courier.party,
             roster=parties,
             ids=dataset.ids,
+            policy=policy,
             blinder=None if vault is None else VaultBlinder(vault, session),
         )
         outbox = party.start()

@@ -36,6 +36,7 @@ from boosting.strategies.secureboost.ciphers import (
     said,
 )
 from boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
+from crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
     from boosting.strategies.secureboost import SecureBoost
@@ -154,6 +155,7 @@ class Half:
                     self.strategy.alignment,
                     then if k == len(tables) - 1 else IDENTIFIERS.name,
                     self.vault,
+                    PsiPolicy(min_elements=self.start.ids[0], max_elements=self.start.ids[1]),
                 )
             )
         train, categories = numeric(found[0].dataset)
