@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from boosting.ports import (
     Artefact,
     OfferRejected,
     Place,
+    QuorumLost,
     RoundResult,
     Silo,
     Step,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from boosting.ports import CoordinatorStart, Hub
     from boosting.strategies.histogram import Histogram
 
+Read = TypeVar("Read")
 
 _BEGUN = "histogram/begun"
 
@@ -189,8 +191,8 @@ class _CoordinatorHalf:
             target = -1
         return Tensors({"round": np.array([target], np.int64)})
 
-    async def gather(self) -> tuple[Place, dict[Silo, Tensors]]:
-        """Wait for all silos present to enter; return who does, and where."""
+    async def gather(self) -> tuple[Place, dict[Silo, int]]:
+        """Wait for all silos present to enter; return where, who does, and the rounds they know."""
         at = Place(self.round)
         self.entering = True
         offers = await self.hub.collect(ENTER, at, quorum=self.quorum)
@@ -199,7 +201,37 @@ class _CoordinatorHalf:
         for silo in self.hub.silos:
             if silo not in offers:
                 self.hub.drop(silo, "it came when the others had begun; it may enter later")
-        return at, offers
+        return at, self._sound(ENTER, at, offers, _known)
+
+    def _sound(
+        self,
+        step: Step[Tensors, Tensors],
+        at: Place,
+        offers: Mapping[Silo, Tensors],
+        read: Callable[[Tensors], Read],
+    ) -> dict[Silo, Read]:
+        """Return what is read from offers; refuse malformed ones while the others are enough."""
+        sound: dict[Silo, Read] = {}
+        faults: dict[Silo, str] = {}
+        for silo, offer in offers.items():
+            try:
+                sound[silo] = read(offer)
+            except OfferRejected as error:
+                faults[silo] = str(error)
+        self._refuse(step, at, faults, len(sound))
+        return sound
+
+    def _refuse(
+        self, step: Step[Tensors, Tensors], at: Place, faults: Mapping[Silo, str], n_left: int
+    ) -> None:
+        for silo, reason in faults.items():
+            self.hub.reject(step, at, silo, reason)
+        if n_left < max(self.quorum, 1):
+            reasons = "; ".join(f"{silo}: {reason}" for silo, reason in faults.items())
+            raise QuorumLost(
+                f"step {step.name!r} of round {at.round} needs {max(self.quorum, 1)} silos, "
+                f"{n_left} are left; refused {reasons or 'none'}"
+            )
 
     def close_begun(self, present: frozenset[Silo]) -> RoundResult | None:
         """End a round that an earlier process began, if a silo of its sums is missing.
@@ -225,7 +257,7 @@ class _CoordinatorHalf:
         silos = tuple(Silo(name) for name in members)
         return RoundResult(r, self.checkpoint(), scores, silos, self.final, self.best_round)
 
-    async def let_in(self, at: Place, offers: Mapping[Silo, Tensors]) -> None:
+    async def let_in(self, at: Place, known: Mapping[Silo, int]) -> None:
         """Give silos what they lack, and agree on fresh keys with them."""
         told: dict[str, NDArray[Any]] = {
             "evaluate": np.array([self.evaluate], np.int64),
@@ -235,9 +267,8 @@ class _CoordinatorHalf:
         if self.ensemble is not None and self.agreed is not None:
             model = await asyncio.to_thread(self.ensemble.save)
             state = {"model": as_bytes(model), **self.agreed.arrays()}
-        for silo, offer in offers.items():
-            known = int(offer.get("known", "<i8", (1,))[0])
-            missing = state if known != self.round else {}
+        for silo, round_known in known.items():
+            missing = state if round_known != self.round else {}
             self.hub.answer(ENTER, at, {silo: Tensors({**told, **missing})})
         if self.final:
             return
@@ -282,21 +313,12 @@ class _CoordinatorHalf:
     async def _largest(self, step: Step[Tensors, Tensors], at: Place) -> tuple[int, int]:
         """Collect exponents and tell all silos the largest."""
         offers = await self.hub.collect(step, at, silos=self.sums.participants, quorum=self.quorum)
-        given = []
-        for silo, offer in list(offers.items()):
-            try:
-                own = offer.get("exponents", "<i8", (2,))
-                if np.any(own < -1074) or np.any(own > 1023):
-                    raise OfferRejected("exponents: expected -1074 to 1023")
-                given.append(own)
-            except OfferRejected as error:
-                self.hub.reject(step, at, silo, str(error))
-                del offers[silo]
-        largest = np.max(given, axis=0)
+        given = self._sound(step, at, offers, _exponents)
+        largest = np.max(list(given.values()), axis=0)
         told: dict[str, NDArray[Any]] = {"exponents": largest}
         if step is OPENING and self.strategy.bins_policy == "proportional":
             told["largest"] = np.array([max(self.start.n_samples.values())], np.int64)
-        self.hub.answer(step, at, dict.fromkeys(offers, Tensors(told)))
+        self.hub.answer(step, at, dict.fromkeys(given, Tensors(told)))
         return int(largest[0]), int(largest[1])
 
     async def _median(self, at: Place) -> float:
@@ -323,23 +345,17 @@ class _CoordinatorHalf:
     async def _merge_summaries(self, at: Place) -> Cuts:
         plan = self.plan
         offers = await self.hub.collect(CUTS, at, silos=self.sums.participants, quorum=self.quorum)
-        summaries = []
-        for silo, offer in list(offers.items()):
-            try:
-                summaries.append(read_summaries(offer, len(plan.numeric)))
-            except OfferRejected as error:
-                self.hub.reject(CUTS, at, silo, str(error))
-                del offers[silo]
+        summaries = self._sound(CUTS, at, offers, lambda o: read_summaries(o, len(plan.numeric)))
 
         def merge() -> Cuts:
             thresholds = [np.empty(0, np.float32)] * plan.schema.n_features
             for place, j in enumerate(plan.numeric):
-                parts = [own[place] for own in summaries]
+                parts = [own[place] for own in summaries.values()]
                 thresholds[j] = merge_summaries(parts, plan.job.booster.max_bin)
             return cuts_from_thresholds(plan.schema, thresholds)
 
         cuts = await asyncio.to_thread(merge)
-        self.hub.answer(CUTS, at, dict.fromkeys(offers, Tensors(cut_arrays(cuts))))
+        self.hub.answer(CUTS, at, dict.fromkeys(summaries, Tensors(cut_arrays(cuts))))
         return cuts
 
     async def _bisect(
@@ -370,13 +386,16 @@ class _CoordinatorHalf:
         offers = await self.hub.collect(
             PROPOSALS, at, silos=self.sums.participants, quorum=self.quorum
         )
-        sizes = {silo: int(o.get("size", "<i8", (1,))[0]) for silo, o in offers.items()}
+        sizes = self._sound(PROPOSALS, at, offers, _size)
         most = max(sizes.values(), key=list(sizes.values()).count)
-        for silo, size in sizes.items():
-            if size != most:
-                self.hub.reject(PROPOSALS, at, silo, f"expected the size {most}, came {size}")
-            else:
-                self.hub.answer(PROPOSALS, at, {silo: Tensors()})
+        agreeing = [silo for silo, size in sizes.items() if size == most]
+        others = {
+            silo: f"expected the size {most}, came {size}"
+            for silo, size in sizes.items()
+            if size != most
+        }
+        self._refuse(PROPOSALS, at, others, len(agreeing))
+        self.hub.answer(PROPOSALS, at, dict.fromkeys(agreeing, Tensors()))
         return most
 
     async def _sum(
@@ -597,6 +616,24 @@ class _CoordinatorHalf:
             self.best_round, self.best_score = r, scores[names[0]]
         total.answer(Tensors(self._closing(r)))
         return {"valid" if self.evaluate == SCORED_ON_VALID else "train": scores}
+
+
+def _known(offer: Tensors) -> int:
+    return int(offer.get("known", "<i8", (1,))[0])
+
+
+def _size(offer: Tensors) -> int:
+    size = int(offer.get("size", "<i8", (1,))[0])
+    if size < 0:
+        raise OfferRejected("size: expected a count")
+    return size
+
+
+def _exponents(offer: Tensors) -> NDArray[np.int64]:
+    own = offer.get("exponents", "<i8", (2,))
+    if np.any(own < -1074) or np.any(own > 1023):
+        raise OfferRejected("exponents: expected -1074 to 1023")
+    return own
 
 
 def artefact(strategy: Histogram, checkpoint: bytes) -> Artefact:

@@ -15,11 +15,12 @@ from boosting.grower import Grower
 from boosting.histogram import build_histograms, node_sums
 from boosting.job import JobParameters
 from boosting.partition import RowPartition
-from boosting.ports import Place, PlacePassed, QuorumLost, Step
+from boosting.ports import OfferRejected, Place, PlacePassed, QuorumLost, Silo, Step
 from boosting.sampling import Sampler
 from boosting.strategies.histogram_state import Agreed, Plan, unpack
-from boosting.strategies.histogram_steps import matrix_of
+from boosting.strategies.histogram_steps import ENTER, OPENING, PROPOSALS, matrix_of
 from boosting.table import Table
+from boosting.tensors import Tensors
 from tests import oracles
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
 from tests.federation.test_histogram import model_of, plain_job, run, same, silos_of
@@ -262,3 +263,54 @@ def test_delayed_and_repeated_offers_change_nothing(fields: dict[str, Any]) -> N
     unsteady = run(job, SILOS, make_link=UnsteadyLink)
     assert not unsteady.errors
     assert same(model_of(steady), model_of(unsteady))
+
+
+class MalformedLink(MemoryLink):
+    """A silo that offers nothing readable at some steps."""
+
+    steps: tuple[str, ...] = ()
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        if self.silo == VICTIM and step.name in self.steps:
+            offer = Tensors({})
+        return super().exchange(step, at, offer)
+
+
+class MalformedEntryLink(MalformedLink):
+    steps = (ENTER.name,)
+
+
+class MalformedOpeningLink(MalformedLink):
+    steps = (OPENING.name,)
+
+
+class MalformedProposalsLink(MalformedLink):
+    steps = (PROPOSALS.name,)
+
+
+@pytest.mark.parametrize("link", [MalformedEntryLink, MalformedOpeningLink])
+def test_a_silo_whose_offer_is_malformed_is_left_out_and_the_others_go_on(
+    link: type[MemoryLink],
+) -> None:
+    outcome = run(plain_job(), SILOS, make_link=link)
+    assert outcome.error is None
+    assert isinstance(outcome.errors[Silo(VICTIM)], OfferRejected)
+    assert all(VICTIM not in result.silos for result in outcome.rounds)
+
+
+def test_a_silo_whose_proposals_are_malformed_is_left_out_by_a_blind_coordinator() -> None:
+    job = plain_job(rounds=2, binning="recursive", binning_error=1e-2, blind_coordinator=True)
+    outcome = run(job, SILOS, make_link=MalformedProposalsLink)
+    assert outcome.error is None
+    assert isinstance(outcome.errors[Silo(VICTIM)], OfferRejected)
+    assert all(VICTIM not in result.silos for result in outcome.rounds)
+
+
+@pytest.mark.parametrize("link", [MalformedEntryLink, MalformedOpeningLink])
+def test_too_few_proper_offers_end_the_job_with_the_name_and_the_reason(
+    link: type[MemoryLink],
+) -> None:
+    few = {silo: data for silo, data in SILOS.items() if silo in ("silo-0", "silo-1", VICTIM)}
+    outcome = run(plain_job(secure=False), few, make_link=link)
+    assert isinstance(outcome.error, QuorumLost)
+    assert f"{VICTIM}: expected an array" in str(outcome.error)
