@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -624,7 +625,7 @@ class CoordinatorSums:
                 self._hub.reject(steps.masked, at, silo, _misfit(n_values, ring_bits))
                 del uploads[silo]
                 waiting.discard(silo)
-        begun = self._begun(uploads)
+        begun = self._begun(uploads, least, self._last if whole else ())
         present = tuple(uploads)
         wanted = begun or (self._last if whole and self._last else present)
         fixed = whole or bool(begun)
@@ -775,15 +776,28 @@ class CoordinatorSums:
     def _threshold(self) -> int:
         return self._parameters.threshold_of(len(self._members))
 
-    @staticmethod
-    def _begun(uploads: Mapping[Silo, MaskedVector]) -> tuple[Silo, ...]:
+    def _begun(
+        self, uploads: Mapping[Silo, MaskedVector], least: int, last: tuple[Silo, ...]
+    ) -> tuple[Silo, ...]:
         """Return the set that an earlier attempt began to unmask a sum over, if any.
 
-        Sets of one sum are nested; the smallest was the last.
+        One silo is believed where the sum can go on over the set that it names: of silos that are
+        there, large enough, and ``last`` if the sum has to be over that. Otherwise most silos have
+        to name it, lest one ends the sum for all. Sets of one sum are nested, the smallest was the
+        last: it decides where as many silos name either.
         """
-        return min(
-            (upload.bound for upload in uploads.values() if upload.bound), key=len, default=()
-        )
+        named: Counter[tuple[Silo, ...]] = Counter()
+        for silo, upload in uploads.items():
+            bound = upload.bound
+            if silo in bound and list(bound) == sorted(set(bound)):
+                named[bound] += 1
+        credible = [
+            bound
+            for bound, n_silos in named.items()
+            if 2 * n_silos > len(uploads)
+            or (len(bound) >= least and set(bound) <= uploads.keys() and last in ((), bound))
+        ]
+        return min(credible, key=lambda bound: (-named[bound], len(bound), bound), default=())
 
 
 _ABANDONED = PresentSet((), {}, abandoned=True)

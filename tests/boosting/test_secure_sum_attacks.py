@@ -14,13 +14,15 @@ from boosting.sum_exchanges import (
     KEYS,
     SUM,
     KeyRoster,
+    MaskedVector,
     PresentSet,
     SealedShares,
     SumParameters,
+    Total,
     Unmasking,
 )
 from crypto.vault import LocalVault
-from tests.boosting.federation_of_sums import Federation, SumsEnded, names
+from tests.boosting.federation_of_sums import Federation, SumsEnded, WatchedLink, names
 from tests.boosting.test_secure_sum import N, expected, run, vector
 from tests.federation.memory import Fault
 
@@ -188,7 +190,7 @@ def test_a_coordinator_that_asks_for_another_set_after_a_restart_gets_no_signatu
     assert run(federation).error is None
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
-        sums._begun = lambda _: ()  # type: ignore[method-assign]
+        sums._begun = lambda *_: ()  # type: ignore[method-assign]
         return await honest(sums, hub)
 
     ended = federation.run(coordinate, take_part, attempt=2, present=OTHERS)
@@ -388,3 +390,83 @@ def test_masks_of_a_redone_sum_are_fresh() -> None:
         federation.run(coordinate, take_part, attempt=attempt)
     for silo in SEVEN:
         assert not (uploads[0][silo].values == uploads[1][silo].values).any()
+
+
+A, B, C, D, M = (Silo(name) for name in "abcdm")
+
+
+def begun(
+    bounds: dict[Silo, tuple[Silo, ...]], *, least: int = 3, last: tuple[Silo, ...] = ()
+) -> tuple[Silo, ...]:
+    sums = CoordinatorSums(None, job_id="j", attempt=2, parameters=SumParameters())  # type: ignore[arg-type]
+    uploads = {
+        silo: MaskedVector(vector(silo, 0), 64, bytes(32), b"", bounds.get(silo, ()))
+        for silo in (A, B, C, D, M)
+    }
+    return sums._begun(uploads, least, last)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        (Silo("x"),),
+        (M, Silo("x")),
+        (A, B, C),
+        (M, A, B),
+        (A, A, B, M),
+        (A, M),
+        (A, B, M, Silo("x")),
+        (M,),
+    ],
+)
+def test_a_set_that_one_silo_makes_up_neither_ends_nor_narrows_a_sum(
+    hostile: tuple[Silo, ...],
+) -> None:
+    assert begun({M: hostile}) == ()
+    honest = (A, B, C, D)
+    assert begun({M: hostile} | dict.fromkeys(honest, honest)) == honest
+
+
+def test_one_silo_is_believed_where_the_sum_can_go_on_over_its_set() -> None:
+    assert begun({A: (A, B, C)}) == (A, B, C)
+    assert begun({A: (A, B, C)}, last=(A, B, C)) == (A, B, C)
+    assert begun({A: (A, B, C)}, last=(A, B, C, D)) == ()
+
+
+def test_a_set_of_silos_that_are_not_all_there_is_believed_if_most_name_it() -> None:
+    bound = (A, B, C, Silo("x"))
+    assert begun(dict.fromkeys((A, B, C), bound)) == bound
+    assert begun(dict.fromkeys((A, B), bound)) == ()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_made_up_set_does_not_keep_the_others_from_their_sum(whole: bool) -> None:
+    class LyingLink(WatchedLink):
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            if self.silo == VICTIM and step.name == SUM.masked.name:
+                offer = replace(offer, bound=(VICTIM, Silo("x")))
+            return super().exchange(step, at, offer)
+
+    async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
+        await sums.setup(AT)
+        outcomes = []
+        for round_ in range(2):
+            outcome = await sums.sum(SUM, Place(round_), N, whole=whole)
+            assert outcome.total is not None
+            sums.answer(SUM, outcome, Total(outcome.total, 64, outcome.present))
+            outcomes.append(outcome)
+        return outcomes
+
+    def participate(sums: SiloSums, link: Any) -> Any:
+        link.__class__ = LyingLink
+        sums.setup(AT)
+        return [
+            sums.sum(SUM, Place(round_), vector(link.silo, round_), whole=whole)
+            for round_ in range(2)
+        ]
+
+    ended = Federation(SEVEN).run(coordinate, participate)
+    assert ended.error is None
+    for round_, outcome in enumerate(ended.result):
+        assert outcome.present == SEVEN
+        np.testing.assert_array_equal(outcome.total, expected(SEVEN, round_))
