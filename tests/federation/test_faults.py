@@ -53,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_coordinator_killed_in_mid_round_goes_on_to_the_identical_model(
     tmp_path: Path, undisturbed: bytes
 ) -> None:
-    with federation(tmp_path) as fed:
+    with federation(tmp_path, lease_seconds=20.0) as fed:
         # A frozen silo keeps the barrier of the third round open while the coordinator dies.
         job_id = fed.submit(job())
         fed.wait(job_id, rounds_done(2))
