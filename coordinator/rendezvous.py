@@ -123,7 +123,7 @@ class Rendezvous:
         self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
         self._last: dict[Silo, tuple[Key, _Entry]] = {}
         self._unclaimed: dict[Silo, tuple[Key, _Entry]] = {}
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[Silo, tuple[Key, _Entry, asyncio.Task[None]]] = {}
         self._undelivered: set[tuple[Silo, str, Place]] = set()
         self._sent = asyncio.Event()
         self._changed = asyncio.Event()
@@ -286,6 +286,11 @@ class Rendezvous:
         previous = self._last.get(silo)
         if previous is not None and previous[0] == key and step not in self._served:
             return previous[1].reply
+        serving = self._serving.get(silo)
+        if serving is not None and not serving[1].reply.done():
+            if serving[0] == key:
+                return serving[1].reply
+            raise OfferRejected(f"step {serving[0][0]!r} is still reading an offer of {silo}")
         self._acknowledge(silo, key)
         entry = _Entry(parcel, asyncio.get_running_loop().create_future())
         entry.reply.add_done_callback(_retrieve)
@@ -361,8 +366,8 @@ class Rendezvous:
     ) -> None:
         if entry.parcel.large:
             task = asyncio.create_task(self._serve_large(silo, at, entry, step, handler))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._serving[silo] = ((step.name, at), entry, task)
+            task.add_done_callback(lambda done: self._served_large(silo, done))
             return
         try:
             reply = handler(silo, at, entry.parcel.open(step))
@@ -393,6 +398,10 @@ class Rendezvous:
         if not entry.reply.done():
             entry.parcel.large = False
             self._serve_one(silo, at, entry, step, handler)
+
+    def _served_large(self, silo: Silo, task: asyncio.Task[None]) -> None:
+        if silo in self._serving and self._serving[silo][2] is task:
+            del self._serving[silo]
 
     def _displace(self, silo: Silo) -> None:
         """Forget the offer of a silo that nobody has asked for: it has come to another place."""

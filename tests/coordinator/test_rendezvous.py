@@ -266,3 +266,21 @@ async def test_a_large_offer_of_a_served_step_is_served_after_it_was_decoded() -
     with pytest.raises(OfferRejected, match="travels by"):
         await bad
     assert h.silos == (A, B)
+
+
+async def test_of_a_silo_one_large_offer_is_served_at_a_time() -> None:
+    h = hub(A)
+    h.serve(STEP, lambda silo, at, offer: offer)
+    may_go_on = threading.Event()
+
+    def decode(_: type[Any]) -> Number:
+        assert may_go_on.wait(5.0)
+        return Number(1)
+
+    first = h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    again = h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    with pytest.raises(OfferRejected, match="still reading an offer of a"):
+        h.receive(A, "add", Place(1), Call.SUMS, decode, LARGE_BYTES + 1)
+    may_go_on.set()
+    assert (await first).value == (await again).value == 1
+    assert (await h.offer(A, "add", Place(1), parcel(2))).value == 2

@@ -72,9 +72,10 @@ class Server:
 
     async def _open(self) -> None:
         self.hub = Rendezvous((Silo("a"), Silo("b")), (Silo("a"), Silo("b")), 20.0)
+        self.servicer = ExchangeServicer(self._find, waiting_seconds=0.05)
         self.serving = await serve(
             "127.0.0.1:0",
-            [ExchangeServicer(self._find, waiting_seconds=0.05).register],
+            [self.servicer.register],
             Metrics(by_silo=True),
             server_credentials(self.paths["coordinator"]),
             lambda path, count: self.calls.append((path, count)),
@@ -299,11 +300,14 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
 
     def hanging() -> Iterator[bytes]:
         yield from frames(2)
-        held.wait(10.0)
+        held.wait(20.0)
 
     thread = threading.Thread(target=lambda: server.raw(hanging()), daemon=True)
     thread.start()
-    server.do(asyncio.sleep(0.5))
+    deadline = time.monotonic() + 15.0
+    while server.servicer._buffered.get(Silo("a"), 0) < 2 << 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(frames(2))
     assert "has offers of over 3145728 bytes open" in (caught.value.details() or "")
