@@ -31,6 +31,10 @@ class LeaseKeeper:
         Called with the attempts that the coordinator wants stopped.
     working : callable
         Attempts under way.
+    kept_jobs : callable
+        Jobs, none of them under way, of which the silo keeps private keys.
+    jobs_ended : callable
+        Called with those of them that have ended for good; returns at once.
     """
 
     def __init__(
@@ -39,11 +43,15 @@ class LeaseKeeper:
         registration: Registration,
         stop_attempts: Callable[[tuple[AttemptKey, ...]], None],
         working: Callable[[], tuple[AttemptKey, ...]],
+        kept_jobs: Callable[[], tuple[str, ...]],
+        jobs_ended: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._client = client
         self._registration = registration
         self._stop_attempts = stop_attempts
         self._working = working
+        self._kept_jobs = kept_jobs
+        self._jobs_ended = jobs_ended
         self._lease: str | None = None
         self._seconds = 6.0
         self._granted = threading.Condition()
@@ -125,9 +133,11 @@ class LeaseKeeper:
     def _renew(self) -> float:
         lease = self._lease
         assert lease is not None
-        stop = self._client().renew(lease, self._working())
+        stop, ended = self._client().renew(lease, self._working(), self._kept_jobs())
         if stop:
             self._stop_attempts(stop)
+        if ended:
+            self._jobs_ended(ended)
         return min(self._seconds / 4.0, 2.0)
 
     def _wait_for_other(self, error: LeaseHeld) -> float:

@@ -194,17 +194,20 @@ class Agent:
     def _forget_job(self, job_id: str) -> None:
         try:
             vault = self.around.vault(job_id)
-            self._forget(job_id, vault, self.around.state.sessions(job_id))
-        except Exception as error:  # the crypto process is away, say: asked again later
-            log.warning("keys not erased yet", job=job_id, why=type(error).__name__)
+            self._try_to_forget(job_id, vault, frozenset(self.around.state.sessions(job_id)))
+        except FederationError as error:  # the crypto process is away: asked again later
+            log.warning("keys not erased yet", job=job_id, why=str(error))
         finally:
             self._forgetting.discard(job_id)
 
-    def _forget(self, job_id: str, vault: Vault | None, sessions: tuple[str, ...]) -> None:
-        if vault is not None:
-            for session in sessions:
-                vault.forget_session(session)
-        self.around.state.let_go(job_id, sessions)
+    def _try_to_forget(self, job_id: str, vault: Vault | None, sessions: frozenset[str]) -> None:
+        try:
+            for session in sorted(sessions):
+                if vault is not None:
+                    vault.forget_session(session)
+            self.around.state.let_go(job_id, sessions)
+        except Exception as error:  # they stay noted, and are erased when the job has ended
+            log.warning("keys not erased yet", job=job_id, why=type(error).__name__)
 
     def _stop_attempts(self, keys: tuple[AttemptKey, ...]) -> None:
         for key in keys:
@@ -306,25 +309,30 @@ class Agent:
             else TimedVault(vault, lambda session: around.state.note_session(job_id, session))
         )
         began = time.monotonic()
-        kept = job.strategy.participate(
-            link,
-            None if timed is None else timed.as_vault(),
-            SiloStart(
-                job=job,
-                job_id=job_id,
-                attempt=assignment.key.attempt,
-                silo=around.silo,
-                silos=agreement.silos,
-                schema=schema,
-                dataset=dataset,
-                first_round=agreement.first_round,
-                test=test,
-                n_threads=around.n_threads,
-                identity=identity,
-                trainer=around.trainer,
-                ids=(around.policy.min_ids, around.policy.max_ids),
-            ),
-        )
+        try:
+            kept = job.strategy.participate(
+                link,
+                None if timed is None else timed.as_vault(),
+                SiloStart(
+                    job=job,
+                    job_id=job_id,
+                    attempt=assignment.key.attempt,
+                    silo=around.silo,
+                    silos=agreement.silos,
+                    schema=schema,
+                    dataset=dataset,
+                    first_round=agreement.first_round,
+                    test=test,
+                    n_threads=around.n_threads,
+                    identity=identity,
+                    trainer=around.trainer,
+                    ids=(around.policy.min_ids, around.policy.max_ids),
+                ),
+            )
+        finally:
+            if timed is not None:
+                # Another attempt goes on with the job's own key, never with these.
+                self._try_to_forget(job_id, vault, timed.sessions - {job_id})
         total = time.monotonic() - began
         crypto = 0.0 if timed is None else timed.seconds
         around.state.keep(

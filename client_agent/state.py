@@ -7,10 +7,14 @@ import hashlib
 import os
 import secrets
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from boosting.ports import FederationError
+
+SESSIONS = "sessions"
+"""File of a job with the names under which the silo's vault holds secrets of it."""
 
 
 class StateHeld(FederationError):
@@ -33,6 +37,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._noting = threading.Lock()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -75,6 +80,30 @@ class StateFolder:
     def keep(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file of a job's result that stays in the silo."""
         _write(self.job(job_id) / name, data)
+
+    def note_session(self, job_id: str, session: str) -> None:
+        """Note that the vault holds secrets of a job under this name, until it is let go."""
+        with self._noting:
+            noted = self.sessions(job_id)
+            if session not in noted:
+                self.keep(job_id, SESSIONS, "\n".join([*noted, session]).encode())
+
+    def sessions(self, job_id: str) -> tuple[str, ...]:
+        """Return the names under which the vault holds secrets of a job."""
+        return tuple((self.kept(job_id, SESSIONS) or b"").decode().splitlines())
+
+    def jobs_with_sessions(self) -> tuple[str, ...]:
+        """Return the jobs of which the vault holds secrets, sorted."""
+        return tuple(sorted(file.parent.name for file in self.path.glob(f"jobs/*/{SESSIONS}")))
+
+    def let_go(self, job_id: str, sessions: Collection[str]) -> None:
+        """Note that the vault has erased what it held under these names."""
+        with self._noting:
+            left = [name for name in self.sessions(job_id) if name not in sessions]
+            if left:
+                self.keep(job_id, SESSIONS, "\n".join(left).encode())
+            else:
+                (self.job(job_id) / SESSIONS).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give the folder up."""

@@ -18,12 +18,16 @@ class TimedVault:
     Parameters
     ----------
     vault : Vault
+    note : callable
+        Called with the name of a session before the vault first has anything of it.
     seconds : float
         Time spent in it so far; calls of several threads add up.
     """
 
-    def __init__(self, vault: Vault) -> None:
+    def __init__(self, vault: Vault, note: Callable[[str], None] = lambda session: None) -> None:
         self._vault = vault
+        self._note = note
+        self._noted: set[str] = set()
         self._lock = threading.Lock()
         self.seconds = 0.0
 
@@ -33,6 +37,10 @@ class TimedVault:
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
+            session = named.get("session", arguments[0] if arguments else None)
+            if isinstance(session, str) and session not in self._noted:
+                self._note(session)
+                self._noted.add(session)
             began = time.monotonic()
             try:
                 return call(*arguments, **named)
@@ -41,6 +49,11 @@ class TimedVault:
                     self.seconds += time.monotonic() - began
 
         return timed
+
+    @property
+    def sessions(self) -> frozenset[str]:
+        """Names under which calls so far made or used secrets."""
+        return frozenset(self._noted)
 
     def as_vault(self) -> Vault:
         """Return this as what it stands in for."""

@@ -31,6 +31,8 @@ from services.logs import where
 from services.metering import CallCount
 
 SWEEP_SECONDS = 0.5
+MOST_KEPT_JOBS = 16
+"""Ended jobs that an agent may ask about with one renewal."""
 
 log = structlog.get_logger()
 
@@ -183,6 +185,14 @@ class Jobs:
         """Keep a lease; returns what to stop."""
         self._roster.touch(silo, lease_id)
         return tuple(key for key in working if not self._is_current(key))
+
+    def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the jobs that have ended for good, as the store has it."""
+        try:
+            records = [self._around.store.job(job_id) for job_id in job_ids[:MOST_KEPT_JOBS]]
+        except DatabaseAway:
+            return ()
+        return tuple(r.job_id for r in records if r is not None and r.ended)
 
     def _is_current(self, key: AttemptKey) -> bool:
         run = self._runs.get(key.job_id)

@@ -123,6 +123,10 @@ class Federation(Protocol):
         """Keep a lease; returns what to stop."""
         ...
 
+    def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the jobs that have ended for good."""
+        ...
+
     def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, error: str) -> None:
         """Note how a silo's half ended."""
         ...
@@ -222,9 +226,12 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
             if working:
                 label(job_id=working[0].job_id, silo=silo)
             stop = self._federation.renew(silo, request.lease_id, working)
+            ended = self._federation.ended(tuple(request.kept_jobs))
         except FederationError as error:
             await abort(context, error)
-        return federation_service_pb2.RenewLeaseResponse(stop=[_key(key) for key in stop])
+        return federation_service_pb2.RenewLeaseResponse(
+            stop=[_key(key) for key in stop], ended_jobs=ended
+        )
 
     async def ReportOutcome(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
@@ -372,16 +379,20 @@ class FederationClient:
             response.first_round,
         )
 
-    def renew(self, lease_id: str, working: tuple[AttemptKey, ...]) -> tuple[AttemptKey, ...]:
-        """Keep the lease; returns the attempts to stop."""
+    def renew(
+        self, lease_id: str, working: tuple[AttemptKey, ...], kept_jobs: tuple[str, ...] = ()
+    ) -> tuple[tuple[AttemptKey, ...], tuple[str, ...]]:
+        """Keep the lease; returns the attempts to stop, and the kept jobs that have ended."""
         response = self._call(
             self._stub.RenewLease,
             federation_service_pb2.RenewLeaseRequest(
-                lease_id=lease_id, working=[_key(key) for key in working]
+                lease_id=lease_id,
+                working=[_key(key) for key in working],
+                kept_jobs=kept_jobs,
             ),
             5.0,
         )
-        return tuple(_read_key(key) for key in response.stop)
+        return tuple(_read_key(key) for key in response.stop), tuple(response.ended_jobs)
 
     def report(self, lease_id: str, key: AttemptKey, error: str) -> None:
         """Report how this silo's half ended."""

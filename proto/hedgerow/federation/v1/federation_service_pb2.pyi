@@ -316,21 +316,27 @@ class RenewLeaseRequest(_message.Message):
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     WORKING_FIELD_NUMBER: _builtins.int
+    KEPT_JOBS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     @_builtins.property
     def working(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
         """Attempts that the agent works on."""
 
+    @_builtins.property
+    def kept_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Jobs, none of them being worked on, of which the silo still keeps private keys."""
+
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         working: _abc.Iterable[Global___AttemptKey] | None = ...,
+        kept_jobs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "working", b"working"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "working", b"working"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -343,18 +349,24 @@ class RenewLeaseResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STOP_FIELD_NUMBER: _builtins.int
+    ENDED_JOBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stop(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
         """Attempts to stop: cancelled, ended or replaced."""
+
+    @_builtins.property
+    def ended_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the request's kept_jobs that have ended for good: their keys are not needed again."""
 
     def __init__(
         self,
         *,
         stop: _abc.Iterable[Global___AttemptKey] | None = ...,
+        ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_jobs", b"ended_jobs", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,100 @@
+"""Keys of a job are there as long as the job may go on, and no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_agent.state import StateFolder
+from client_agent.timing import TimedVault
+from crypto.vault import LocalVault
+from tests.federation.processes import federation, wait_until
+from tests.federation.test_secureboost_faults import JOB, check_result, restart_coordinator
+from tests.federation.test_secureboost_faults import federation as vertical_federation
+from tests.federation.test_secureboost_faults import rounds_done as rounds_reached
+
+SECURE = """
+strategy = "histogram"
+min_silos = 3
+[histogram]
+rounds = 4
+[booster]
+max_depth = 2
+max_bin = 8
+"""
+
+
+def test_private_keys_outlive_a_coordinator_that_is_killed_and_end_with_the_job(
+    tmp_path: Path,
+) -> None:
+    with vertical_federation(tmp_path, crypto=True) as fed:
+
+        def keys() -> dict[str, bytes]:
+            return {f.name: f.read_bytes() for f in (tmp_path / "keys-guest").rglob("*.key")}
+
+        before = set(keys())
+        job_id = fed.submit(JOB.format(patience=60))
+        rounds_reached(fed, job_id, 2)
+        of_job = {name: data for name, data in keys().items() if name not in before}
+        assert len(of_job) == 1
+        restart_coordinator(fed)
+        rounds_reached(fed, job_id, 3)
+        assert of_job.items() <= keys().items(), "the job goes on with the same key"
+        check_result(fed, job_id)
+        wait_until(lambda: not of_job.keys() & keys().keys(), 30, "the key is erased")
+        for silo in fed.silos:
+            noted = tmp_path / f"state-agent-{silo}/jobs/{job_id}/sessions"
+            wait_until(lambda noted=noted: not noted.exists(), 30, "nothing is noted")  # type: ignore[misc]
+
+
+def test_no_session_of_masks_is_left_when_a_job_is_over_or_cancelled(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        for cancelled in (False, True):
+            text = SECURE.replace("rounds = 4", "rounds = 400") if cancelled else SECURE
+            job_id = fed.submit(text)
+            noted = [tmp_path / f"state-agent-{silo}/jobs/{job_id}/sessions" for silo in fed.silos]
+            wait_until(lambda noted=noted: all(n.exists() for n in noted), 60, "masks")  # type: ignore[misc]
+            if cancelled:
+                fed.client.cancel(job_id)
+            assert fed.end(job_id).state == ("CANCELLED" if cancelled else "SUCCEEDED")
+            wait_until(lambda noted=noted: not any(n.exists() for n in noted), 30, "all erased")  # type: ignore[misc]
+
+
+def test_a_vault_is_not_asked_before_the_session_is_noted(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    vault = TimedVault(LocalVault(), lambda session: state.note_session("job-1", session))
+    vault.as_vault().create_mask_key("job-1/1/0")
+    vault.as_vault().blind_identifiers(session="job-1/1/psi", ids=[b"a"])
+    vault.as_vault().forget_session("job-1/1/0")
+    assert state.sessions("job-1") == ("job-1/1/0", "job-1/1/psi")
+    assert state.jobs_with_sessions() == ("job-1",)
+    state.close()
+    again = StateFolder(tmp_path)
+    again.let_go("job-1", {"job-1/1/0"})
+    assert again.sessions("job-1") == ("job-1/1/psi",)
+    again.let_go("job-1", {"job-1/1/psi"})
+    assert again.jobs_with_sessions() == ()
+    again.close()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_could_not_be_noted_is_not_made(tmp_path: Path, broken: bool) -> None:
+    made: list[str] = []
+
+    class Counting(LocalVault):
+        def create_mask_key(self, session: str) -> bytes:
+            made.append(session)
+            return super().create_mask_key(session)
+
+    def note(session: str) -> None:
+        if broken:
+            raise OSError("disk full")
+
+    vault = TimedVault(Counting(), note).as_vault()
+    if broken:
+        with pytest.raises(OSError, match="disk full"):
+            vault.create_mask_key("s")
+    else:
+        vault.create_mask_key("s")
+    assert made == ([] if broken else ["s"])
