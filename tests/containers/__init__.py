@@ -1,0 +1,1 @@
+"""The federation in containers: run by ``make test-containers`` only, for it needs an engine."""

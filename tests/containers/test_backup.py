@@ -1,0 +1,53 @@
+"""A coordinator that is lost is restored from what docs/operations.md says to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.containers.compose import Project, docker, eventually, project, run
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_jobs_and_models_come_back_from_a_dump_and_the_artefacts(tmp_path: Path) -> None:
+    artefacts = "/var/lib/hedgerow/artefacts"
+    with project(tmp_path) as made:
+        made.up()
+        assert docker("wait", made.container("demo")) == "0", made.log("demo")
+        job_id = next(iter(made.client.list())).job_id
+        model = made.client.download(job_id)[1]
+        database, coordinator = made.container("database"), made.container("coordinator")
+        dump = run("docker", "exec", database, "pg_dump", "-U", "hedgerow", "hedgerow")
+        docker("cp", f"{coordinator}:{artefacts}", str(tmp_path / "artefacts"))
+        lose(made)
+
+        made.compose("stop", "coordinator")
+        run("docker", "exec", database, "dropdb", "-U", "hedgerow", "hedgerow")
+        run("docker", "exec", database, "createdb", "-U", "hedgerow", "hedgerow")
+        run("docker", "exec", "-i", database, "psql", "-q", "-U", "hedgerow", "hedgerow",
+            stdin=dump)  # fmt: skip
+        docker("cp", "-a", f"{tmp_path}/artefacts/.", f"{coordinator}:{artefacts}")
+        made.compose("start", "coordinator")
+        eventually(made.healthy, 120, "healthy")
+        view = made.client.get(job_id)
+        assert view.state == "SUCCEEDED"
+        assert len(view.rounds) == 20
+        assert made.client.download(job_id)[1] == model
+
+
+def lose(made: Project) -> None:
+    """Lose all that the coordinator keeps."""
+    made.compose("stop", "coordinator")
+    made.compose("start", "coordinator")
+    script = "find /var/lib/hedgerow/artefacts -mindepth 1 -delete"
+    docker("exec", made.container("coordinator"), "sh", "-c", script)
+    sql = "truncate " + ", ".join(
+        docker(
+            "exec", made.container("database"), "psql", "-U", "hedgerow", "-At", "-c",
+            "select tablename from pg_tables where schemaname = 'public'",
+        ).split()
+    )  # fmt: skip
+    docker("exec", made.container("database"), "psql", "-q", "-U", "hedgerow", "-c", sql)
+    assert not list(made.client.list())

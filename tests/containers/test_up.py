@@ -1,0 +1,142 @@
+"""`docker compose up` as a newcomer runs it: certificates, health, a model, hardening."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containers.compose import SERVICES, Project, docker, eventually, project
+
+OURS = [name for name in SERVICES if name not in ("database", "prometheus")]
+LIMITS_MB = {"crypto": 350, "coordinator": 800}
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with project(tmp_path_factory.mktemp("fresh")) as made:
+        made.up()
+        yield made
+
+
+def test_the_demo_trains_a_model_within_ninety_seconds(tmp_path: Path) -> None:
+    with project(tmp_path) as made:
+        started = time.monotonic()
+        made.up()
+        code = docker("wait", made.container("demo"))
+        seconds = time.monotonic() - started
+        said = made.log("demo")
+        assert code == "0", said
+        assert "succeeded: 20 rounds" in said
+        assert "test: accuracy" in said
+        assert seconds < 90
+        assert made.left()
+        made.down()
+        assert not made.left()
+
+
+def test_all_processes_become_healthy(fresh: Project) -> None:
+    eventually(fresh.healthy, 120, "healthy")
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_a_process_has_no_rights_that_it_does_not_need(fresh: Project, service: str) -> None:
+    found = fresh.state(service)
+    host = found["HostConfig"]
+    assert found["Config"]["User"] == "10001:10001"
+    assert host["ReadonlyRootfs"]
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert not host["Privileged"]
+    assert "no-new-privileges:true" in host["SecurityOpt"]
+    status = docker("exec", fresh.container(service), "cat", "/proc/1/status")
+    for line in ("CapEff:\t0000000000000000", "NoNewPrivs:\t1"):
+        assert line in status
+
+
+def test_the_coordinator_is_on_no_network_of_a_silo(fresh: Project) -> None:
+    def networks(service: str) -> set[str]:
+        names = fresh.state(service)["NetworkSettings"]["Networks"]
+        return {name.removeprefix(f"{fresh.name}_") for name in names}
+
+    assert networks("coordinator") == {"federation", "database"}
+    for k in range(3):
+        assert networks(f"crypto-{k}") == {f"silo-{k}"}
+        assert networks(f"agent-{k}") == {"federation", f"silo-{k}"}
+
+
+def test_only_the_coordinator_listens_outside(fresh: Project) -> None:
+    for service in OURS:
+        published = fresh.state(service)["NetworkSettings"]["Ports"]
+        assert bool(any(published.values())) == (service == "coordinator"), service
+
+
+def test_agents_listen_on_their_silos_network_alone(fresh: Project) -> None:
+    listening = docker("exec", fresh.container("agent-0"), "cat", "/proc/net/tcp", "/proc/net/tcp6")
+    ports = {line.split()[1] for line in listening.splitlines() if " 0A " in line}
+    own = fresh.state("agent-0")["NetworkSettings"]["Networks"]
+    address = own[fresh.network("silo-0")]["IPAddress"]
+    wanted = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
+    ours = {port for port in ports if not port.startswith("0B00007F")}  # Docker's own DNS
+    assert ours == {f"{wanted}:{9466:04X}"}
+
+
+def test_each_silo_sees_its_own_key_alone(fresh: Project) -> None:
+    keys = {}
+    for service in OURS:
+        mounts = fresh.state(service)["Mounts"]
+        identity = [m["Name"] for m in mounts if m["Destination"] == "/etc/hedgerow/identity"]
+        assert len(identity) == 1
+        assert not any(m["Name"].endswith("_ca") for m in mounts if m["Type"] == "volume")
+        keys[service] = identity[0]
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_operators_commands_run_in_a_container(fresh: Project) -> None:
+    docker("wait", fresh.container("demo"))
+    listed = json.loads(fresh.compose("run", "--rm", "-T", "cli", "jobs", "--json"))
+    assert [job["state"] for job in listed] == ["SUCCEEDED"]
+    plan = fresh.compose("run", "--rm", "-T", "cli", "plan", "/jobs/demo.toml")
+    assert "ExchangeTrees" in plan
+
+
+def test_prometheus_sees_every_process(fresh: Project) -> None:
+    address = docker("port", fresh.container("prometheus"), "9090")
+
+    def all_up() -> bool:
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?query=up", timeout=5) as found:
+            series = json.load(found)["data"]["result"]
+        return len(series) == 8 and all(s["value"][1] == "1" for s in series)
+
+    eventually(all_up, 60, "Prometheus sees all")
+
+
+@pytest.mark.parametrize("service", ["agent-0", "crypto-0", "coordinator"])
+def test_a_process_that_is_told_to_end_drains_and_ends_within_seconds(
+    fresh: Project, service: str
+) -> None:
+    eventually(fresh.healthy, 120, "healthy")
+    started = time.monotonic()
+    docker("stop", "--time", "14", fresh.container(service))
+    assert time.monotonic() - started < 12
+    assert fresh.state(service)["State"]["ExitCode"] == 0
+    docker("start", fresh.container(service))
+
+
+@pytest.mark.parametrize("image", LIMITS_MB)
+def test_images_are_small(image: str) -> None:
+    n_bytes = int(docker("image", "inspect", "--format", "{{.Size}}", f"hedgerow/{image}:dev"))
+    assert n_bytes < LIMITS_MB[image] * 1_000_000
+
+
+def test_only_the_agent_has_pytorch() -> None:
+    for image, has in (("agent", True), ("coordinator", False), ("crypto", False)):
+        found = docker("run", "--rm", "--network", "none", "--entrypoint", "ls",
+                       f"hedgerow/{image}:dev", "/opt/hedgerow")  # fmt: skip
+        assert ("torch" in found.split()) == has
