@@ -13,8 +13,8 @@ from pathlib import Path
 
 from boosting.ports import FederationError
 
-SESSIONS = "sessions"
-"""File of a job with the names under which the silo's vault holds secrets of it."""
+SESSIONS = "memory/sessions"
+"""File of a job with the names under which the vault holds secrets of it; no part of its result."""
 
 
 class StateHeld(FederationError):
@@ -86,22 +86,25 @@ class StateFolder:
         with self._noting:
             noted = self.sessions(job_id)
             if session not in noted:
-                self.keep(job_id, SESSIONS, "\n".join([*noted, session]).encode())
+                _write(self.job(job_id) / SESSIONS, "\n".join([*noted, session]).encode())
 
     def sessions(self, job_id: str) -> tuple[str, ...]:
         """Return the names under which the vault holds secrets of a job."""
-        return tuple((self.kept(job_id, SESSIONS) or b"").decode().splitlines())
+        try:
+            return tuple((self.job(job_id) / SESSIONS).read_text().splitlines())
+        except FileNotFoundError:
+            return ()
 
     def jobs_with_sessions(self) -> tuple[str, ...]:
         """Return the jobs of which the vault holds secrets, sorted."""
-        return tuple(sorted(file.parent.name for file in self.path.glob(f"jobs/*/{SESSIONS}")))
+        return tuple(sorted(file.parents[1].name for file in self.path.glob(f"jobs/*/{SESSIONS}")))
 
     def let_go(self, job_id: str, sessions: Collection[str]) -> None:
         """Note that the vault has erased what it held under these names."""
         with self._noting:
             left = [name for name in self.sessions(job_id) if name not in sessions]
             if left:
-                self.keep(job_id, SESSIONS, "\n".join(left).encode())
+                _write(self.job(job_id) / SESSIONS, "\n".join(left).encode())
             else:
                 (self.job(job_id) / SESSIONS).unlink(missing_ok=True)
 

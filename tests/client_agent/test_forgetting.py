@@ -44,7 +44,7 @@ def test_private_keys_outlive_a_coordinator_that_is_killed_and_end_with_the_job(
         check_result(fed, job_id)
         wait_until(lambda: not of_job.keys() & keys().keys(), 30, "the key is erased")
         for silo in fed.silos:
-            noted = tmp_path / f"state-agent-{silo}/jobs/{job_id}/sessions"
+            noted = tmp_path / f"state-agent-{silo}/jobs/{job_id}/memory/sessions"
             wait_until(lambda noted=noted: not noted.exists(), 30, "nothing is noted")  # type: ignore[misc]
 
 
@@ -53,7 +53,9 @@ def test_no_session_of_masks_is_left_when_a_job_is_over_or_cancelled(tmp_path: P
         for cancelled in (False, True):
             text = SECURE.replace("rounds = 4", "rounds = 400") if cancelled else SECURE
             job_id = fed.submit(text)
-            noted = [tmp_path / f"state-agent-{silo}/jobs/{job_id}/sessions" for silo in fed.silos]
+            noted = [
+                tmp_path / f"state-agent-{silo}/jobs/{job_id}/memory/sessions" for silo in fed.silos
+            ]
             wait_until(lambda noted=noted: all(n.exists() for n in noted), 60, "masks")  # type: ignore[misc]
             if cancelled:
                 fed.client.cancel(job_id)
