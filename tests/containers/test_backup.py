@@ -20,7 +20,7 @@ def test_jobs_and_models_come_back_from_a_dump_and_the_artefacts(tmp_path: Path)
         model = made.client.download(job_id)[1]
         database, coordinator = made.container("database"), made.container("coordinator")
         dump = run("docker", "exec", database, "pg_dump", "-U", "hedgerow", "hedgerow")
-        docker("cp", f"{coordinator}:{artefacts}", str(tmp_path / "artefacts"))
+        kept = run("docker", "exec", coordinator, "tar", "-c", "-C", artefacts, ".")
         lose(made)
 
         made.compose("stop", "coordinator")
@@ -28,7 +28,9 @@ def test_jobs_and_models_come_back_from_a_dump_and_the_artefacts(tmp_path: Path)
         run("docker", "exec", database, "createdb", "-U", "hedgerow", "hedgerow")
         run("docker", "exec", "-i", database, "psql", "-q", "-U", "hedgerow", "hedgerow",
             stdin=dump)  # fmt: skip
-        docker("cp", "-a", f"{tmp_path}/artefacts/.", f"{coordinator}:{artefacts}")
+        run("docker", "run", "--rm", "-i", "--network", "none", "--volumes-from", coordinator,
+            "--entrypoint", "tar", "hedgerow/coordinator:dev", "-x", "-C", artefacts,
+            stdin=kept)  # fmt: skip
         made.compose("start", "coordinator")
         eventually(made.healthy, 120, "healthy")
         view = made.client.get(job_id)

@@ -345,7 +345,7 @@ def test_a_silo_whose_certificate_has_ended_is_refused_and_named_until_it_has_a_
     assert digest(disturbed, disturbed.end(disturbed.submit(JOB), 200)) == undisturbed.digest
     matrix.add(
         Cell(
-            "certificate ended", "agent-1", "training", "fails, silo named",
+            "certificate ended", "agent-1", "gathering", "fails, silo named",
             view.attempt, len(view.rounds), seconds,
         )
     )  # fmt: skip
