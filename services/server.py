@@ -5,8 +5,7 @@ There is no mode without TLS: ``hedgerow local`` makes certificates that live as
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +79,3 @@ async def serve(
     for name in ("", *names):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     return Serving(server, port, status)
-
-
-async def until_stopped(stop: asyncio.Event, drain: Callable[[], Awaitable[None]]) -> None:
-    """Wait for ``stop``, then drain."""
-    await stop.wait()
-    await drain()
