@@ -45,10 +45,12 @@ class Policy(BaseModel):
     )
     min_key_bits: int = Field(default=2048, ge=2048, description="Least Paillier modulus, bits.")
     min_ids: int = Field(
-        default=1, ge=1, description="Least distinct row ids of any party in an intersection."
+        default=1, ge=1, description="Least distinct row ids of any party of a vertical job."
     )
     max_ids: int = Field(
-        default=20_000_000, ge=1, description="Most distinct row ids of any party."
+        default=20_000_000,
+        ge=1,
+        description="Most distinct row ids of any party of a vertical job.",
     )
     require_secure: bool = Field(
         default=False,

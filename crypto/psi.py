@@ -306,6 +306,14 @@ class PsiPolicy:
     max_elements: int = 20_000_000
     min_elements: int = 1
 
+    def check(self, owner: str, size: int) -> None:
+        """Raise :class:`PsiRefused` where so many ids of ``owner`` are too few or too many."""
+        if not self.min_elements <= size <= self.max_elements:
+            raise PsiRefused(
+                f"{owner} has too {'few' if size < self.min_elements else 'many'} distinct ids; "
+                f"the policy allows {self.min_elements} to {self.max_elements}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class PsiResult:
@@ -592,13 +600,7 @@ class PsiParty:
         return tag_bits(self._sizes[self._leader], (self._sizes[o] for o in self._roster[1:]))
 
     def _record_size(self, owner: str, size: int) -> None:
-        policy = self._policy
-        if not policy.min_elements <= size <= policy.max_elements:
-            raise PsiRefused(
-                f"{owner} has too {'few' if size < policy.min_elements else 'many'} distinct ids; "
-                f"the policy allows "
-                f"{policy.min_elements} to {policy.max_elements}"
-            )
+        self._policy.check(owner, size)
         self._sizes[owner] = size
 
     def _send(self, kind: PsiKind, owner: str, recipient: str, payload: bytes) -> PsiMessage:

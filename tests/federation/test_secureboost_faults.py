@@ -120,22 +120,26 @@ def test_an_id_that_is_no_text_ends_the_job_without_being_shown() -> None:
         assert not any(secret in str(outcome.error) for secret in ("secret", "ud800", "7.25"))
 
 
+@pytest.mark.parametrize("alignment", ["psi", "digest"])
+@pytest.mark.parametrize("party", ["guest", "host-1"])
 @pytest.mark.parametrize(("ids", "why"), [((61, 100), "few"), ((1, 59), "many")])
-def test_a_silos_own_limits_of_ids_bind_the_intersection(ids: tuple[int, int], why: str) -> None:
+def test_a_silos_own_limits_of_ids_bind_the_alignment(
+    ids: tuple[int, int], why: str, party: str, alignment: str
+) -> None:
     parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
+    parties = {name: vertical.by_id(table) for name, table in parties.items()}
 
     class Strict(SecureBoost):
         def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
-            if start.silo == "host-1":
+            if start.silo == party:
                 start = replace(start, ids=ids)
             return super().participate(link, vault, start)
 
-    plain = vertical.job()
+    plain = vertical.job(alignment=alignment)
     values = {f.name: getattr(plain.strategy, f.name) for f in fields(SecureBoost)}
     outcome = run(replace(plain, strategy=Strict(**values)), parties)
-    assert f"host-1: private set intersection: host-1 has too {why} distinct ids" in str(
-        outcome.error
-    )
+    how = {"psi": "private set intersection", "digest": "row digest"}[alignment]
+    assert f"{party}: {how}: {party} has too {why} distinct ids" in str(outcome.error)
     assert "60" not in str(outcome.error)
 
 

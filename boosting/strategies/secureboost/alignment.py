@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,37 +80,39 @@ def align(
     vault : CipherVault, optional
         Keeps the secret under which ids are blinded; this process does where it is left out.
     policy : PsiPolicy, optional
-        How many ids any party may have in an intersection.
+        How many ids any party may have.
 
     Raises
     ------
     Unaligned
-        No common id, unequal digests (names the party), or ids that cannot be used.
+        No common id, unequal digests (names the party), ids that cannot be used, or a number of
+        them that the policy does not allow.
     """
     assert dataset.ids is not None, "a vertical party has row ids"
     if method == "digest":
-        return _check_digest(courier, parties, dataset, then)
+        return _check_digest(courier, parties, dataset, then, policy or PsiPolicy())
     return _intersect(courier, parties, dataset, session, then, vault, policy)
 
 
 def _check_digest(
-    courier: Courier, parties: tuple[str, ...], dataset: Dataset, then: str
+    courier: Courier, parties: tuple[str, ...], dataset: Dataset, then: str, policy: PsiPolicy
 ) -> Alignment:
     """Compare keyed digests of the id columns at the active party.
 
     Reveals to the active party whether the columns are equal; the key keeps outsiders from
-    testing guesses.
+    testing guesses. Columns that are equal have as many ids, so each party need hold its policy
+    against its own only, before it shows a digest.
     """
     assert dataset.ids is not None
     active, others = parties[0], parties[1:]
     leads = courier.party == active
     ids = distinct_ids(dataset.ids)
     usable = not (ids.n_missing or ids.n_duplicates)
-    key = np.frombuffer(np.random.default_rng().bytes(32), np.uint8)
-    if leads:
-        import os
-
-        key = np.frombuffer(os.urandom(32), np.uint8)
+    try:
+        policy.check(courier.party, len(ids.ids))
+    except PsiRefused as error:
+        raise Unaligned(f"row digest: {error}") from error
+    key = np.frombuffer(os.urandom(32), np.uint8)
     boxes = {party: {"key": key} for party in others} if leads else {}
     received = courier.send(IDENTIFIERS, boxes=boxes, then=IDENTIFIERS.name)
     if not leads:
