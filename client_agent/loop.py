@@ -232,7 +232,9 @@ class Agent:
             log.info("stopped", job=key.job_id, attempt=key.attempt, why=str(stopped))
         except FederationError as failure:
             error = str(failure)
-            log.error("failed", job=key.job_id, attempt=key.attempt, why=error)
+            # A cause of our own may name columns: it is for this silo's log alone.
+            mine = failure.__cause__ if isinstance(failure.__cause__, FederationError) else failure
+            log.error("failed", job=key.job_id, attempt=key.attempt, why=str(mine))
         except MemoryError:
             error = "out of memory"
             log.error("failed", job=key.job_id, attempt=key.attempt, why=error)
@@ -285,7 +287,10 @@ class Agent:
         around.policy.check_cohort(agreement.silos)
         vertical = bool(getattr(job.strategy, "vertical", False))
         schema = dataset.schema if vertical else agreement.schema
-        test = around.load(job, True) if around.has_test else None
+        try:
+            test = around.load(job, True) if around.has_test else None
+        except (DataError, SchemaMismatch) as unfit:
+            raise DataError(_told(job, unfit)) from unfit
         if not vertical:
             dataset = around.recode(dataset, schema)
             test = None if test is None else around.recode(test, schema)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boosting.dataset import Dataset, Task
 from boosting.job import JobParameters
-from boosting.ports import Artefact, OfferRejected
+from boosting.ports import Artefact, OfferRejected, SchemaMismatch
 from boosting.strategies.secureboost.inference import n_exchanges
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
@@ -293,3 +293,21 @@ def test_single_pass_is_refused_where_sums_would_tell_the_way() -> None:
         assert "so few ways through the divisions of host-1" in str(hidden.error)
     else:
         assert hidden.error is None
+
+
+@pytest.mark.parametrize("start", ["predict_from", "warm_start"])
+@pytest.mark.parametrize("party", ["guest", "host-1"])
+def test_a_column_that_is_missing_is_named_to_its_own_party_only(party: str, start: str) -> None:
+    whole = vertical.table(80, 4)
+    parties = vertical.cut_by_columns(whole, [2, 2])
+    trained, _ = run(vertical.job(encryption="plain", rounds=1), parties)
+    own = parties[party]
+    features = (replace(own.schema.features[0], name="other"), *own.schema.features[1:])
+    parties[party] = replace(own, schema=replace(own.schema, features=features))
+    job = vertical.job(encryption="plain", rounds=1, **{start: "model"})
+    outcome, _ = run(job, parties, kept(trained))
+    assert str(outcome.error).startswith(f"{party}: its table cannot be used for this job")
+    error = outcome.errors[party]  # type: ignore[index]
+    assert f"{party}_0" not in f"{outcome.error} {error}"
+    assert isinstance(error.__cause__, SchemaMismatch)
+    assert f"no column '{party}_0'" in str(error.__cause__)

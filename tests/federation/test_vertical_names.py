@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,4 +156,45 @@ def test_a_party_that_declines_does_not_name_the_column_for_which_it_does(
         declined = {s.name: s.detail for s in view.silos}["host"]
         assert declined.startswith("policy rule features")
         assert "hostly_pulse" in fed.log("agent-host")
+    assert [told for told, data in messages if b"hostly" in data] == []
+
+
+@pytest.mark.parametrize("table", ["to be scored", "of evaluation rows"])
+def test_a_party_whose_table_lacks_a_column_names_it_in_its_own_log_only(
+    tmp_path: Path, messages: list[tuple[str, bytes]], table: str
+) -> None:
+    paths = write_parties(tmp_path)
+    unfit = tmp_path / "unfit.parquet"
+    pq.write_table(pq.read_table(paths["host"]).drop_columns(["hostly_pulse"]), unfit)
+    evaluation = table == "of evaluation rows"
+    tests = {
+        "guest": {"test": {"path": str(paths["guest"])}},
+        "host": {"test": {"path": str(unfit)}},
+    }
+    made = _Recorded(tmp_path, paths)
+    try:
+        with made.coordinator():
+            for silo in paths:
+                made.start_agent(silo, **(tests[silo] if evaluation else {}))
+            text = JOB.format(more="")
+            job_id = made.submit(text)
+            if not evaluation:
+                assert made.end(job_id, 60).state == "SUCCEEDED"
+                made.kill("agent-host", signal.SIGTERM)
+                made.silos["host"] = unfit
+                made.start_agent("host")
+                scoring = f'[secureboost]\npredict_from = "{job_id}"\n'
+                job_id = made.submit(text.replace("[secureboost]\n", scoring))
+            view = made.end(job_id, 60)
+            assert view.state == "FAILED"
+            assert "its table cannot be used for this job" in view.detail
+            assert "host" in view.detail
+            made.stop()
+            kept = files_of(tmp_path / "artefacts") + (tmp_path / "state.db").read_bytes()
+            theirs = files_of(tmp_path / "state-agent-guest") + made.log("agent-guest").encode()
+    finally:
+        made.stop()
+    assert "hostly_pulse" in made.log("agent-host")
+    assert "hostly" not in view.detail
+    assert b"hostly" not in kept + theirs
     assert [told for told, data in messages if b"hostly" in data] == []

@@ -22,6 +22,7 @@ from boosting.ports import (
     Link,
     PlacePassed,
     QuorumLost,
+    SchemaMismatch,
     SiloStart,
     StaleAttempt,
 )
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 PART = "part.json"
 """File of a party's part; it stays in its silo."""
+UNFIT = "its table cannot be used for this job; the log of its agent says why"
+"""What others are told of a table that lacks a column or holds the wrong type."""
 _NOT_OURS = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
 """Errors that end an attempt, not the job, or that others have told already."""
 
@@ -67,6 +70,11 @@ def run(
         return half.run()
     except _NOT_OURS:
         raise
+    except SchemaMismatch as error:
+        # It names columns: the cause is for the log of this silo alone.
+        if courier.next != END:
+            courier.refuse(STEPS[courier.next], UNFIT)
+        raise DataError(UNFIT) from error
     except (FederationError, *REFUSED) as error:
         # What a vault refuses is what another party sent. The text of a foreign exception may
         # hold a value: the other parties and the coordinator get its type.
