@@ -304,7 +304,8 @@ def test_a_column_that_is_missing_is_named_to_its_own_party_only(party: str, sta
     own = parties[party]
     features = (replace(own.schema.features[0], name="other"), *own.schema.features[1:])
     parties[party] = replace(own, schema=replace(own.schema, features=features))
-    job = vertical.job(encryption="plain", rounds=1, **{start: "model"})
+    again: dict[str, Any] = {start: "model"}
+    job = vertical.job(encryption="plain", rounds=1, **again)
     outcome, _ = run(job, parties, kept(trained))
     assert str(outcome.error).startswith(f"{party}: its table cannot be used for this job")
     error = outcome.errors[party]  # type: ignore[index]
