@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -92,6 +93,25 @@ def test_schema_has_exactly_the_default_values() -> None:
 
     schema = json.loads((CHART / "values.schema.json").read_text())
     compare(schema, yaml.safe_load((CHART / "values.yaml").read_text()), "values")
+
+
+def test_every_value_is_explained() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+
+    def leaves(values: dict[str, Any]) -> Iterator[str]:
+        for key, value in values.items():
+            if isinstance(value, dict) and value and key not in (*LEAVES, "dashboardLabels"):
+                yield from leaves(value)
+            else:
+                yield key
+
+    for key in leaves(yaml.safe_load((CHART / "values.yaml").read_text())):
+        assert re.search(rf"`[^`\n]*\b{key}\b[^`\n]*`|^ *{key}:", page, re.MULTILINE), key
+
+
+def test_every_rule_of_a_policy_is_explained() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    assert [rule for rule in Policy.model_fields if f"`{rule}`" not in page] == []
 
 
 def test_policy_in_the_schema_has_the_rules_of_the_agent() -> None:
