@@ -191,6 +191,8 @@ class SecureBoost:
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range, or two that clash."""
+        from boosting.strategies.secureboost.booster import check_booster
+
         for key, known in (
             ("encryption", ENCRYPTIONS),
             ("mode", MODES),
@@ -235,24 +237,12 @@ class SecureBoost:
             raise InvalidJob("secureboost.inference: eini encrypts, encryption = plain does not")
         if self.predict_from and self.warm_start:
             raise InvalidJob("secureboost: predict_from does not train, warm_start does")
-        self._validate_booster(job)
+        if job.has_test:
+            raise InvalidJob("test_data: a vertical job is scored on the parties' own test tables")
+        check_booster(job, mode=self.mode, sampling=self.sampling)
+        self.sampler(job.booster)
         self._validate_parties(job)
         metrics.check(job.metrics, job.task)
-
-    def _validate_booster(self, job: JobParameters) -> None:
-        from boosting.objective import objective_of
-        from boosting.splitting import TreeParameters
-
-        booster = job.booster
-        if any(booster.monotone_constraints):
-            raise InvalidJob("booster.monotone_constraints: a vertical job does not have them")
-        if booster.num_parallel_tree != 1:
-            raise InvalidJob("booster.num_parallel_tree: a vertical job grows one tree at a time")
-        if self.mode == "layered" and booster.grow_policy != "depthwise":
-            raise InvalidJob("booster.grow_policy: mode layered grows level by level (depthwise)")
-        TreeParameters.of(booster, 1)
-        objective_of(job.objective, job.task, booster)
-        self.sampler(booster)
 
     def _validate_parties(self, job: JobParameters) -> None:
         if not job.silos:
