@@ -151,8 +151,8 @@ def test_in_mix_mode_parties_take_turns_and_see_only_their_own_trees() -> None:
     assert not passive["host-1"].next_owner
     assert n_exchanges(active.trees) == 1
     rows = vertical.by_id(whole)
-    visible = [range(2), range(2), range(2, 4), range(4, 6), range(2)]
-    ensemble = vertical.pooled_by_rounds(job, rows, visible)
+    visible = [[range(2)], [range(2)], [range(2, 4)], [range(4, 6)], [range(2)]]
+    ensemble = vertical.pooled_by_levels(job, rows, visible)
     expected = ensemble.margins(xgb.DMatrix(rows.X)).reshape(-1, 1)
     assert vertical.joined(active, passive, [2, 2, 2]) == vertical.divisions(ensemble)
     assert np.abs(vertical.margins(memories["guest"], 4) - expected).max() < 1e-6
@@ -185,6 +185,36 @@ def test_in_layered_mode_the_passive_party_divides_above_and_the_active_one_belo
     assert not routers["guest"].advance({**routers["guest"].roots(), **waiting})
     got = margins(routers["guest"], active.trees, active.base_margin, 1)
     np.testing.assert_array_equal(got, vertical.margins(memories["guest"], 2))
+
+
+LAYERED: dict[str, dict[str, Any]] = {
+    "binary": {"missing": 0.1, "host_depth": 2, "guest_depth": 2},
+    "binary, under encryption": {"host_depth": 1, "guest_depth": 2, "encryption": "paillier"},
+    "several classes": {"task": Task.MULTICLASS, "host_depth": 2, "guest_depth": 1},
+    "regression": {"task": Task.REGRESSION, "host_depth": 3, "guest_depth": 2, "missing": 0.1},
+    "few leaves": {"booster": {"max_leaves": 6, "gamma": 0.5}, "host_depth": 3},
+    "more rounds of the active party": {"complete_secure": 2, "host_depth": 2},
+}
+
+
+@pytest.mark.parametrize("case", LAYERED)
+def test_layered_trees_are_those_of_a_pooled_engine_that_sees_columns_by_level(case: str) -> None:
+    changes = {"complete_secure": 1, "rounds": 3, "encryption": "plain", **LAYERED[case]}
+    task, missing = changes.pop("task", Task.BINARY), changes.pop("missing", 0.0)
+    job = vertical.job(task, changes.pop("booster", {}), mode="layered", **changes)
+    strategy = vertical.strategy(**changes)
+    whole = vertical.table(300, 6, task, missing=missing)
+    outcome, memories = run(job, vertical.cut_by_columns(whole, [3, 3]))
+    guest, host = range(3), range(3, 6)
+    alone = strategy.complete_secure
+    visible = [
+        [guest] if r < alone else [*[host] * strategy.host_depth, guest]
+        for r in range(strategy.rounds)
+    ]
+    both = strategy.host_depth + strategy.guest_depth
+    depths = [job.booster.max_depth if r < alone else both for r in range(strategy.rounds)]
+    ensemble = vertical.pooled_by_levels(job, vertical.by_id(whole), visible, depths)
+    check_equal(outcome, memories, ensemble, whole, [3, 3])
 
 
 def test_sums_made_in_batches_give_the_same_trees(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from boosting.dataset import Dataset, Feature, Schema, Task
 from boosting.ensemble import Ensemble, blank
+from boosting.grower import ColumnSampler
 from boosting.job import Booster, JobParameters
 from boosting.objective import objective_of
 from boosting.pooled import grow_tree, local_cuts, start_score, train_pooled, tree_parameters
-from boosting.quantising import Quantiser, static_bound
+from boosting.quantising import Quantiser, bound_of_exponents, exponents, static_bound
 from boosting.sampling import Sample, Sampler
 from boosting.strategies.secureboost import SecureBoost
 from boosting.strategies.secureboost.parts import ActivePart, PassivePart
@@ -156,40 +157,66 @@ def pooled(
     cuts = local_cuts(rows, job.booster.max_bin)
     if alone:
         columns = whole.schema.n_features
-        visible = [range(n_alone if r < alone else columns) for r in range(rounds)]
-        return pooled_by_rounds(job, rows, visible)
+        visible = [[range(n_alone if r < alone else columns)] for r in range(rounds)]
+        return pooled_by_levels(job, rows, visible)
     return train_pooled(job, rows, rounds, cuts=cuts, sampler=sampler, multi_output=multi_output)
 
 
-def pooled_by_rounds(
-    job: JobParameters, rows: Dataset, visible: Sequence[Sequence[int]]
-) -> Ensemble:
-    """Return what the pooled engine makes when each round sees some columns only.
+class Levels(ColumnSampler):
+    """In place of a sampler: the columns that a tree may use, by depth; the last are for below."""
 
-    Of the others all rows are in one bin. For one output.
+    def __init__(self, by_depth: Sequence[Sequence[int]], n_features: int) -> None:
+        self._by_depth = by_depth
+        self.of_tree = np.arange(n_features)
+
+    def of_node(self, depth: int) -> NDArray[np.int64]:
+        return np.array(self._by_depth[min(depth, len(self._by_depth) - 1)], np.int64)
+
+
+def pooled_by_levels(
+    job: JobParameters,
+    rows: Dataset,
+    visible: Sequence[Sequence[Sequence[int]]],
+    depths: Sequence[int] = (),
+) -> Ensemble:
+    """Return what the pooled engine makes when a round, or a level of its trees, sees some columns.
+
+    Parameters
+    ----------
+    visible
+        Columns by round and depth; the last ones of a round are for all levels below.
+    depths
+        Depth limit by round; the booster's where there is none.
     """
-    objective = objective_of(job.objective, rows.schema.task, job.booster)
+    schema = rows.schema
+    objective = objective_of(job.objective, schema.task, job.booster)
     base = start_score(objective, job.booster, rows.labels, None)
-    ensemble = blank(rows.schema, objective.model_name, job.booster, base)
-    margins = np.full((rows.n_samples, 1), objective.margin_of(base), np.float32)
-    parameters = tree_parameters(job.booster, objective, rows.schema.n_features)
-    bound = static_bound(objective, Sampler(), 1, 1.0)
-    assert bound is not None
-    quantiser = Quantiser.fitting(rows.n_samples, bound)
-    for columns in visible:
-        X = np.zeros_like(rows.X)
-        X[:, list(columns)] = rows.X[:, list(columns)]
-        cuts = local_cuts(replace(rows, X=X), job.booster.max_bin)
-        table = Table.of(replace(rows, X=X), cuts, 0.0, 1)
-        table.margins[:] = margins
-        g, h = objective.gradients(margins, table.y, None)
-        sample = Sample(np.arange(rows.n_samples, dtype=np.int32))
-        grown, partition = grow_tree(
-            table, sample, quantiser.lossless(g, h, sample), None, quantiser, cuts, parameters
+    ensemble = blank(schema, objective.model_name, job.booster, base)
+    cuts = local_cuts(rows, job.booster.max_bin)
+    table = Table.of(rows, cuts, objective.margin_of(base), 1)
+    sample = Sample(np.arange(rows.n_samples, dtype=np.int32))
+    for r, by_depth in enumerate(visible):
+        booster = replace(job.booster, max_depth=depths[r]) if depths else job.booster
+        parameters = tree_parameters(booster, objective, schema.n_features)
+        g, h = objective.gradients(table.margins, table.y, None)
+        bound = static_bound(objective, Sampler(), schema.n_outputs, 1.0)
+        quantiser = Quantiser.fitting(
+            rows.n_samples, bound or bound_of_exponents(*exponents(g, h, sample))
         )
-        table.add_tree(grown, partition, [0])
-        margins = table.margins
-        ensemble = ensemble.extend(grown.trees(cuts, [0]), n_steps=1)
+        integers = quantiser.lossless(g, h, sample)
+        for c in range(schema.n_outputs):
+            grown, partition = grow_tree(
+                table,
+                sample,
+                np.ascontiguousarray(integers[:, 2 * c : 2 * c + 2]),
+                None,
+                quantiser,
+                cuts,
+                parameters,
+                Levels(by_depth, schema.n_features),
+            )
+            table.add_tree(grown, partition, [c])
+            ensemble = ensemble.extend(grown.trees(cuts, [c]), n_steps=1)
     return ensemble
 
 
