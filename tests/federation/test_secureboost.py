@@ -11,13 +11,15 @@ import xgboost as xgb
 from boosting.dataset import Task
 from boosting.ensemble import Ensemble
 from boosting.job import JobParameters
-from boosting.strategies.secureboost import training
+from boosting.strategies.secureboost.contents import BATCH_DIVISIONS, batches
 from boosting.strategies.secureboost.inference import (
     margins,
     n_exchanges,
     router_of_active,
     router_of_passive,
 )
+from crypto.modular import Engine
+from crypto.vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 
@@ -217,13 +219,44 @@ def test_layered_trees_are_those_of_a_pooled_engine_that_sees_columns_by_level(c
     check_equal(outcome, memories, ensemble, whole, [3, 3])
 
 
-def test_sums_made_in_batches_give_the_same_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "BATCH_DIVISIONS", 30)
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_the_model_is_the_same_however_many_nodes_are_summed_at_a_time(most: int) -> None:
     whole = vertical.table(300, 6, Task.MULTICLASS, missing=0.1)
-    job = vertical.job(Task.MULTICLASS, multi_output=True, fraction_bits=50)
-    outcome, memories = run(job, vertical.cut_by_columns(whole, [3, 3]), through_wire=True)
+    booster = {"max_depth": 4}
+    changes = {"multi_output": True, "fraction_bits": 50, "max_split_nodes": most}
+    job = vertical.job(Task.MULTICLASS, booster, **changes)
+    summed: list[int] = []
+    read: list[int] = []
+
+    class Counted(LocalVault):
+        def sum_bins(self, session: str, nodes: Any, **options: Any) -> Any:
+            summed.append(len(nodes))
+            return super().sum_bins(session, nodes, **options)
+
+        def decrypt_histograms(self, session: str, layout: Any, answer: Any, n: int) -> Any:
+            read.append(n)
+            return super().decrypt_histograms(session, layout, answer, n)
+
+    made = {
+        silo: Counted(engine=Engine(workers=1), insecure_test_keys=True)
+        for silo in ("guest", "host-1")
+    }
+    outcome, memories = run(
+        job, vertical.cut_by_columns(whole, [3, 3]), vaults=made.__getitem__, through_wire=True
+    )
     ensemble = vertical.pooled(job, whole, 2, multi_output=True)
     check_equal(outcome, memories, ensemble, whole, [3, 3])
+    # Four levels ask for 1, 1, 2 and 4 nodes; a node has up to 3 columns of 15 candidates.
+    assert max(summed) == min(most, 4)
+    assert len(summed) == len(read) == 2 * sum(-(-n // most) for n in (1, 1, 2, 4))
+    assert max(read) <= min(most, 4) * 3 * 15
+
+
+def test_without_a_number_of_nodes_their_candidates_bound_what_is_summed_at_a_time() -> None:
+    sizes = [b.stop - b.start for b in batches(40, 1000)]
+    assert sizes[0] * 1000 <= BATCH_DIVISIONS < (sizes[0] + 1) * 1000
+    assert sum(min(b.stop, 40) - b.start for b in batches(40, 1000)) == 40
+    assert batches(3, BATCH_DIVISIONS * 2) == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
 
 @pytest.mark.parametrize("encryption", ["paillier", "elgamal", "plain"])

@@ -107,6 +107,10 @@ class SecureBoost:
     max_purity : float in (0.5, 1]
         Largest estimated share of one label on either side of a passive party's division, for
         binary tasks; 1 turns the rule off.
+    max_split_nodes : int
+        Most nodes of a level whose sums a passive party makes, and the active one decrypts, at a
+        time: it bounds the memory of both and of their crypto processes. 0 for as many as have
+        16,384 candidates together. The model is the same for any value.
     rounds_per_party : int
         Mix: rounds of one party before the next one's turn.
     host_depth, guest_depth : int
@@ -168,6 +172,7 @@ class SecureBoost:
     fraction_bits: int = 0
     min_leaf: int = 3
     max_purity: float = 0.999
+    max_split_nodes: int = 0
     rounds_per_party: int = 1
     host_depth: int = 3
     guest_depth: int = 2
@@ -214,6 +219,7 @@ class SecureBoost:
             ("fraction_bits", 0, 52),
             ("min_leaf", 1, 1 << 30),
             ("max_purity", 0.5, 1),
+            ("max_split_nodes", 0, 1 << 16),
             ("rounds_per_party", 1, 1 << 20),
             ("host_depth", 1, 16),
             ("guest_depth", 1, 16),

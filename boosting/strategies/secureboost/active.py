@@ -242,6 +242,7 @@ class ActiveHalf(Half):
             tree = ActiveTree(
                 self.courier, self.cipher, self.parties, turn, self.binned, self.cuts, parameters,
                 columns, PurityGuard(strategy.max_purity), self.start.n_threads,
+                strategy.max_split_nodes,
             )  # fmt: skip
             then = SCORES.name if t == len(groups) - 1 else GRADIENTS.name
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)

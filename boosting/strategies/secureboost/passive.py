@@ -147,7 +147,7 @@ class PassiveHalf(Half):
         self.tree = PassiveTree(
             self.courier, self.parties, self.binned, self.cuts, self.has_missing, self.parameters,
             turn.passive_depth, strategy.min_leaf, self.n_train, turn.passive, self.part,
-            self.number, rng, self.names,
+            self.number, rng, self.names, strategy.max_split_nodes,
         )  # fmt: skip
         self.number += 1
         return self.tree.begin(self.cipher, self.public_key)

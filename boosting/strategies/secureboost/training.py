@@ -25,6 +25,14 @@ from boosting.sampling import Sample
 from boosting.splitting import Scale, TreeParameters
 from boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
 from boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot, said
+from boosting.strategies.secureboost.contents import (
+    array_of,
+    batches,
+    narrow,
+    pack_masks,
+    unpack_candidates,
+    unpack_masks,
+)
 from boosting.strategies.secureboost.growing import PartyGrower, PurityGuard, Wanted
 from boosting.strategies.secureboost.parts import PassivePart, Skeleton, numbers
 from boosting.strategies.secureboost.steps import BITMAPS, GRADIENTS, HISTOGRAMS, SPLITS, Turn
@@ -36,8 +44,6 @@ if TYPE_CHECKING:
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24
 """Most candidates of a node that a passive party may offer."""
-BATCH_DIVISIONS = 1 << 14
-"""Candidates that are summed or decrypted at a time; 8 MB of ciphertexts at 2048 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ class ActiveTree:
     ----------
     parties : tuple of str
         All parties, the active one first.
+    most_nodes : int
+        Whose sums are read at a time, see :func:`batches`.
     """
 
     def __init__(
@@ -93,6 +101,7 @@ class ActiveTree:
         columns: ColumnSampler | None,
         guard: PurityGuard,
         n_threads: int,
+        most_nodes: int = 0,
     ) -> None:
         self._courier = courier
         self._cipher = cipher
@@ -104,6 +113,7 @@ class ActiveTree:
         self._columns = columns
         self._guard = guard
         self._n_threads = n_threads
+        self._most_nodes = most_nodes
         self._n_candidates: list[int] = [0] * (len(parties) - 1)
         self._anonymous: dict[int, int] = {}
         self.partition = RowPartition(np.arange(binned.n_samples, dtype=np.int32))
@@ -161,7 +171,7 @@ class ActiveTree:
         for k, party in enumerate(self._parties[1:]):
             if party in self._turn.passive:
                 box = received.boxes.get(party, {})
-                told = _of(box, "divisions", np.int64, party)
+                told = array_of(box, "divisions", np.int64, party)
                 if len(told) != 1 or not 0 <= told[0] <= MAX_DIVISIONS:
                     raise OfferRejected(f"{party} offers an impossible number of candidates")
                 self._n_candidates[k] = int(told[0])
@@ -190,8 +200,10 @@ class ActiveTree:
                 continue
             out[:, at : at + n] = self._answer(received, party, nodes, n)
             at += n
-            bits = _of(received.boxes.get(party, {}), "allowed", np.uint8, party)
-            for node, mask in zip(fresh, _unpacked(bits, len(fresh), n, party), strict=True):
+            bits = array_of(received.boxes.get(party, {}), "allowed", np.uint8, party)
+            for node, mask in zip(
+                fresh, unpack_candidates(bits, len(fresh), n, party), strict=True
+            ):
                 masks[node].append(mask)
         grower.allowed = masks
         self._label_shares(fresh)
@@ -204,20 +216,20 @@ class ActiveTree:
         out = np.zeros((len(nodes), n, 2 * n_classes), np.int64)
         if n == 0:
             return out
-        sources = _of(received.boxes.get(party, {}), "sources", _narrow(n), party)
+        sources = array_of(received.boxes.get(party, {}), "sources", narrow(n), party)
         if sources.shape != (len(nodes) * n,) or sources.min() < ALL_ROWS or sources.max() >= n:
             raise OfferRejected(f"{party} sent no sums for some of its candidates")
         stands = sources.reshape(len(nodes), n).astype(np.int64)
         sent = np.maximum(stands.max(axis=1) + 1, 0)
         parts = received.ciphertexts.get(party, ())
-        batches = [b for b in _batches(len(nodes), n) if sent[b].any()]
-        n_parts = len(parts) // max(len(batches), 1)
+        each = [b for b in batches(len(nodes), n, self._most_nodes) if sent[b].any()]
+        n_parts = len(parts) // max(len(each), 1)
         grads = [np.empty((0, n_classes), np.int64)]
         hesses = [np.empty((0, n_classes), np.int64)]
         try:
-            for b, batch in enumerate(batches):
+            for b, batch in enumerate(each):
                 # Whatever is too many goes to the last batch, where it is refused.
-                end = None if b == len(batches) - 1 else (b + 1) * n_parts
+                end = None if b == len(each) - 1 else (b + 1) * n_parts
                 own = parts[b * n_parts : end]
                 found = self._cipher.open(self._gradients.layout, own, int(sent[batch].sum()))
                 grads.append(found[0])
@@ -282,7 +294,7 @@ class ActiveTree:
                 "owners": np.array([w.owner for w in chosen], np.int32),
                 "tied": np.concatenate([np.empty(0, np.int32), *mine]),
                 "starts": np.cumsum([0, *(len(t) for t in mine)]).astype(np.int64),
-                "masks": _packed([own[w.node] for w in chosen if w.owner == 0]),
+                "masks": pack_masks([own[w.node] for w in chosen if w.owner == 0]),
             }
         self._courier.send(SPLITS, boxes=boxes, then=BITMAPS.name if owners else then)
         if not owners:
@@ -292,10 +304,10 @@ class ActiveTree:
         for k, party in enumerate(self._parties[1:], start=1):
             nodes = [w.node for w in chosen if w.owner == k]
             if nodes:
-                bits = _of(received.boxes.get(party, {}), "masks", np.uint8, party)
+                bits = array_of(received.boxes.get(party, {}), "masks", np.uint8, party)
                 sizes = [len(self.partition.rows(node)) for node in nodes]
-                found |= dict(zip(nodes, _masks(bits, sizes, party), strict=True))
-                names = _of(received.boxes[party], "features", np.int32, party)
+                found |= dict(zip(nodes, unpack_masks(bits, sizes, party), strict=True))
+                names = array_of(received.boxes[party], "features", np.int32, party)
                 if len(names) != len(nodes):
                     raise OfferRejected(f"{party} named the features of {len(names)} divisions")
                 self._anonymous |= dict(zip(nodes, names.tolist(), strict=True))
@@ -364,6 +376,8 @@ class PassiveTree:
         Rows that count for the least number on either side; the others are evaluation rows.
     names : ndarray of shape (n_features,), int32
         Anonymous numbers of the features, for the active party's importance.
+    most_nodes : int
+        Whose sums are made at a time, see :func:`batches`.
     """
 
     def __init__(
@@ -382,6 +396,7 @@ class PassiveTree:
         number: int,
         rng: np.random.Generator,
         names: NDArray[np.int32],
+        most_nodes: int = 0,
     ) -> None:
         self._courier = courier
         self._parties = parties
@@ -393,6 +408,7 @@ class PassiveTree:
         self._parameters = parameters
         self._limit = passive_depth or parameters.max_depth
         self._min_leaf = min_leaf
+        self._most_nodes = most_nodes
         self._counted = np.zeros((binned.n_samples, 2), np.int64)
         self._counted[:n_train] = 1
         self._part = part
@@ -417,15 +433,15 @@ class PassiveTree:
         box = received.boxes.get(active, {})
         if not box:
             return received.then
-        about = [int(v) for v in _of(box, "layout", np.int64, active)]
+        about = [int(v) for v in array_of(box, "layout", np.int64, active)]
         if len(about) != 6:
             raise OfferRejected(f"{active} sent a layout of {len(about)} numbers")
         try:
             layout = PairLayout(*about[:5])
         except ValueError as error:
             raise OfferRejected(f"{active}: {said(error)}") from error
-        bits = _of(box, "sample", np.uint8, active)
-        (sampled,) = _masks(bits, [self._binned.n_samples], active)
+        bits = array_of(box, "sample", np.uint8, active)
+        (sampled,) = unpack_masks(bits, [self._binned.n_samples], active)
         rows = np.flatnonzero(sampled)
         if len(rows) != about[5]:
             raise OfferRejected(f"{active} sent gradients of {about[5]} rows, sampled {len(rows)}")
@@ -471,7 +487,7 @@ class PassiveTree:
                 sources[k] = np.where(stands[k] < 0, stands[k], place[stands[k]])
                 order.append(self._table.at[sent])
             try:
-                for batch in _batches(len(request), n):
+                for batch in batches(len(request), n, self._most_nodes):
                     at = [k * self._table.n_sums + own for k, own in enumerate(order[batch])]
                     if not any(len(own) for own in at):
                         continue
@@ -497,7 +513,7 @@ class PassiveTree:
             boxes={
                 active: {
                     "allowed": np.packbits(allowed[:, self._order].reshape(-1)),
-                    "sources": sources.reshape(-1).astype(_narrow(n)),
+                    "sources": sources.reshape(-1).astype(narrow(n)),
                 }
             },
             ciphertexts={active: parts},
@@ -509,15 +525,15 @@ class PassiveTree:
         received = self._courier.send(SPLITS)
         active = self._parties[0]
         box = received.boxes.get(active, {})
-        nodes = [int(v) for v in _of(box, "nodes", np.int32, active)]
-        owners = [int(v) for v in _of(box, "owners", np.int32, active)]
+        nodes = [int(v) for v in array_of(box, "nodes", np.int32, active)]
+        owners = [int(v) for v in array_of(box, "owners", np.int32, active)]
         self._check(nodes, owners)
         sizes = [
             len(self._partition.rows(node))
             for node, owner in zip(nodes, owners, strict=True)
             if owner == 0
         ]
-        theirs = iter(_masks(_of(box, "masks", np.uint8, active), sizes, active))
+        theirs = iter(unpack_masks(array_of(box, "masks", np.uint8, active), sizes, active))
         masks = {n: next(theirs) for n, o in zip(nodes, owners, strict=True) if o == 0}
         mine = [n for n, o in zip(nodes, owners, strict=True) if o == self._me]
         divisions = self._mine(box, mine)
@@ -530,7 +546,7 @@ class PassiveTree:
         }
         then = received.then
         if any(owners):
-            bits = {"masks": _packed([masks[node] for node in mine])}
+            bits = {"masks": pack_masks([masks[node] for node in mine])}
             others = [p for p in self._involved if p != self._courier.party] if mine else []
             boxes: dict[str, dict[str, NDArray[Any]]] = dict.fromkeys(others, bits)
             if mine:
@@ -543,8 +559,8 @@ class PassiveTree:
                 if k in (0, self._me) or not theirs_nodes:
                     continue
                 rows = [len(self._partition.rows(node)) for node in theirs_nodes]
-                found = _of(received.boxes.get(party, {}), "masks", np.uint8, party)
-                masks |= dict(zip(theirs_nodes, _masks(found, rows, party), strict=True))
+                found = array_of(received.boxes.get(party, {}), "masks", np.uint8, party)
+                masks |= dict(zip(theirs_nodes, unpack_masks(found, rows, party), strict=True))
         self._move(nodes, masks, divisions)
         return then
 
@@ -557,8 +573,8 @@ class PassiveTree:
     def _mine(self, box: Mapping[str, NDArray[Any]], nodes: Sequence[int]) -> dict[int, int]:
         """Return the division of each own node: the first in order among those that tie."""
         active = self._parties[0]
-        tied = _of(box, "tied", np.int32, active)
-        starts = _of(box, "starts", np.int64, active)
+        tied = array_of(box, "tied", np.int32, active)
+        starts = array_of(box, "starts", np.int64, active)
         fits = len(starts) == len(nodes) + 1 and starts[0] == 0 and starts[-1] == len(tied)
         if not fits or np.any(tied < 0) or np.any(tied >= len(self._table)):
             raise OfferRejected(f"{active} chose candidates that were not offered")
@@ -616,38 +632,3 @@ def _pair(node: int) -> tuple[int, ...]:
     if node == 0:
         return (0,)
     return (node, node + 1 if node % 2 else node - 1)
-
-
-def _batches(n_nodes: int, n_divisions: int) -> list[slice]:
-    """Return nodes whose sums are made and read together: few enough to bound memory."""
-    size = max(1, BATCH_DIVISIONS // max(n_divisions, 1))
-    return [slice(a, a + size) for a in range(0, n_nodes, size)]
-
-
-def _narrow(n: int) -> type[np.int16] | type[np.int32]:
-    """Return the type of numbers below ``n``."""
-    return np.int16 if n < 1 << 15 else np.int32
-
-
-def _packed(masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.uint8]:
-    return np.packbits(np.concatenate([np.empty(0, np.bool_), *masks]))
-
-
-def _masks(bits: NDArray[np.uint8], sizes: Sequence[int], sender: str) -> list[NDArray[np.bool_]]:
-    total = sum(sizes)
-    if len(bits) != (total + 7) // 8:
-        raise OfferRejected(f"{sender} sent {len(bits)} bytes of rows, {(total + 7) // 8} expected")
-    flat = np.unpackbits(bits, count=total).astype(np.bool_)
-    return [part.copy() for part in np.split(flat, np.cumsum(sizes)[:-1])] if sizes else []
-
-
-def _unpacked(bits: NDArray[np.uint8], n_nodes: int, n: int, sender: str) -> NDArray[np.bool_]:
-    (flat,) = _masks(bits, [n_nodes * n], sender)
-    return flat.reshape(n_nodes, n)
-
-
-def _of(box: Mapping[str, NDArray[Any]], name: str, dtype: type, sender: str) -> NDArray[Any]:
-    array = box.get(name)
-    if array is None or array.dtype != dtype or array.ndim != 1:
-        raise OfferRejected(f"{sender} sent no {name}")
-    return array

@@ -849,6 +849,7 @@ class SecureBoost(_message.Message):
     PREDICT_FROM_FIELD_NUMBER: _builtins.int
     ALLOW_INSECURE_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
+    MAX_SPLIT_NODES_FIELD_NUMBER: _builtins.int
     active: _builtins.str
     """Silo that holds the labels."""
     rounds: _builtins.int
@@ -897,6 +898,8 @@ class SecureBoost(_message.Message):
     """Allow plain encryption; for tests and measurements."""
     warm_start: _builtins.str
     """Go on from this job's model, by its name; empty to begin anew."""
+    max_split_nodes: _builtins.int
+    """Most nodes whose sums are made, and read, at a time; 0 for as many as 16,384 candidates allow."""
     def __init__(
         self,
         *,
@@ -924,10 +927,11 @@ class SecureBoost(_message.Message):
         predict_from: _builtins.str | None = ...,
         allow_insecure: _builtins.bool | None = ...,
         warm_start: _builtins.str | None = ...,
+        max_split_nodes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
@@ -953,6 +957,8 @@ class SecureBoost(_message.Message):
     _WhichOneofArgType__key_bits: _TypeAlias = _typing.Literal["_key_bits", b"_key_bits"]  # noqa: Y015
     _WhichOneofReturnType__max_purity: _TypeAlias = _typing.Literal["max_purity"]  # noqa: Y015
     _WhichOneofArgType__max_purity: _TypeAlias = _typing.Literal["_max_purity", b"_max_purity"]  # noqa: Y015
+    _WhichOneofReturnType__max_split_nodes: _TypeAlias = _typing.Literal["max_split_nodes"]  # noqa: Y015
+    _WhichOneofArgType__max_split_nodes: _TypeAlias = _typing.Literal["_max_split_nodes", b"_max_split_nodes"]  # noqa: Y015
     _WhichOneofReturnType__min_leaf: _TypeAlias = _typing.Literal["min_leaf"]  # noqa: Y015
     _WhichOneofArgType__min_leaf: _TypeAlias = _typing.Literal["_min_leaf", b"_min_leaf"]  # noqa: Y015
     _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
@@ -1001,6 +1007,8 @@ class SecureBoost(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key_bits) -> _WhichOneofReturnType__key_bits | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_purity) -> _WhichOneofReturnType__max_purity | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_split_nodes) -> _WhichOneofReturnType__max_split_nodes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_leaf) -> _WhichOneofReturnType__min_leaf | None: ...
     @_typing.overload
