@@ -44,7 +44,6 @@ is varied in that no long-term key is shared: survivors reveal one sum's pair se
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -270,18 +269,20 @@ class SiloSums:
             self._parameters.blind_coordinator,
         )
         self._number += 1
-        masks = self._vault.derive_masks(ticket)
-        masked = masking.masked(values, ring_bits, masks.add, masks.subtract)
         vector = None
         if not steps.repeatable and values.any():
-            vector = hashlib.sha256(values.tobytes()).hexdigest()[:16]
+            vector = masking.fingerprint(values)
         place = UnmaskingAt(f"{steps.name}/{at.level}/{at.passing}", at, vector, whole)
-        if not self._parameters.dropout_recovery:
+        recoverable = self._parameters.dropout_recovery
+        willing = recoverable and place.forbidden(self._record, self._participants) is None
+        masks = self._vault.derive_masks(ticket, willing)
+        masked = masking.masked(values, ring_bits, masks.add, masks.subtract)
+        if not recoverable:
             self._permit(place, self._participants)
             self._remember(place, self._participants)
             return self._link.exchange(steps.single, at, MaskedVector(masked, ring_bits, b"", b""))
         upload = MaskedVector(masked, ring_bits, masks.commitment, b"")
-        return self._recoverable(steps, ticket, place, upload)
+        return self._recoverable(steps, ticket, place, upload, masks.statement)
 
     def total(self, at: Place, residues: Residues, *, ring_bits: int = 64) -> Total:
         """Add a vector to a sum that every silo is told, by :data:`SUM`."""
@@ -328,15 +329,16 @@ class SiloSums:
         ticket: SumTicket,
         place: UnmaskingAt,
         upload: MaskedVector,
+        statement: bytes,
     ) -> Reply:
-        """Upload, agree on who is there, reveal what takes the masks off."""
+        """Upload, agree on who is there, reveal what takes the masks off.
+
+        ``statement`` is on the full set; empty where this silo may not agree to that.
+        """
         session, number = ticket.session, ticket.number
         full = self._participants
-        signature = statement = b""
-        endorsed: tuple[Silo, ...] = ()
-        if place.forbidden(self._record, full) is None:
-            statement, endorsed = self._vault.endorse(session, number, full), full
-            signature = self._identity.sign(statement)
+        endorsed = full if statement else ()
+        signature = self._identity.sign(statement) if statement else b""
         bound = self._record.bound(place.key, place.at)
         offer = replace(upload, signature=signature, bound=bound)
         reply = self._link.exchange(steps.masked, place.at, offer)

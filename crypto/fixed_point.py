@@ -9,6 +9,7 @@ rows of all silos together, which proves that no sum can leave the ring.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -197,8 +198,11 @@ def signed(residues: NDArray[np.unsignedinteger], ring_bits: int) -> NDArray[np.
     return wide
 
 
-def pack(residues: NDArray[np.unsignedinteger], ring_bits: int) -> bytes:
-    """Return residues as bytes: little-endian, ``ring_bits / 8`` bytes each, C order."""
+def pack(residues: NDArray[np.unsignedinteger], ring_bits: int) -> memoryview:
+    """Return residues as bytes: little-endian, ``ring_bits / 8`` bytes each, C order.
+
+    A view where no bit has to be moved; it shows what is later done to ``residues``.
+    """
     flat = np.ascontiguousarray(residues, dtype=residue_dtype(ring_bits)).reshape(-1)
     little = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
     if ring_bits == 48:
@@ -206,28 +210,41 @@ def pack(residues: NDArray[np.unsignedinteger], ring_bits: int) -> bytes:
         packed = np.empty((len(pairs), 3), dtype="<u2")
         for column in range(3):  # whole columns: four times as fast as one copy of rows
             packed[:, column] = pairs[:, column]
-        return packed.tobytes()
-    return little.tobytes()
+        return packed.reshape(-1).view(np.uint8).data
+    return little.view(np.uint8).data
 
 
-def unpack(packed: bytes, ring_bits: int) -> NDArray[np.unsignedinteger]:
-    """Return the residues that :func:`pack` wrote, shape (n,), writable.
+def unpack(
+    pieces: Iterable[bytes | memoryview], n_values: int, ring_bits: int
+) -> NDArray[np.unsignedinteger]:
+    """Return the residues that :func:`pack` wrote, shape (n_values,), writable.
+
+    Parameters
+    ----------
+    pieces : iterable of bytes-like
+        The bytes, cut anywhere.
 
     Raises
     ------
     ValueError
-        The length is not a multiple of the residue's width.
+        They are not as many as ``n_values`` residues take.
     """
-    width = ring_bits // 8
     dtype = residue_dtype(ring_bits)
-    if len(packed) % width:
-        raise ValueError(f"{len(packed)} bytes are no whole number of {width}-byte residues")
+    packed = np.empty(n_values * (ring_bits // 8), dtype=np.uint8)
+    given = list(pieces)
+    n_bytes = sum(len(piece) for piece in given)
+    if n_bytes != packed.shape[0]:
+        raise ValueError(f"expected {packed.shape[0]} bytes of residues, {n_bytes} came")
+    at = 0
+    for piece in given:
+        packed[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        at += len(piece)
     if ring_bits == 48:
-        pairs = np.frombuffer(packed, dtype="<u2").reshape(-1, 3)
+        pairs = packed.view("<u2").reshape(-1, 3)
         wide = np.zeros((len(pairs), 4), dtype="<u2")
         for column in range(3):
             wide[:, column] = pairs[:, column]
         out = wide.view(dtype.newbyteorder("<")).reshape(-1)
     else:
-        out = np.frombuffer(packed, dtype=dtype.newbyteorder("<"))
-    return out.astype(dtype, copy=ring_bits != 48)
+        out = packed.view(dtype.newbyteorder("<"))
+    return out.astype(dtype, copy=False)

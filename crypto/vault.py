@@ -119,11 +119,14 @@ class SumMasks:
         32-byte seeds.
     commitment : bytes
         To the self mask; empty without one.
+    statement : bytes
+        What is to be signed where the set of all participants was endorsed; else empty.
     """
 
     add: tuple[bytes, ...]
     subtract: tuple[bytes, ...]
     commitment: bytes
+    statement: bytes = b""
 
 
 class Vault(CipherVault, Protocol):
@@ -170,8 +173,12 @@ class Vault(CipherVault, Protocol):
         """
         ...
 
-    def derive_masks(self, ticket: SumTicket) -> SumMasks:
-        """Return the masks of this silo's vector in a sum; once for each sum."""
+    def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
+        """Return the masks of this silo's vector in a sum; once for each sum.
+
+        With ``endorse`` all participants are endorsed as well, which spares :meth:`endorse`
+        where nobody is lost.
+        """
         ...
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
@@ -345,7 +352,7 @@ class LocalVault(LocalCipherVault):
                 ],
             )
 
-    def derive_masks(self, ticket: SumTicket) -> SumMasks:
+    def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
         """See :meth:`Vault.derive_masks`."""
         kept, group = self._joined(ticket.session)
         self._check_participants(group, ticket.participants)
@@ -375,7 +382,10 @@ class LocalVault(LocalCipherVault):
             del kept.secrets[number]
         for number in [n for n in kept.shares if n < ticket.number]:
             del kept.shares[number]
-        return SumMasks(tuple(add), tuple(subtract), proof)
+        statement = b""
+        if endorse:
+            statement = self.endorse(ticket.session, ticket.number, ticket.participants)
+        return SumMasks(tuple(add), tuple(subtract), proof, statement)
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
         """See :meth:`Vault.endorse`."""

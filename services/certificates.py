@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import NameOID
 
 from boosting.ports import FederationError
@@ -121,24 +122,40 @@ def verify_chain(certificate: bytes, roots: bytes, now: float) -> Subject:
     now : float
         Seconds since 1970.
     """
-    leaf = parse(certificate, "the certificate")[0]
     subject = subject_of(certificate)
     if now > subject.not_after:
         raise IdentityUnusable(f"expired on {_date(subject.not_after)}; renew it")
     if now < subject.not_before:
         raise IdentityUnusable(f"not valid before {_date(subject.not_before)}; check the clock")
-    issuer = next((root for root in parse(roots, "the CA bundle") if _issued(root, leaf)), None)
+    issuer = _issuer_of(certificate, roots)
     if issuer is None:
         raise IdentityUnusable("signed by a CA that is not the federation's")
     if not issuer.not_valid_before_utc <= moment(now) <= issuer.not_valid_after_utc:
         raise IdentityUnusable("the CA's own certificate has expired or is not valid yet")
-    if _is_authority(leaf) or not _is_authority(issuer):
-        raise IdentityUnusable("a holder's certificate was expected, signed by a CA's")
     if subject.federation != federation_of(issuer):
         raise IdentityUnusable(
             f"names federation {subject.federation}, its CA is of {federation_of(issuer)}"
         )
     return subject
+
+
+@lru_cache(maxsize=4096)
+def _issuer_of(certificate: bytes, roots: bytes) -> x509.Certificate | None:
+    """Return the CA of a bundle that signed a holder's certificate, or None.
+
+    Kept, as is :func:`subject_of`: silos check one another's signatures many times a round.
+    """
+    leaf = parse(certificate, "the certificate")[0]
+    issuer = next((root for root in parse(roots, "the CA bundle") if _issued(root, leaf)), None)
+    if issuer is not None and (_is_authority(leaf) or not _is_authority(issuer)):
+        raise IdentityUnusable("a holder's certificate was expected, signed by a CA's")
+    return issuer
+
+
+@lru_cache(maxsize=4096)
+def public_key_of(certificate: bytes) -> CertificatePublicKeyTypes:
+    """Return the public key of a certificate (PEM)."""
+    return parse(certificate, "the certificate")[0].public_key()
 
 
 @lru_cache(maxsize=4096)

@@ -314,9 +314,15 @@ class RemoteCipherVault:
         self._channel = channel
         self._address = address
         self._timeout_seconds = timeout_seconds
+        self._known: tuple[MeteredChannel, Any] | None = None
 
     def _stub(self) -> Any:
-        return crypto_service_pb2_grpc.CryptoServiceStub(cast(grpc.Channel, self._channel()))
+        """Return the stub of the current channel: a call costs less than making one."""
+        channel, known = self._channel(), self._known
+        if known is None or known[0] is not channel:
+            stub = crypto_service_pb2_grpc.CryptoServiceStub(cast(grpc.Channel, channel))
+            self._known = known = (channel, stub)
+        return known[1]
 
     def _call(self, method: str, request: Any) -> Any:
         try:

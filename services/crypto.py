@@ -126,10 +126,14 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
 
     async def DeriveMasks(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         ticket = _read_ticket(request.ticket)
-        masks = await self._do(context, lambda: self._vault.derive_masks(ticket))
+        endorse = request.endorse
+        masks = await self._do(context, lambda: self._vault.derive_masks(ticket, endorse))
         self._metrics.masked_values.inc(ticket.n_values)
         return pb.DeriveMasksResponse(
-            add=masks.add, subtract=masks.subtract, commitment=masks.commitment
+            add=masks.add,
+            subtract=masks.subtract,
+            commitment=masks.commitment,
+            statement=masks.statement,
         )
 
     async def EndorseSet(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -227,10 +231,11 @@ class RemoteVault(RemoteCipherVault):
             pb.OpenSharesRequest(session=session, first=first, count=count, boxes=boxes),
         )
 
-    def derive_masks(self, ticket: SumTicket) -> SumMasks:
+    def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
         """Return the masks of this silo's vector in a sum; once for each sum."""
-        found = self._call("DeriveMasks", pb.DeriveMasksRequest(ticket=_ticket(ticket)))
-        return SumMasks(tuple(found.add), tuple(found.subtract), found.commitment)
+        request = pb.DeriveMasksRequest(ticket=_ticket(ticket), endorse=endorse)
+        found = self._call("DeriveMasks", request)
+        return SumMasks(tuple(found.add), tuple(found.subtract), found.commitment, found.statement)
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
         """Agree that the sum is unmasked over ``present``; returns what is to be signed."""

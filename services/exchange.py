@@ -35,6 +35,8 @@ from services.errors import Unreachable, abort, from_rpc
 from services.identity import peer_of
 from services.metering import MeteredChannel, label
 from services.wire import codec_of
+from services.wire.bulk import frame, opened
+from services.wire.masking import MORE
 
 SERVICE = "hedgerow.federation.v1.ExchangeService"
 WAITING_SECONDS = 15.0
@@ -186,6 +188,7 @@ class ExchangeServicer:
         """Return how to decode the frames of an offer, and their bytes."""
         parts: list[Any] = []
         field_name, received = "", 0
+        masking = request_type.DESCRIPTOR.fields_by_name.get("masking")
         try:
             async for data in frames:
                 received += len(data)
@@ -196,15 +199,20 @@ class ExchangeServicer:
                     raise OfferRejected(
                         f"{call.value}: {silo} has offers of over {MAX_BUFFERED_BYTES} bytes open"
                     )
-                message = _parse(request_type, data, call)
-                name = message.WhichOneof("frame")
+                name, part = "masking", None
+                if masking is not None:
+                    part = opened(data, masking.number, "more", MORE)
+                if part is None:
+                    message = _parse(request_type, data, call)
+                    name = message.WhichOneof("frame")
+                    part = getattr(message, name) if name else None
                 if name in (None, "key") or (field_name and name != field_name):
                     raise OfferRejected(
                         f"{call.value}: expected frames {field_name or 'of an offer'!r}, "
                         f"{name!r} came"
                     )
                 field_name = name
-                parts.append(getattr(message, name))
+                parts.append(part)
         finally:
             self._buffered[silo] = self._buffered.get(silo, 0) - received
             if not self._buffered[silo]:
@@ -254,8 +262,11 @@ def _decoder(
 
 def _serialise(message_type: Any, payload: Any) -> Iterator[bytes]:
     codec = codec_of(type(payload))
+    if not codec.frame:
+        return
+    number = message_type.DESCRIPTOR.fields_by_name[codec.frame].number
     for part in codec.encode(payload):
-        yield message_type(**{codec.frame: part}).SerializeToString()
+        yield frame(number, part)
 
 
 class Ledger(Protocol):

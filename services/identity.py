@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,6 +25,7 @@ from services.certificates import (
     Subject,
     load_identity,
     load_key,
+    public_key_of,
     read,
     subject_of,
     verify_chain,
@@ -140,7 +140,7 @@ class FileIdentity:
             raise SignatureInvalid(
                 f"the certificate given for silo {silo} is of federation {subject.federation}"
             )
-        public = x509.load_pem_x509_certificates(certificate)[0].public_key()
+        public = public_key_of(certificate)
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise SignatureInvalid(f"the certificate given for silo {silo} has no P-256 key")
         try:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from google.protobuf.message import Message
-
 from boosting.ports import Receipt
+from services.wire.bulk import Part
 
 Payload = TypeVar("Payload")
 
@@ -41,11 +40,11 @@ class Codec(Generic[Payload]):
 
     payload: type[Payload]
     frame: str
-    encode: Callable[[Payload], Iterator[Message]]
+    encode: Callable[[Payload], Iterator[Part]]
     decode: Callable[[Iterable[Any]], Payload]
 
 
-def _no_frames(payload: Receipt) -> Iterator[Message]:
+def _no_frames(payload: Receipt) -> Iterator[Part]:
     return iter(())
 
 

@@ -23,6 +23,7 @@ from boosting.sum_exchanges import (
 from crypto.fixed_point import RINGS, pack, unpack
 from crypto.masking import Residues
 from services.wire import Codec
+from services.wire.bulk import LongBytes
 
 PIECE_BYTES = 1 << 20
 """Most bytes of values in one frame."""
@@ -33,7 +34,12 @@ MAX_VECTOR_BYTES = 1 << 31
 MAX_SILOS = 1 << 16
 """Most silos that a payload may name."""
 
-Parts = Iterator[masking_pb2.MaskingPart]
+HEAD_BYTES = 1 << 14
+"""Longest packed vector that travels within its head; longer ones are cheaper in pieces."""
+
+MORE: int = masking_pb2.MaskingPart.DESCRIPTOR.fields_by_name["more"].number
+
+Parts = Iterator[masking_pb2.MaskingPart | LongBytes]
 Received = Iterable[masking_pb2.MaskingPart]
 
 
@@ -113,24 +119,24 @@ def _encode_vector(
     present: tuple[Silo, ...] = (),
 ) -> Parts:
     packed = pack(values, ring_bits)
-    piece_bytes = PIECE_BYTES // (ring_bits // 8) * (ring_bits // 8)
+    whole = packed.tobytes() if len(packed) <= HEAD_BYTES else b""
     head = masking_pb2.ResidueVector(
         ring_bits=ring_bits,
         n_values=len(values),
-        data=packed[:piece_bytes],
+        data=whole,
         commitment=commitment,
         signature=signature,
         present=present,
     )
     yield masking_pb2.MaskingPart(vector=head)
-    for start in range(piece_bytes, len(packed), piece_bytes):
-        yield masking_pb2.MaskingPart(more=packed[start : start + piece_bytes])
+    for start in range(len(whole), len(packed), PIECE_BYTES):
+        yield LongBytes("more", MORE, packed[start : start + PIECE_BYTES])
 
 
 def _decode_vector(messages: Received) -> tuple[Residues, masking_pb2.ResidueVector]:
     """Return a vector and its head, whose own data is not used further."""
     head: masking_pb2.ResidueVector | None = None
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     expected = received = 0
     for part in messages:
         kind = part.WhichOneof("part")
@@ -151,7 +157,7 @@ def _decode_vector(messages: Received) -> tuple[Residues, masking_pb2.ResidueVec
             raise OfferRejected(f"expected {expected} bytes of residues, more came")
     if head is None or received != expected:
         raise OfferRejected(f"expected {expected} bytes of residues, {received} came")
-    return unpack(b"".join(pieces), head.ring_bits), head
+    return unpack(pieces, head.n_values, head.ring_bits), head
 
 
 def _encode_plain(payload: PlainVector) -> Parts:

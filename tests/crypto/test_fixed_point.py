@@ -113,14 +113,19 @@ def test_packing_takes_the_rings_width_and_is_undone_by_unpacking(
     residues = np.array(words, dtype=fixed_point.residue_dtype(ring_bits))
     if ring_bits > 32:
         residues *= np.uint64(2 ** (ring_bits - 32) - 1)
-    packed = fixed_point.pack(residues, ring_bits)
+    packed = bytes(fixed_point.pack(residues, ring_bits))
     assert len(packed) == len(words) * ring_bits // 8
     assert packed == b"".join(int(r).to_bytes(ring_bits // 8, "little") for r in residues)
-    np.testing.assert_array_equal(fixed_point.unpack(packed, ring_bits), residues)
+    pieces = [packed[:7], packed[7:]]
+    again = fixed_point.unpack(pieces, len(residues), ring_bits)
+    np.testing.assert_array_equal(again, residues)
+    assert again.flags.writeable
 
 
 def test_a_torn_packing_and_an_unknown_ring_are_rejected() -> None:
-    with pytest.raises(ValueError, match="6-byte"):
-        fixed_point.unpack(bytes(13), 48)
+    with pytest.raises(ValueError, match="expected 12 bytes of residues, 11 came"):
+        fixed_point.unpack([bytes(11)], 2, 48)
+    with pytest.raises(ValueError, match="expected 12 bytes of residues, 13 came"):
+        fixed_point.unpack([bytes(13)], 2, 48)
     with pytest.raises(ValueError, match="not 40"):
         FixedPoint(1, 1.0, 1, ring_bits=40)

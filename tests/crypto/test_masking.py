@@ -163,3 +163,17 @@ def test_every_seed_depends_on_all_of_its_context() -> None:
     ):
         seeds = {derive(root, context) for root in (bytes(32), b"k" * 32) for context in contexts}
         assert len(seeds) == 8
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_a_fingerprint_tells_vectors_apart_and_is_the_same_again(dtype: type) -> None:
+    values = np.arange(1, 1001, dtype=dtype)
+    found = masking.fingerprint(values)
+    assert found == masking.fingerprint(values.copy())
+    assert len(found) == 16
+    others = [values[:-1], np.append(values, dtype(0)), values[::-1].copy()]
+    for place in (0, 500, 999):
+        changed = values.copy()
+        changed[place] ^= dtype(1)
+        others.append(changed)
+    assert len({found, *(masking.fingerprint(other) for other in others)}) == 1 + len(others)

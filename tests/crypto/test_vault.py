@@ -122,6 +122,19 @@ def test_revealed_shares_and_seeds_take_the_masks_off(grove: Grove, lost: tuple[
     )
 
 
+def test_a_set_endorsed_with_the_masks_is_as_one_endorsed_by_itself(grove: Grove) -> None:
+    grove.deal()
+    ticket = grove.ticket()
+    at_once, by_itself = grove.vaults["ash"], grove.vaults["birch"]
+    statement = at_once.derive_masks(ticket, endorse=True).statement
+    assert by_itself.derive_masks(ticket).statement == b""
+    assert statement == by_itself.endorse(SESSION, 0, NAMES)
+    assert statement == masking.set_statement(DIGEST, ticket.context, NAMES, NAMES)
+    assert tuple(at_once.reveal_shares(SESSION, 0, NAMES)) == NAMES
+    with pytest.raises(VaultRefused, match="no other set"):
+        at_once.endorse(SESSION, 0, NAMES[:4])
+
+
 def test_a_silo_never_reveals_both_a_seed_with_another_and_a_share_of_its_mask(
     grove: Grove,
 ) -> None:

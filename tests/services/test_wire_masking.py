@@ -24,13 +24,14 @@ from boosting.sum_exchanges import (
 from crypto.fixed_point import residue_dtype
 from services.wire import codec_of
 from services.wire.masking import PIECE_BYTES
+from tests.federation.memory import again
 
 
 def through(payload: Any) -> Any:
     codec = codec_of(type(payload))
-    frames = [(type(m), m.SerializeToString()) for m in codec.encode(payload)]
-    assert all(len(data) <= PIECE_BYTES + 4096 for _, data in frames)
-    return codec.decode(kind.FromString(data) for kind, data in frames)
+    parts = list(codec.encode(payload))
+    assert all(part.ByteSize() <= PIECE_BYTES + 4096 for part in parts)
+    return codec.decode(again(part) for part in parts)
 
 
 names = st.text(min_size=1, max_size=8).map(Silo)

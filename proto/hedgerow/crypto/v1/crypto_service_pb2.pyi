@@ -379,6 +379,9 @@ class DeriveMasksRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TICKET_FIELD_NUMBER: _builtins.int
+    ENDORSE_FIELD_NUMBER: _builtins.int
+    endorse: _builtins.bool
+    """Whether to endorse the set of all participants as well, as EndorseSet does."""
     @_builtins.property
     def ticket(self) -> Global___SumTicket:
         """The sum."""
@@ -387,10 +390,11 @@ class DeriveMasksRequest(_message.Message):
         self,
         *,
         ticket: Global___SumTicket | None = ...,
+        endorse: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endorse", b"endorse", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -405,8 +409,11 @@ class DeriveMasksResponse(_message.Message):
     ADD_FIELD_NUMBER: _builtins.int
     SUBTRACT_FIELD_NUMBER: _builtins.int
     COMMITMENT_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
     commitment: _builtins.bytes
     """Commitment to the self mask; empty without one."""
+    statement: _builtins.bytes
+    """What the silo's identity key is to sign where the set was endorsed; else empty."""
     @_builtins.property
     def add(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Added to the vector."""
@@ -421,10 +428,11 @@ class DeriveMasksResponse(_message.Message):
         add: _abc.Iterable[_builtins.bytes] | None = ...,
         subtract: _abc.Iterable[_builtins.bytes] | None = ...,
         commitment: _builtins.bytes = ...,
+        statement: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "commitment", b"commitment", "subtract", b"subtract"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "commitment", b"commitment", "statement", b"statement", "subtract", b"subtract"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
