@@ -38,7 +38,13 @@ CRYPTO_SECONDS = 30.0
 
 
 class Channels:
-    """The channel to a peer, made anew when the certificates have changed."""
+    """The channel to a peer, made anew when the certificates have changed.
+
+    Raises
+    ------
+    IdentityUnusable
+        At the first call. Later, files that do not fit together leave the channel that was.
+    """
 
     def __init__(
         self, address: str, paths: IdentityPaths, metrics: Metrics, server_name: str | None
@@ -52,14 +58,20 @@ class Channels:
     def __call__(self) -> MeteredChannel:
         """Return the current channel."""
         with self._lock:
-            stamp = self._paths.stamp()
-            if self._channel is None or stamp != self._stamp:
+            try:
+                stamp = self._paths.stamp()
+                if self._channel is not None and stamp == self._stamp:
+                    return self._channel
                 credentials = channel_credentials(self._paths)
-                # The old channel is left to its running calls; the last of them closes it.
-                self._channel = dial(
-                    self._address, credentials, self._metrics, server_name=self._server_name
-                )
-                self._stamp = stamp
+            except (OSError, IdentityUnusable):
+                if self._channel is None:
+                    raise
+                return self._channel
+            # The old channel is left to its running calls; the last of them closes it.
+            self._channel = dial(
+                self._address, credentials, self._metrics, server_name=self._server_name
+            )
+            self._stamp = stamp
             return self._channel
 
 

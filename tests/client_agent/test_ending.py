@@ -5,10 +5,11 @@ import time
 from pathlib import Path
 
 from boosting.ports import Silo
-from client_agent.__main__ import Identities
+from client_agent.__main__ import Channels, Identities
 from services.authority import throwaway
 from services.certificates import IdentityPaths
 from services.identity import FileIdentity
+from services.metering import Metrics
 from tests.federation.processes import federation, wait_until
 
 
@@ -42,3 +43,21 @@ def test_half_replaced_identity_leaves_the_one_before(tmp_path: Path) -> None:
     renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
     made.certificate.write_bytes(renewed.certificate.read_bytes())
     assert identities().certificate == before
+
+
+def test_half_replaced_identity_leaves_the_channel_and_the_whole_one_makes_another(
+    tmp_path: Path,
+) -> None:
+    made = throwaway(tmp_path / "old", ["s"], time.time())["silo/s"]
+    channels = Channels("127.0.0.1:1", made, Metrics(), None)
+    before = channels()
+    renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
+    made.key.write_bytes(renewed.key.read_bytes())
+    assert channels() is before
+    for name in ("tls.crt", "ca.crt"):
+        (made.key.parent / name).write_bytes((renewed.key.parent / name).read_bytes())
+    after = channels()
+    assert after is not before
+    assert channels() is after
+    before.close()
+    after.close()
