@@ -7,8 +7,9 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -25,6 +26,10 @@ from services.identity import channel_credentials
 from services.jobs import JobClient, JobView, PlanView
 from services.metering import Metrics
 from services.wire import job as job_wire
+
+if TYPE_CHECKING:
+    from boosting.dataset import Schema
+    from boosting.ports import Silo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -285,12 +290,15 @@ def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         for name, path in paths.items()
     }
     schemas = {str(silo): table.schema for silo, table in tables.items()}
+    told: dict[Silo, Schema] = {}
     if vertical:
         active = Silo(str(getattr(job.strategy, "active", "")))
         if active not in schemas:
             near = difflib.get_close_matches(active, schemas, 1, 0.0)
             raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
         schema = schemas[active]
+        # Parties of a vertical job move different things; silos of a horizontal one all the same.
+        told = _vertical_schemas(schemas, active)
     else:
         schema = merge(schemas)
     check = getattr(job.strategy, "validate_for", None)
@@ -298,14 +306,29 @@ def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         check(job, schema)
     rows = {silo: table.n_samples for silo, table in tables.items()}
     forecast = job.strategy.forecast(job, schema, rows)
-    # Parties of a vertical job move different things; silos of a horizontal one all the same.
-    own = {s: job.strategy.forecast(job, t.schema, rows) for s, t in tables.items() if vertical}
+    own = {silo: job.strategy.forecast(job, known, rows) for silo, known in told.items()}
     steps = tuple(
         StepView(method, silo, calls, 0, 0, up, down)
         for silo in sorted(tables)
         for method, (calls, up, down) in own.get(silo, forecast).steps.items()
     )
     return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)
+
+
+def _vertical_schemas(schemas: dict[str, Schema], active: str) -> dict[Silo, Schema]:
+    """Return what each party's bytes go by: of the active one, how many columns others have."""
+    from boosting.dataset import Feature
+    from boosting.ports import Silo
+
+    passive = [schema for party, schema in schemas.items() if party != active]
+    mean = round(sum(schema.n_features for schema in passive) / max(len(passive), 1))
+    others = tuple(Feature(f"column {k}") for k in range(mean))
+    return {
+        Silo(party): replace(schema, features=others)
+        if party == active
+        else replace(schema, n_classes=schemas[active].n_classes)
+        for party, schema in schemas.items()
+    }
 
 
 def _check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:

@@ -36,6 +36,7 @@ from boosting.strategies.secureboost.inference import (
     route,
     router_of_active,
 )
+from boosting.strategies.secureboost.layouts import layout_of_gradients
 from boosting.strategies.secureboost.parts import ActivePart, Skeleton
 from boosting.strategies.secureboost.single_pass import FRACTION_BITS, ask
 from boosting.strategies.secureboost.steps import (
@@ -50,14 +51,10 @@ from boosting.strategies.secureboost.steps import (
 from boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
 from crypto.cipher_vault import Scheme
 from crypto.fixed_point import OutOfRange
-from crypto.packing import PackingRefused, PairLayout
+from crypto.packing import PackingRefused
 
 VALIDATION = 7
 """Purpose of the random stream that draws validation rows."""
-PAILLIER_FRACTION_BITS = 26
-ELGAMAL_VALUE_BITS = 16
-"""Of a quantised gradient: discrete logarithms of sums have to be found."""
-ELGAMAL_SUM_BITS = 40
 PREDICTIONS = "predictions.csv"
 """File of a prediction job's result, at the active party."""
 
@@ -264,11 +261,9 @@ class ActiveHalf(Half):
             if bound is None:
                 bound = bound_of_exponents(*exponents(g, h, drawn))
             n_rows = size_class(len(self.fit))
-            if self.strategy.encryption == "elgamal":
-                layout = coarse_layout(n_rows, bound, n_outputs, self.strategy.fraction_bits)
-            else:
-                bits = self.strategy.fraction_bits or PAILLIER_FRACTION_BITS
-                layout = layout_for(n_rows, bound, n_outputs, bits)
+            layout = layout_of_gradients(
+                self.strategy.encryption, n_rows, bound, n_outputs, self.strategy.fraction_bits
+            )
             quantiser = Quantiser.fitting(len(self.fit), bound)
             fine = quantiser.lossless(g, h, drawn)
             weight = np.float32(1.0) if drawn.weight is None else drawn.weight[:, None]
@@ -374,56 +369,3 @@ def predictions(
 
 def _labels(codes: NDArray[np.integer], classes: list[str]) -> list[Any]:
     return [classes[code] for code in codes] if classes else codes.tolist()
-
-
-def layout_for(
-    n_rows: int, bound: tuple[float, float], n_outputs: int, fraction_bits: int
-) -> PairLayout:
-    """Return how gradients are stored: ``fraction_bits`` below the smaller bound, sums in 62 bits.
-
-    Raises
-    ------
-    PackingRefused
-        The bounds are too far apart or too large for the rows.
-    """
-    low, high = min(bound), max(bound)
-    bits = fraction_bits - math.ceil(math.log2(low))
-    bits = min(bits, 61 - math.ceil(math.log2(high * max(n_rows, 1))), 52)
-    return PairLayout.fit(
-        n_rows=max(n_rows, 1),
-        max_abs_grad=bound[0],
-        max_hess=bound[1],
-        fraction_bits=bits,
-        n_classes=n_outputs,
-    )
-
-
-def coarse_layout(
-    n_rows: int, bound: tuple[float, float], n_outputs: int, value_bits: int
-) -> PairLayout:
-    """Return how gradients are stored for EC-ElGamal: values of a few bits, sums of at most 40.
-
-    Parameters
-    ----------
-    value_bits : int
-        Of the larger bound; 0 for :data:`ELGAMAL_VALUE_BITS`, or as many as the rows leave.
-
-    Raises
-    ------
-    PackingRefused
-        So many rows that hardly any precision is left.
-    """
-    room = ELGAMAL_SUM_BITS - max(n_rows - 1, 1).bit_length()
-    bits = min(value_bits or ELGAMAL_VALUE_BITS, room)
-    if bits < 8:
-        raise PackingRefused(f"{n_rows} rows leave {bits} bits for a gradient; use paillier")
-    fraction_bits = bits - math.ceil(math.log2(max(bound)))
-    if not 0 <= fraction_bits <= 52:
-        raise PackingRefused("bounds of the gradients are too large or too small for elgamal")
-    return PairLayout.fit(
-        n_rows=max(n_rows, 1),
-        max_abs_grad=bound[0],
-        max_hess=bound[1],
-        fraction_bits=fraction_bits,
-        n_classes=n_outputs,
-    )

@@ -3,22 +3,134 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from boosting.objective import objective_of
 from boosting.parcels import PASS_PIECES, PIECE_BYTES, size_class
-from boosting.ports import Call, Forecast, Silo
+from boosting.ports import Call, Forecast, InvalidJob, Silo
+from boosting.quantising import static_bound
+from boosting.strategies.secureboost.contents import batches, narrow
+from boosting.strategies.secureboost.layouts import layout_of_gradients
+from crypto.key_agreement import BOX_OVERHEAD_BYTES
+from crypto.packing import PackingRefused, classes_per_ciphertext, usable_bits
+from crypto.psi import POINT_BYTES, n_exchanges, tag_bits
 
 if TYPE_CHECKING:
     from boosting.dataset import Schema
-    from boosting.job import JobParameters
+    from boosting.job import Booster, JobParameters
     from boosting.strategies.secureboost import SecureBoost
 
-PAIR_BITS = 54
-"""Fraction bits and signs of a pair at the default precision, without the logarithm of the rows."""
-ELGAMAL_ROW_BYTES = 96
-BOX_BYTES = 288
-PASS_BYTES = PASS_PIECES * PIECE_BYTES
+ELGAMAL_BYTES = 96
+PLAIN_BYTES = 16
+ARRAY_BYTES = 256 + 28
+"""Of a named array in a box: two headers and a name."""
+PIECE_FRAME_BYTES = 20
+CALL_UP_BYTES, CALL_DOWN_BYTES = 46, 12
+"""Of an exchange in which a party has nothing to say: the key of its place, and a note."""
+IDENTITY_BYTES = 650
+"""Certificate and signature."""
+SCORES_BYTES = 60
+"""Numbers for the coordinator."""
+UNBOUNDED = (4.0, 1.0)
+"""Assumed largest g and h of a loss without bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Nodes of one level of a tree: whose sums are asked for, that are decided on, and divided."""
+
+    asked: int
+    decided: int
+    divided: int
+
+
+def levels(booster: Booster, deepest: int) -> list[Level]:
+    """Return the levels of a full tree; each is an exchange of sums.
+
+    Parameters
+    ----------
+    deepest : int
+        Levels at most; 0 for no limit but ``max_leaves``.
+    """
+    most = booster.max_leaves or 1 << 30
+    if booster.grow_policy == "lossguide":
+        leaves = min(most, 1 << min(deepest, 30) if deepest else most)
+        return [Level(1, 1, 1), *[Level(1, 2, 1)] * (leaves - 2)] if leaves > 1 else []
+    found: list[Level] = []
+    nodes, asked, leaves = 1, 1, 1
+    while leaves < most and (not deepest or len(found) < deepest):
+        divided = min(nodes, most - leaves)
+        found.append(Level(asked, nodes, divided))
+        leaves += divided
+        nodes, asked = 2 * divided, divided
+    return found
+
+
+def box_bytes(*arrays: float) -> float:
+    """Return the length of a sealed box with arrays of so many bytes, its frame included."""
+    content = sum(ARRAY_BYTES + n for n in arrays)
+    return size_class(math.ceil(content) + 8) + BOX_OVERHEAD_BYTES + PIECE_FRAME_BYTES
+
+
+class Traffic:
+    """Bytes of one party, by RPC."""
+
+    def __init__(self) -> None:
+        self.calls: defaultdict[str, float] = defaultdict(float)
+        self.up: defaultdict[str, float] = defaultdict(float)
+        self.down: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, call: Call, times: float, up: float, down: float, pieces: float = 1.0) -> None:
+        """Add exchanges of so many bytes; ``pieces`` is the most that any party gives in one."""
+        passes = max(1, math.ceil(pieces / PASS_PIECES))
+        self.calls[call.value] += times * passes
+        self.up[call.value] += times * (up + passes * CALL_UP_BYTES)
+        self.down[call.value] += times * (down + passes * CALL_DOWN_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of one tree's gradients and answers.
+
+    Parameters
+    ----------
+    rows : int
+        Common rows.
+    sampled : int
+        Ciphertexts of one part, padding included.
+    parts : tuple of (int, int)
+        For each ciphertext of a row: its bytes, and how many candidates go into one of an answer.
+    candidates : int
+        Of a node, at one passive party.
+    """
+
+    rows: int
+    sampled: int
+    parts: tuple[tuple[int, int], ...]
+    candidates: int
+
+    @property
+    def gradients(self) -> int:
+        """Bytes of the ciphertexts of all sampled rows."""
+        return self.sampled * sum(width for width, _ in self.parts)
+
+    @property
+    def pieces(self) -> int:
+        """Frames that they take."""
+        return sum(math.ceil(self.sampled * width / PIECE_BYTES) for width, _ in self.parts)
+
+    def answer(self, asked: int, most_nodes: int) -> tuple[int, int]:
+        """Return the bytes of the sums of so many nodes, and the frames that they take."""
+        nodes = range(asked)
+        blocks = [
+            width * math.ceil(len(nodes[batch]) * self.candidates / slots)
+            for batch in batches(asked, self.candidates, most_nodes)
+            for width, slots in self.parts
+        ]
+        return sum(blocks), sum(math.ceil(block / PIECE_BYTES) for block in blocks)
 
 
 def forecast(
@@ -29,82 +141,160 @@ def forecast(
     Notes
     -----
     Rows up from the active party: n · C a tree and ciphertext part, C = key_bits / 4 bytes. Answers
-    of a passive party: 2^(D-1) nodes · ⌈candidates / slots⌉ · C, one child a pair. Row bitmaps:
-    n / 8 a level, each way.
+    of a passive party: one child a pair of nodes, ⌈candidates / slots⌉ · C, and two bytes a
+    candidate that say which sum is its own. Row bitmaps: n / 8 a level, each way. What is sealed is
+    padded to a size class.
     """
     n_parties = max(len(n_samples), 2)
+    parties = (strategy.active, *(f"\0{k}" for k in range(1, n_parties)))
     n_rows = max(min(n_samples.values(), default=1), 1)
-    n_outputs = max(schema.n_outputs, 1)
-    trees = 1 if strategy.multi_output else n_outputs
-    classes = n_outputs if strategy.multi_output else 1
-    depth = strategy.host_depth if strategy.mode == "layered" else job.booster.max_depth or 6
-    share = 1 / n_parties if strategy.mode == "mix" else 1.0
-    rounds = strategy.rounds
-    shared = max(rounds - strategy.complete_secure, 0) * trees * share
-    sampled = size_class(max(int(n_rows * _kept(strategy, job)), 1))
-    row, slots, parts = _sizes(strategy, n_rows, classes)
-    gradients = sampled * row * parts
-    candidates = schema.n_features * max(job.booster.max_bin - 1, 1)
-    answers = parts * row * 2 ** max(depth - 1, 0) * math.ceil(candidates / slots)
-    bitmaps = depth * size_class(math.ceil(n_rows / 8))
-    boxes = BOX_BYTES * (n_parties - 1)
-    ids = 2 * 32 * n_rows if strategy.alignment == "psi" else BOX_BYTES
-    exchanges = shared * (1 + 3 * depth) + rounds
-
-    def step(messages: float, up: float, down: float) -> tuple[int, int, int]:
-        return math.ceil(messages), math.ceil(up), math.ceil(down)
-
-    n_others = n_parties - 1
+    sizes = _sizes(strategy, job, schema, n_rows)
+    scoring = bool(strategy.predict_from)
+    rounds = 1 if scoring else strategy.rounds
+    turns = Counter(() if scoring else strategy.turn(r, parties).passive for r in range(rounds))
     active = bool(schema.label)
-    rows_up, rows_down = (gradients, 0) if active else (0, gradients)
-    sums_up, sums_down = (0, answers * n_others) if active else (answers, 0)
+    # A passive party does not know here which of them it is: the mean of all.
+    chosen = parties[:1] if active else parties[1:]
+    trees = 1 if strategy.multi_output else max(schema.n_outputs, 1)
+    found = [Traffic() for _ in chosen]
+    for me, traffic in zip(chosen, found, strict=True):
+        _meet(traffic, strategy, parties, me, n_rows)
+        for turn, n in turns.items():
+            if turn:
+                _tree(traffic, strategy, job.booster, parties, me, turn, n * trees, sizes)
+        result = box_bytes(32, 16)
+        if me == parties[0]:
+            traffic.add(Call.SCORES, rounds, (n_parties - 1) * result + SCORES_BYTES, 0)
+        else:
+            traffic.add(Call.SCORES, rounds, 0, result)
+    steps: dict[str, tuple[int, int, int]] = {}
+    for call in found[0].calls:
+        calls, up, down = (
+            math.ceil(sum(values[call] for values in each) / len(found))
+            for each in zip(*((t.calls, t.up, t.down) for t in found), strict=True)
+        )
+        steps[call] = calls, up, down
+    shared = sum(n for turn, n in turns.items() if turn) * trees
+    exchanges = sum(calls for calls, _, _ in steps.values())
+    notes: tuple[str, ...] = (
+        f"about {exchanges} exchanges between {n_parties} parties, larger ones in passes",
+        "a bound: full trees, and features with max_bin bins; small nodes need fewer sums",
+        "as many columns at each passive party as in this silo's table; no evaluation rows",
+    )
+    if scoring:
+        notes = (
+            f"scores with the model of {strategy.predict_from!r}, whose size is not known here: "
+            "about 4 bytes more, each way, for each row, tree and change of owner",
+        )
     return Forecast(
         rounds=rounds,
-        steps={
-            Call.KEYS.value: step(1, 3000, 3000 * n_others),
-            Call.IDENTIFIERS.value: step(3, ids, ids),
-            Call.GRADIENTS.value: step(
-                shared * math.ceil(gradients / PASS_BYTES),
-                shared * (rows_up + boxes),
-                shared * (rows_down + boxes),
-            ),
-            Call.HISTOGRAMS.value: step(
-                shared * depth * math.ceil(answers / depth / PASS_BYTES),
-                shared * sums_up,
-                shared * sums_down,
-            ),
-            Call.SPLITS.value: step(
-                2 * shared * depth,
-                shared * (bitmaps + depth * boxes) * n_others,
-                shared * (bitmaps + depth * boxes) * n_others,
-            ),
-            Call.SCORES.value: step(rounds, rounds * boxes, rounds * boxes),
-        },
+        steps=steps,
         reveals=strategy.reveals,
-        notes=(
-            f"about {exchanges:.0f} exchanges between {n_parties} parties, larger ones in passes",
-            "a bound: full trees, and all sums of every node; small nodes need fewer",
-            "as many columns at each passive party as in this silo's table",
-        ),
+        notes=notes,
         cpu_class="minutes" if shared * n_rows > 1e6 else "seconds",
     )
 
 
-def _kept(strategy: SecureBoost, job: JobParameters) -> float:
-    if strategy.sampling == "goss":
-        return strategy.top_rate + strategy.other_rate
-    if strategy.sampling in ("uniform", "mvs"):
-        return strategy.sampling_rate
-    return job.booster.subsample
+def _meet(
+    traffic: Traffic, strategy: SecureBoost, parties: tuple[str, ...], me: str, n_rows: int
+) -> None:
+    """Add the exchange of keys and the alignment."""
+    n_others = len(parties) - 1
+    public = {"paillier": 3 * strategy.key_bits // 8 + 24, "elgamal": 80}
+    hello = 6 * ARRAY_BYTES + 33 + IDENTITY_BYTES + PIECE_FRAME_BYTES
+    key = public.get(strategy.encryption, 0)
+    leads = me == parties[0]
+    others = n_others * hello + (0 if leads else key)
+    traffic.add(Call.KEYS, 1, hello + (key if leads else 0), others)
+    if strategy.alignment == "digest":
+        box = box_bytes(32)
+        up, down = (n_others * box, n_others * box) if leads else (box, box)
+        traffic.add(Call.IDENTIFIERS, 3, up / 3, down / 3)
+        return
+    points = box_bytes(4, 4, n_rows * POINT_BYTES)
+    bits = tag_bits(n_rows, [n_rows] * n_others)
+    tags = box_bytes(4, 4, n_rows * math.ceil(bits / 8))
+    matches = box_bytes(4, 4, math.ceil(n_rows / 8))
+    # Every set goes to every other party; the leader's comes back as tags, and with three parties
+    # or more its matches go the way back.
+    way_back = n_others if n_others > 1 else 0
+    if leads:
+        up, down = points + n_others * matches + bool(way_back) * matches, n_others * points + tags
+    else:
+        up = ((n_others * n_others + n_others - 1) * points + tags + way_back * matches) / n_others
+        down = (n_others * (n_others - 1) + n_others) * points / n_others
+        down += matches + way_back * matches / n_others
+    times = n_exchanges(len(parties))
+    traffic.add(Call.IDENTIFIERS, times, up / times, down / times, points / PIECE_BYTES)
 
 
-def _sizes(strategy: SecureBoost, n_rows: int, classes: int) -> tuple[int, int, int]:
-    """Return bytes of a ciphertext, bins in one of an answer, and ciphertexts a row."""
-    if strategy.encryption == "elgamal":
-        return ELGAMAL_ROW_BYTES, 1, classes
+def _tree(
+    traffic: Traffic,
+    strategy: SecureBoost,
+    booster: Booster,
+    parties: tuple[str, ...],
+    me: str,
+    turn: tuple[str, ...],
+    times: float,
+    sizes: Sizes,
+) -> None:
+    """Add so many trees in which the passive parties of ``turn`` take part."""
+    leads, involved = me == parties[0], me in turn
+    n = len(turn)
+    copies = 1 if len(turn) == len(parties) - 1 else n
+    about, offer = box_bytes(math.ceil(sizes.rows / 8), 48), box_bytes(8)
+    up, down = 0.0, 0.0
+    if leads:
+        up, down = copies * sizes.gradients + n * about, n * offer
+    elif involved:
+        up, down = offer, sizes.gradients + about
+    traffic.add(Call.GRADIENTS, times, up, down, copies * sizes.pieces + n)
+    own = 1 / len(parties) if strategy.mode == "standard" else 0.0
+    theirs = (1 - own) / n
+    deepest = strategy.host_depth if strategy.mode == "layered" else booster.max_depth
+    for level in levels(booster, deepest):
+        allowed = math.ceil(level.decided * sizes.candidates / 8)
+        places = level.asked * sizes.candidates * narrow(sizes.candidates)(0).itemsize
+        sums, pieces = sizes.answer(level.asked, strategy.max_split_nodes)
+        answer = sums + box_bytes(allowed, places)
+        traffic.add(Call.HISTOGRAMS, times, answer * involved, n * answer * leads, pieces + 1)
+        d = level.divided
+        told = box_bytes(4 * d, 4 * d, 4 * d * theirs, 8 * (d * theirs + 1), sizes.rows * own / 8)
+        traffic.add(Call.SPLITS, times, n * told * leads, told * involved, n)
+        masks = sizes.rows * theirs / 8
+        happens, mine = 1 - own**d, 1 - (1 - theirs) ** d
+        to_active, to_passive = box_bytes(masks, 4 * d * theirs), box_bytes(masks)
+        up = mine * (to_active + (n - 1) * to_passive) * involved
+        down = mine * (n * to_active * leads + (n - 1) * to_passive * involved)
+        traffic.add(Call.SPLITS, times * happens, up / happens, down / happens, n)
+
+
+def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: int) -> Sizes:
+    booster = job.booster
+    n_outputs = max(schema.n_outputs, 1)
+    classes = n_outputs if strategy.multi_output else 1
+    sampler = strategy.sampler(booster)
+    kept = {"none": 1.0, "goss": sampler.top_rate + sampler.other_rate}
+    n_fit = n_rows - int(strategy.validation * n_rows)
+    sampled = size_class(max(int(n_fit * kept.get(sampler.method, sampler.rate)), 1))
+    parts = [(ELGAMAL_BYTES, 1)] * classes
     if strategy.encryption == "plain":
-        return 16 * classes, 1, 1
-    pair = PAIR_BITS + 2 * math.ceil(math.log2(n_rows + 1)) + 1
-    room = (strategy.key_bits - 2) // pair
-    parts = math.ceil(classes / room)
-    return strategy.key_bits // 4, max(room // min(classes, room), 1), parts
+        parts = [(PLAIN_BYTES * classes, 1)]
+    elif strategy.encryption == "paillier":
+        objective = objective_of(job.objective, job.task, booster)
+        bound = static_bound(objective, sampler, n_outputs, 1.0) or UNBOUNDED
+        bits = strategy.fraction_bits
+        try:
+            layout = layout_of_gradients("paillier", size_class(n_fit), bound, classes, bits)
+            rooms = classes_per_ciphertext(layout, strategy.key_bits)
+        except PackingRefused as error:
+            raise InvalidJob(f"secureboost.key_bits: {error}") from error
+        most = usable_bits(strategy.key_bits) // layout.pair_bits
+        parts = [(strategy.key_bits // 4, most // room) for room in rooms]
+    used = max(1, int(booster.colsample_bytree * schema.n_features)) if schema.n_features else 0
+    n_bins = [
+        min(booster.max_bin, len(f.categories) if f.categories else booster.max_bin, n_rows)
+        for f in schema.features
+    ]
+    mean = sum(n - 1 for n in n_bins) / max(len(n_bins), 1)
+    return Sizes(n_rows, sampled, tuple(parts), round(used * mean))

@@ -1,0 +1,128 @@
+"""What ``hedgerow plan`` says of vertical jobs, against what they move."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from boosting.dataset import Feature, Task
+from boosting.job import Booster
+from boosting.ports import Place, Silo, Step
+from boosting.strategies.secureboost.forecast import Level, levels
+from crypto.modular import Engine
+from crypto.vault import LocalVault
+from tests.federation import vertical
+from tests.federation.memory import MemoryLink, run_in_memory
+
+N_ROWS = 2500
+
+
+class CountingLink(MemoryLink):
+    """Counts the frames' bytes by silo and RPC, as they would travel."""
+
+    up: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
+    down: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
+    calls: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        from hedgerow.federation.v1 import exchange_pb2
+
+        from services.exchange import _METHODS, _serialise
+
+        request, response = _METHODS[step.call]
+        key = exchange_pb2.StepKey(
+            job_id="job-1234567", attempt=1, round=at.round, level=at.level, step=step.name
+        )
+        reply = super().exchange(step, at, offer)
+        name = step.call.value
+        self.calls[self.silo][name] += 1
+        self.up[self.silo][name] += len(request(key=key).SerializeToString())
+        self.up[self.silo][name] += sum(len(frame) for frame in _serialise(request, offer))
+        self.down[self.silo][name] += sum(len(frame) for frame in _serialise(response, reply))
+        return reply
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "a node at a time": {"booster": {"max_depth": 4, "max_bin": 8}, "max_split_nodes": 1},
+    "mix": {"mode": "mix", "rounds": 4},
+    "mix, an odd round over": {"mode": "mix", "rounds": 3, "rounds_per_party": 1},
+    "layered": {"mode": "layered", "host_depth": 2, "guest_depth": 2},
+    "complete secure": {"complete_secure": 1, "rounds": 3},
+    "goss": {"sampling": "goss"},
+    "elgamal": {"encryption": "elgamal"},
+    "two hosts": {"widths": [3, 4, 4]},
+    "unequal widths": {"widths": [2, 8]},
+    "classes together": {"task": Task.MULTICLASS, "multi_output": True},
+    "classes one by one": {"task": Task.MULTICLASS, "rounds": 1},
+    "regression": {"task": Task.REGRESSION},
+    "aligned already": {"alignment": "digest", "fraction_bits": 40},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_forecast_is_within_a_tenth_of_what_travels(case: str) -> None:
+    changes = {"rounds": 2, "key_bits": 2048, "validation": 0.0, **CASES[case]}
+    task, widths = changes.pop("task", Task.BINARY), changes.pop("widths", [4, 6])
+    booster = {"max_depth": 3, "max_bin": 16, "min_child_weight": 0, **changes.pop("booster", {})}
+    whole = vertical.table(N_ROWS, sum(widths), task)
+    parties = vertical.cut_by_columns(whole, widths)
+    if changes.get("alignment") == "digest":
+        parties = {name: vertical.by_id(party) for name, party in parties.items()}
+    job = vertical.job(task, booster, **changes)
+    for counted in (CountingLink.up, CountingLink.down, CountingLink.calls):
+        counted.clear()
+    vaults = {name: LocalVault(engine=Engine(workers=1)) for name in parties}
+    outcome = run_in_memory(
+        job, parties, schema=parties["guest"].schema, vaults=vaults.__getitem__,
+        make_link=CountingLink,
+    )  # fmt: skip
+    assert outcome.error is None, (outcome.error, outcome.errors)
+    rows = {Silo(name): party.n_samples for name, party in parties.items()}
+    guest, hosts = parties["guest"].schema, [parties[name].schema for name in list(parties)[1:]]
+    # The active party is told how many columns the others have, they how many classes there are.
+    mean = round(sum(host.n_features for host in hosts) / len(hosts))
+    told = {
+        "guest": replace(guest, features=tuple(Feature(f"column {k}") for k in range(mean))),
+        "host": replace(hosts[0], n_classes=guest.n_classes),
+    }
+    for party, schema in told.items():
+        names = [name for name in parties if name.startswith(party)]
+        plan = job.strategy.forecast(job, schema, rows)
+        for k, counted in enumerate((CountingLink.up, CountingLink.down), start=1):
+            planned = sum(step[k] for step in plan.steps.values())
+            moved = sum(sum(counted[name].values()) for name in names) / len(names)
+            assert planned == pytest.approx(moved, rel=0.1), (party, k, dict(counted), plan.steps)
+        for call, counted in (
+            ("ExchangeGradients", CountingLink.up if party == "guest" else CountingLink.down),
+            ("ExchangeHistograms", CountingLink.down if party == "guest" else CountingLink.up),
+        ):
+            k = 1 if counted is CountingLink.up else 2
+            moved = sum(counted[name][call] for name in names) / len(names)
+            assert plan.steps[call][k] == pytest.approx(moved, rel=0.1), (party, call)
+
+
+def test_the_plan_of_a_scoring_job_has_no_trees() -> None:
+    job = vertical.job(predict_from="earlier", key_bits=2048)
+    schema = vertical.table(10, 4).schema
+    plan = job.strategy.forecast(job, schema, {Silo("guest"): 10, Silo("host"): 10})
+    assert not {"ExchangeGradients", "ExchangeHistograms"} & set(plan.steps)
+    assert "'earlier', whose size is not known here" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("booster", "nodes"),
+    [
+        ({"max_depth": 3}, [(1, 1, 1), (1, 2, 2), (2, 4, 4)]),
+        ({"max_depth": 3, "max_leaves": 3}, [(1, 1, 1), (1, 2, 1)]),
+        ({"max_depth": 0, "max_leaves": 4}, [(1, 1, 1), (1, 2, 2)]),
+        ({"grow_policy": "lossguide", "max_leaves": 4}, [(1, 1, 1), (1, 2, 1), (1, 2, 1)]),
+        ({"grow_policy": "lossguide", "max_depth": 1}, [(1, 1, 1)]),
+    ],
+)
+def test_levels_of_a_full_tree(booster: dict[str, Any], nodes: list[tuple[int, int, int]]) -> None:
+    given = Booster(**booster)
+    assert levels(given, given.max_depth) == [Level(*n) for n in nodes]
