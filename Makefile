@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
 
-.PHONY: setup setup-base services demo test lint proto bench docs peers images test-containers test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test lint proto bench docs peers images test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,9 @@ images:  ## the container images
 
 test-containers: setup images  ## the federation in containers, undisturbed and with faults
 	$(BIN)/python -m pytest tests/containers -o testpaths=tests/containers
+
+test-containers-quick: setup images  ## the demo, the profiles and one fault of each kind: part of CI
+	$(BIN)/python -m pytest tests/containers --quick -o testpaths=tests/containers
 
 test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose pods, upgrade, leave
 	deploy/ci/kube-tools

@@ -8,8 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.compose import ROOT, Project, docker, eventually, project, run
-from tests.containers.matrix import Matrix
+from tests.containers.compose import Project, docker, eventually, project, run
+from tests.containers.matrix import FILE, Matrix
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only what is marked quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "quick: part of make test-containers-quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick", default=False):
+        left_out = [item for item in items if item.get_closest_marker("quick") is None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("quick")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -32,14 +47,19 @@ def engine() -> None:
 
 
 @pytest.fixture(scope="session")
-def matrix() -> Iterator[Matrix]:
-    """Recovery times, written to build/ when all tests are through."""
+def matrix(request: pytest.FixtureRequest) -> Iterator[Matrix]:
+    """What the faults did; a run of all tests is written to build/."""
     found = Matrix()
     yield found
-    folder = ROOT / "build"
-    folder.mkdir(exist_ok=True)
-    (folder / "fault-matrix.json").write_text(json.dumps(found.rows(), indent=1) + "\n")
-    (folder / "fault-matrix.md").write_text(found.table())
+    config = request.config
+    if (
+        config.args == ["tests/containers"]
+        and not config.option.quick
+        and not config.option.keyword
+    ):
+        FILE.parent.mkdir(exist_ok=True)
+        record = found.record() | {"failed": request.session.testsfailed}
+        FILE.write_text(json.dumps(record, indent=1) + "\n")
 
 
 @pytest.fixture(scope="session")

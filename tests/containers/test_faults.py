@@ -14,6 +14,7 @@ from tests.containers.compose import Project, docker, eventually, run
 from tests.containers.matrix import Cell, Matrix
 
 pytestmark = pytest.mark.timeout(400)
+quick = pytest.mark.quick
 
 ROUNDS = 30
 JOB = f"""
@@ -35,15 +36,22 @@ secure = true
 max_depth = 4
 max_bin = 64
 """
+LONG = JOB.replace(f"rounds = {ROUNDS}", "rounds = 5000")
+KILLED_IN_QUICK = {("coordinator", "training"), ("agent-1", "training")}
 PHASES = {"gathering": 0, "training": 4, "last rounds": ROUNDS - 8}
 """Phases of a job, by the rounds that are done when the fault comes."""
 RECOVERS_WITHIN_SECONDS = 120.0
+LIFETIME_DAYS = 30.0
+"""How long the one-shot ``pki`` issues certificates for."""
 
 
 @pytest.fixture(autouse=True)
 def healthy_before_and_after(disturbed: Project) -> Iterator[None]:
     eventually(disturbed.healthy, 90, "healthy before")
     yield
+    for view in disturbed.client.list():
+        if not view.ended:
+            disturbed.client.cancel(view.job_id)
     eventually(disturbed.healthy, 90, "healthy after")
 
 
@@ -97,8 +105,14 @@ def rounds_of(project: Project, job_id: str) -> int:
     return 0 if view is None else len(view.rounds)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("service", ["coordinator", "agent-1", "crypto-1", "database"])
+@pytest.mark.parametrize(
+    ("service", "phase"),
+    [
+        pytest.param(s, p, marks=[quick] if (s, p) in KILLED_IN_QUICK else [])
+        for s in ("coordinator", "agent-1", "crypto-1", "database")
+        for p in PHASES
+    ],
+)
 def test_a_service_killed_and_started_again_changes_nothing(
     disturbed: Project, undisturbed: Undisturbed, matrix: Matrix, service: str, phase: str
 ) -> None:
@@ -138,7 +152,7 @@ def test_prometheus_killed_is_no_part_of_a_job(
     matrix.add(Cell("killed", "prometheus", "training", "same model", 1, len(view.rounds), seconds))
 
 
-@pytest.mark.parametrize("network", ["federation", "silo-1"])
+@pytest.mark.parametrize("network", [pytest.param("federation", marks=quick), "silo-1"])
 def test_a_partition_heals_and_changes_nothing(
     disturbed: Project, undisturbed: Undisturbed, matrix: Matrix, network: str
 ) -> None:
@@ -297,33 +311,38 @@ def test_a_full_volume_ends_the_job_in_bounded_time_and_says_why(
     finally:
         disturbed.empty(volume)
     assert view.state == "FAILED"
-    if service == "agent-1":
-        assert "silo-1" in view.detail
+    assert ("silo-1" if service == "agent-1" else "the disk is full") in view.detail
     assert digest(disturbed, disturbed.end(disturbed.submit(JOB), 200)) == undisturbed.digest
+    named = "silo" if service == "agent-1" else "the full disk"
     matrix.add(
         Cell(
-            "full volume", service, "training", f"fails: {view.detail}",
+            "full volume", service, "training", f"fails, {named} named",
             view.attempt, len(view.rounds), seconds,
         )
     )  # fmt: skip
 
 
-def test_certificates_with_new_keys_are_taken_up_while_a_job_runs(
-    disturbed: Project, undisturbed: Undisturbed, matrix: Matrix
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        pytest.param((), "all certificates renewed"),
+        pytest.param(("--new-keys",), "all certificates and keys renewed", marks=quick),
+    ],
+)
+def test_renewed_certificates_are_taken_up_while_a_job_runs(
+    disturbed: Project,
+    undisturbed: Undisturbed,
+    matrix: Matrix,
+    arguments: tuple[str, ...],
+    what: str,
 ) -> None:
     job_id = reach(disturbed, "training")
-    done = rounds_of(disturbed, job_id)
-    disturbed.issue("--renew", "--new-keys")
-    seconds, view = recover(disturbed, job_id, done)
+    disturbed.issue("--renew", *arguments)
+    seconds, view = recover(disturbed, job_id, rounds_of(disturbed, job_id))
     assert digest(disturbed, view) == undisturbed.digest
     after = disturbed.end(disturbed.submit(JOB), 200)
     assert digest(disturbed, after) == undisturbed.digest
-    matrix.add(
-        Cell(
-            "all certificates and keys renewed", "all", "training", "same model",
-            view.attempt, len(view.rounds), seconds,
-        )
-    )  # fmt: skip
+    matrix.add(Cell(what, "all", "training", "same model", view.attempt, len(view.rounds), seconds))
 
 
 def test_a_silo_whose_certificate_has_ended_is_refused_and_named_until_it_has_a_new_one(
@@ -346,6 +365,34 @@ def test_a_silo_whose_certificate_has_ended_is_refused_and_named_until_it_has_a_
     matrix.add(
         Cell(
             "certificate ended", "agent-1", "gathering", "fails, silo named",
+            view.attempt, len(view.rounds), seconds,
+        )
+    )  # fmt: skip
+
+
+def test_a_certificate_that_ends_while_a_job_runs_fails_it_and_names_the_silo(
+    disturbed: Project, undisturbed: Undisturbed, matrix: Matrix
+) -> None:
+    job_id = disturbed.submit(LONG)
+    disturbed.wait(job_id, lambda v: v.ended or len(v.rounds) >= PHASES["training"], 120)
+    left = 25.0
+    age = LIFETIME_DAYS - left / 86400
+    ends = time.monotonic() + left
+    disturbed.issue("--renew", "--only", "silo-1", "--age-days", f"{age:.6f}")
+    issued = rounds_of(disturbed, job_id)
+    try:
+        view = disturbed.end(job_id, 240)
+        seconds = time.monotonic() - ends
+    finally:
+        disturbed.issue("--renew", "--only", "silo-1")
+    assert view.state == "FAILED"
+    assert "silo-1" in view.detail
+    assert len(view.rounds) > issued, "the job did not run until the certificate ended"
+    assert 0.0 <= seconds < RECOVERS_WITHIN_SECONDS
+    assert digest(disturbed, disturbed.end(disturbed.submit(JOB), 200)) == undisturbed.digest
+    matrix.add(
+        Cell(
+            "certificate ends", "agent-1", "training", "fails, silo named",
             view.attempt, len(view.rounds), seconds,
         )
     )  # fmt: skip

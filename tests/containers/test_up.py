@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.containers.compose import SERVICES, Project, docker, eventually, project
+from tests.deploy.test_observability import expressions, shown
+from tests.federation.prometheus import Prometheus
 
 OURS = [name for name in SERVICES if name not in ("database", "prometheus")]
 LIMITS_MB = {"crypto": 350, "coordinator": 800}
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.quick]
 
 
 @pytest.fixture(scope="module")
@@ -104,17 +105,46 @@ def test_operators_commands_run_in_a_container(fresh: Project) -> None:
     assert [job["state"] for job in listed] == ["SUCCEEDED"]
     plan = fresh.compose("run", "--rm", "-T", "cli", "plan", "/jobs/demo.toml")
     assert "ExchangeTrees" in plan
+    fresh.compose("run", "--rm", "-T", "cli", "download", listed[0]["job"], "--out", "first")
+    report = fresh.compose("run", "--rm", "-T", "--entrypoint", "cat", "cli", "first/report.json")
+    assert len(json.loads(report)["rounds"]) == 20
+
+
+def scraped(made: Project) -> Prometheus:
+    address = docker("port", made.container("prometheus"), "9090")
+    return Prometheus(int(address.rpartition(":")[2]))
 
 
 def test_prometheus_sees_every_process(fresh: Project) -> None:
-    address = docker("port", fresh.container("prometheus"), "9090")
-
     def all_up() -> bool:
-        with urllib.request.urlopen(f"http://{address}/api/v1/query?query=up", timeout=5) as found:
-            series = json.load(found)["data"]["result"]
-        return len(series) == 8 and all(s["value"][1] == "1" for s in series)
+        series = scraped(fresh).query("up")
+        return len(series) == 8 and all(value == 1 for _, value in series)
 
     eventually(all_up, 60, "Prometheus sees all")
+
+
+def test_the_vertical_profile_trains_a_model_and_every_panel_has_data_of_it(
+    fresh: Project,
+) -> None:
+    parties = ("guest", "host-0", "host-1")
+    services = [f"{part}-{party}" for part in ("crypto", "agent") for party in parties]
+    options = ("--detach", "--no-build", "--pull", "never", "--no-recreate")
+    fresh.compose("--profile", "vertical", "up", *options, *services, "demo-vertical")
+    empty = dict(expressions())
+    assert len(empty) > 35
+
+    def all_shown() -> bool:
+        nonlocal empty
+        empty = {k: text for k, text in empty.items() if not shown(scraped(fresh), text)}
+        return not empty
+
+    try:
+        eventually(all_shown, 180, "every panel has data")
+    except AssertionError as error:
+        raise AssertionError(sorted(empty)) from error
+    assert docker("wait", fresh.container("demo-vertical")) == "0", fresh.log("demo-vertical")
+    assert "succeeded: 3 rounds" in fresh.log("demo-vertical")
+    fresh.compose("--profile", "vertical", "rm", "--force", "--stop", *services)
 
 
 @pytest.mark.parametrize("service", ["agent-0", "crypto-0", "coordinator"])
