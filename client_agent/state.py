@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from boosting.ports import FederationError
+from client_agent.records import read_record, write_record
 
 SESSIONS = "memory/sessions"
 """File of a job with the names under which the vault holds secrets of it; no part of its result."""
@@ -125,15 +126,18 @@ class JobMemory:
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a record; it is on disk when this returns."""
-        _write(self._file(key), value)
+        write_record(self._file(key), value)
 
     def recall(self, key: str) -> bytes | None:
         """Return a record, or None."""
         if key.startswith("kept:"):
             job_id, _, name = key.removeprefix("kept:").partition("/")
             return self._kept(job_id, name)
+        found = read_record(self._file(key))
+        if found is not None:
+            return found
         try:
-            return self._file(key).read_bytes()
+            return self._file(key).read_bytes()  # as versions before the slots wrote it
         except FileNotFoundError:
             return None
 
