@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard
 
 from crypto.vault import VaultRefused
 from deploy.grafana import generate
@@ -71,6 +74,14 @@ def expressions() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("board", BOARDS)
 def test_committed_dashboards_are_what_the_generator_writes(board: str) -> None:
     assert (GRAFANA / f"{board}.json").read_text() == generate.render(board)
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_grafanas_own_library_reads_every_field_of_a_dashboard(board: str) -> None:
+    plugins.register_default_plugins()
+    text = json.loads((GRAFANA / f"{board}.json").read_text())
+    read = dashboard.Dashboard.from_json(text)
+    assert json.loads(JSONEncoder(sort_keys=True).encode(read)) == text
 
 
 def test_no_dashboard_is_left_that_nothing_generates() -> None:
