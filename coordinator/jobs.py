@@ -7,6 +7,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,8 +15,8 @@ from boosting.job import JobParameters
 from boosting.ports import Forecast, JobStopped, Silo
 from coordinator.database import DatabaseAway
 from coordinator.roster import Roster
-from coordinator.runner import JobRun, Surroundings
-from coordinator.store import JobRecord, JobState
+from coordinator.runner import JobRun, Moved, Surroundings
+from coordinator.store import JobRecord, JobSiloRecord, JobState, RoundRecord, StepTotal
 from services.errors import NotFound
 from services.exchange import Account
 from services.federation import (
@@ -39,6 +40,19 @@ log = structlog.get_logger()
 
 def _log_failure(what: str, error: Exception, **about: str) -> None:
     log.error(what, kind=type(error).__name__, where=where(error), **about)
+
+
+_NOTHING: Moved = ((), (0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the store has of a job."""
+
+    record: JobRecord
+    silos: tuple[JobSiloRecord, ...]
+    totals: tuple[StepTotal, ...]
+    rounds: tuple[RoundRecord, ...]
 
 
 class Jobs:
@@ -105,7 +119,7 @@ class Jobs:
             # Leases have to be watched whatever becomes of the store.
             try:
                 await self._settle()
-                self._gauge()
+                await self._gauge()
             except DatabaseAway as error:
                 log.warning("database away", why=str(error))
             except Exception as error:
@@ -120,15 +134,18 @@ class Jobs:
                 await run.settle()
                 del self._runs[job_id]
 
-    def _gauge(self) -> None:
-        states = dict.fromkeys(JobState, 0)
-        for record in self._around.store.jobs(limit=1000):
-            states[record.state] += 1
+    async def _gauge(self) -> None:
+        def read() -> tuple[dict[JobState, int], int]:
+            states = dict.fromkeys(JobState, 0)
+            for record in self._around.store.jobs(limit=1000):
+                states[record.state] += 1
+            return states, len(self._around.store.silos())
+
+        states, known = await asyncio.to_thread(read)
         for state, number in states.items():
             self._around.metrics.jobs.labels(state.value.lower()).set(number)
         alive = len(self._roster.alive)
         self._around.metrics.silos.labels("alive").set(alive)
-        known = len(self._around.store.silos())
         self._around.metrics.silos.labels("away").set(max(known - alive, 0))
 
     async def _wake(self) -> None:
@@ -234,45 +251,60 @@ class Jobs:
         created = self._around.now()
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
         new_id = f"{stamp}-{secrets.token_hex(3)}"
-        job_id = self._around.store.create_job(
-            new_id, job.name, operator, spec, created, request_id or None
-        )
+
+        def store() -> tuple[str, JobRecord | None]:
+            job_id = self._around.store.create_job(
+                new_id, job.name, operator, spec, created, request_id or None
+            )
+            return job_id, self._around.store.job(job_id)
+
+        job_id, record = await asyncio.to_thread(store)
         if job_id == new_id:
-            record = self._around.store.job(job_id)
             assert record is not None
             self._launch(record)
             await self._wake()
         return job_id
 
-    def view(self, job_id: str, *, brief: bool = False) -> JobView:
+    async def view(self, job_id: str, *, brief: bool = False) -> JobView:
         """Return a job as operators see it."""
-        record = self._around.store.job(job_id)
-        if record is None:
+        run = self._runs.get(job_id)
+        if run is None or brief:
+            stored, moved = await asyncio.to_thread(self._stored, job_id, brief), _NOTHING
+        else:
+            async with run.storing:  # or bytes on their way to the store would be missed
+                stored = await asyncio.to_thread(self._stored, job_id, brief)
+                moved = run.unstored()
+        if stored is None:
             raise NotFound(f"no job {job_id}")
-        return self._view(record, brief)
+        return self._view(stored, moved)
 
-    def _view(self, record: JobRecord, brief: bool) -> JobView:
+    def _stored(self, job_id: str, brief: bool) -> _Stored | None:
+        record = self._around.store.job(job_id)
+        return None if record is None else self._whole(record, brief)
+
+    def _whole(self, record: JobRecord, brief: bool) -> _Stored:
         store, job_id = self._around.store, record.job_id
+        silos = store.job_silos(job_id)
+        if brief:
+            return _Stored(record, silos, (), ())
+        return _Stored(record, silos, store.byte_totals(job_id), store.rounds(job_id))
+
+    def _view(self, stored: _Stored, moved: Moved = _NOTHING) -> JobView:
+        record = stored.record
+        job_id = record.job_id
         steps: dict[tuple[str, str], StepView] = {}
-        control = (record.control_bytes_up, record.control_bytes_down)
-        if not brief:
-            totals = list(store.byte_totals(job_id))
-            run = self._runs.get(job_id)
-            if run is not None:
-                fresh, moved = run.unstored()
-                totals.extend(fresh)
-                control = (control[0] + moved[0], control[1] + moved[1])
-            for t in totals:
-                old = steps.get((t.method, t.silo), StepView(t.method, t.silo, 0, 0, 0, 0, 0))
-                steps[t.method, t.silo] = StepView(
-                    t.method,
-                    t.silo,
-                    old.calls + t.calls,
-                    old.messages_up + t.messages_up,
-                    old.messages_down + t.messages_down,
-                    old.bytes_up + t.bytes_up,
-                    old.bytes_down + t.bytes_down,
-                )
+        fresh, control = moved
+        for t in (*stored.totals, *fresh):
+            old = steps.get((t.method, t.silo), StepView(t.method, t.silo, 0, 0, 0, 0, 0))
+            steps[t.method, t.silo] = StepView(
+                t.method,
+                t.silo,
+                old.calls + t.calls,
+                old.messages_up + t.messages_up,
+                old.messages_down + t.messages_down,
+                old.bytes_up + t.bytes_up,
+                old.bytes_down + t.bytes_down,
+            )
         up: dict[str, int] = {}
         down: dict[str, int] = {}
         for step in steps.values():
@@ -280,9 +312,8 @@ class Jobs:
             down[step.silo] = down.get(step.silo, 0) + step.bytes_down
         silos = tuple(
             SiloView(s.silo, s.n_samples, s.state, s.detail, up.get(s.silo, 0), down.get(s.silo, 0))
-            for s in store.job_silos(job_id)
+            for s in stored.silos
         )
-        rounds = () if brief else store.rounds(job_id)
         return JobView(
             job_id=job_id,
             spec=record.spec,
@@ -294,7 +325,7 @@ class Jobs:
                 RoundView(
                     r.round, r.attempt, r.seconds, r.metrics, r.bytes_up, r.bytes_down, r.silos
                 )
-                for r in rounds
+                for r in stored.rounds
             ),
             steps=tuple(steps.values()),
             created_seconds=record.created,
@@ -304,33 +335,34 @@ class Jobs:
             artefacts=record.artefacts,
             model=record.model,
             reveals=self._decode(record.spec).strategy.reveals,
-            control_bytes_up=control[0],
-            control_bytes_down=control[1],
+            control_bytes_up=record.control_bytes_up + control[0],
+            control_bytes_down=record.control_bytes_down + control[1],
             spec_digest=hashlib.sha256(record.spec).hexdigest(),
         )
 
-    def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
+    async def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
         """Return a page of jobs, newest first, and the next page's token."""
         offset = int(page_token) if page_token.isdigit() else 0
         size = min(page_size, 1000)
-        records = self._around.store.jobs(size, offset)
-        token = str(offset + size) if len(records) == size else ""
-        return tuple(self._view(record, True) for record in records), token
+
+        def read() -> tuple[_Stored, ...]:
+            return tuple(self._whole(r, True) for r in self._around.store.jobs(size, offset))
+
+        found = await asyncio.to_thread(read)
+        token = str(offset + size) if len(found) == size else ""
+        return tuple(self._view(stored) for stored in found), token
 
     async def cancel(self, job_id: str) -> str:
         """Cancel a job."""
-        record = self._around.store.job(job_id)
-        if record is None:
-            raise NotFound(f"no job {job_id}")
         run = self._runs.get(job_id)
         if run is not None and not run.ended:
             await run.cancel("an operator")
-        return self.view(job_id, brief=True).state
+        return (await self.view(job_id, brief=True)).state
 
     async def watch(self, job_id: str) -> AsyncIterator[JobView]:
         """Yield a job each time it changes, until it has ended."""
         while True:
-            view = self.view(job_id)
+            view = await self.view(job_id)
             run = self._runs.get(job_id)
             yield view
             if view.ended or run is None:
@@ -339,7 +371,7 @@ class Jobs:
 
     async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
         """Return a file of the result."""
-        record = self._around.store.job(job_id)
+        record = await asyncio.to_thread(self._around.store.job, job_id)
         if record is None:
             raise NotFound(f"no job {job_id}")
         name = name or record.model

@@ -151,6 +151,8 @@ class JobRun:
         self._cancelled_by: str | None = None
         self._ending = False
         self._ended_at: float | None = None
+        self.storing = asyncio.Lock()
+        """Held while what calls moved is on its way to the store, and counted nowhere else."""
 
     @property
     def ended(self) -> bool:
@@ -163,15 +165,16 @@ class JobRun:
 
     async def settle(self) -> None:
         """Store what the last calls of an ended job moved."""
-        steps, control = self._take()
-        parts: list[Moved] = [(steps, (0, 0)), ((), control)]
-        try:
-            while parts:
-                await asyncio.to_thread(self._flush, parts[0])
-                del parts[0]
-        finally:  # what could not be stored is for the next time
-            for part in parts:
-                self._put_back(part)
+        async with self.storing:
+            steps, control = self._take()
+            parts: list[Moved] = [(steps, (0, 0)), ((), control)]
+            try:
+                while parts:
+                    await asyncio.to_thread(self._flush, parts[0])
+                    del parts[0]
+            finally:  # what could not be stored is for the next time
+                for part in parts:
+                    self._put_back(part)
 
     # --- what servicers ask ---
 
@@ -648,7 +651,8 @@ class JobRun:
             result.round, attempt.number, seconds, result.metrics, up, down, result.silos
         )
         self._last_round = record
-        await asyncio.to_thread(self._store_round, record, result, self._take())
+        async with self.storing:
+            await asyncio.to_thread(self._store_round, record, result, self._take())
         strategy = self.job.strategy.name
         metrics = self._around.metrics
         metrics.rounds.labels(strategy).inc()
@@ -706,7 +710,8 @@ class JobRun:
 
     async def _finish(self, state: JobState, detail: str) -> None:
         self._ending = True
-        moved = self._take()
+        moved: Moved = ((), (0, 0))
+        taken = False
         (up, down), self._round_bytes = self._round_bytes, (0, 0)
 
         def finish() -> None:
@@ -731,7 +736,10 @@ class JobRun:
 
         while True:
             try:
-                await asyncio.to_thread(finish)
+                async with self.storing:
+                    if not taken:
+                        moved, taken = self._take(), True
+                    await asyncio.to_thread(finish)
                 break
             except DatabaseAway as error:
                 # The job has not ended for anyone until its end is stored.

@@ -103,11 +103,11 @@ class Jobs(Protocol):
         """Validate, store and start a job; returns its identifier."""
         ...
 
-    def view(self, job_id: str, *, brief: bool = False) -> JobView:
+    async def view(self, job_id: str, *, brief: bool = False) -> JobView:
         """Return a job; raises NotFound."""
         ...
 
-    def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
+    async def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
         """Return a page of jobs, newest first, and the next page's token."""
         ...
 
@@ -302,7 +302,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         try:
             peer_of(context).require(Role.OPERATOR)
             label(job_id=request.job_id)
-            view = self._jobs.view(request.job_id)
+            view = await self._jobs.view(request.job_id)
         except FederationError as error:
             await abort(context, error)
         return job_service_pb2.GetJobResponse(job=encode(view))
@@ -310,7 +310,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
             peer_of(context).require(Role.OPERATOR)
-            page, token = self._jobs.list(request.page_size or 100, request.page_token)
+            page, token = await self._jobs.list(request.page_size or 100, request.page_token)
         except FederationError as error:
             await abort(context, error)
         return job_service_pb2.ListJobsResponse(
