@@ -89,7 +89,11 @@ def _received(path: Path) -> Received:
 
 
 def _checked(path: Path, silo: str, head: str, received: Received | None) -> dict[str, Any]:
-    """Verify one ledger; return what there is to tell of it."""
+    """Verify one ledger; return what there is to tell of it.
+
+    ``bytes`` are those of the data plane, which the coordinator counts for each silo and job;
+    ``control`` those of the calls that carry no payload.
+    """
     named = path.stem.removeprefix("ledger-")
     # The copies in a run folder say in their names whose they are.
     silo = silo or (named if path.stem.startswith("ledger-") else "")
@@ -98,8 +102,9 @@ def _checked(path: Path, silo: str, head: str, received: Received | None) -> dic
         "file": str(path),
         "silo": ", ".join(found.silos),
         "lines": len(found.entries),
-        "bytes": sum(entry.bytes for entry in found.entries),
-        "jobs": len({entry.job for entry in found.entries}),
+        "bytes": sum(entry.bytes for entry in found.entries if not entry.is_control),
+        "control": sum(entry.bytes for entry in found.entries if entry.is_control),
+        "jobs": len({entry.job for entry in found.entries if entry.job}),
         "head": found.head,
         "agrees": None,
         "note": "",
@@ -166,13 +171,14 @@ def verify(
     if as_json:
         click.echo(json.dumps(told))
         return
-    table = Table("file", "silo", "lines", "bytes", "jobs", "holds", title_justify="left")
+    table = Table("file", "silo", "lines", "data", "control", "jobs", "holds")
     for row in told:
         table.add_row(
             Path(row["file"]).name,
             row["silo"] or "–",
             f"{row['lines']:,}",
             f"{row['bytes']:,}",
+            f"{row['control']:,}",
             str(row["jobs"]),
             f"yes, {row['note']}" if row["note"] else "yes",
         )
@@ -209,7 +215,7 @@ def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
     for row in found:
         table.add_row(
             row["silo"],
-            row["job"],
+            row["job"] or "–",
             row["step"],
             row["kind"],
             f"{row['payloads']:,}",
@@ -225,16 +231,18 @@ def _show_lines(entries: Iterable[Entry], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(entry) for entry in entries]))
         return
-    table = Table("time", "silo", "job", "round", "level", "pass", "step", "bytes", "sha256")
+    table = Table(
+        "time", "silo", "job", "round", "level", "pass", "step", "times", "bytes", "sha256"
+    )
     for entry in entries:
+        place = (entry.round, entry.level, entry.passing)
         table.add_row(
             _clock(entry.time),
             entry.silo,
-            entry.job,
-            str(entry.round),
-            str(entry.level),
-            str(entry.passing),
+            entry.job or "–",
+            *("–" if entry.is_control else str(part) for part in place),
             entry.step,
+            f"{entry.count:,}",
             f"{entry.bytes:,}",
             entry.sha256[:16],
         )

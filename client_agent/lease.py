@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from boosting.ports import FederationError
+from client_agent.ledger import LedgerFull
 from services.errors import LeaseHeld, LeaseLost, Unreachable
 from services.federation import AttemptKey, FederationClient, Registration
 
@@ -111,6 +112,11 @@ class LeaseKeeper:
             except Unreachable as error:
                 if not self._away:
                     log.warning("coordinator away", why=str(error))
+                    self._away = True
+                pause = random.uniform(0.2, 1.0)  # noqa: S311
+            except LedgerFull as error:
+                if not self._away:
+                    log.warning("not registered", why=str(error))
                     self._away = True
                 pause = random.uniform(0.2, 1.0)  # noqa: S311
             except LeaseHeld as error:

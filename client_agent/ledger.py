@@ -1,7 +1,9 @@
 """The silo's ledger: an append-only, hash-chained record of every payload that left it.
 
-Its format is in :mod:`services.ledgers`. A line is on disk before its bytes are sent; when the
-disk is full, nothing is sent.
+Its format is in :mod:`services.ledgers`. A payload's line is on disk before its bytes are sent;
+when the disk is full, nothing is sent. So is the line of a control call that tells something of the
+silo's data. Calls that only keep the connection up, as a lease renewal every other second does, are
+counted and share a line: at a job's end, every hour, and when the agent ends.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from boosting.ports import FederationError, Place, PolicyDeclined, Step
+from services.federation import REVEALS, TELLING
 from services.ledgers import (
     FIRST,
+    ROOM,
     Entry,
     LedgerBroken,
     Total,
@@ -46,8 +52,85 @@ __all__ = [
 ]
 
 
+ROOM_BYTES = 1 << 16
+"""How much room is made at a time for the next lines."""
+SETTLE_SECONDS = 3600.0
+"""Longest time that counted control calls wait for their line while more of them come."""
+
+
 class LedgerFull(FederationError):
     """A line could not be made durable, so nothing was sent."""
+
+
+class DurableLines:
+    """A file that grows by lines, each of which is on the disk when :meth:`append` returns.
+
+    A line is written into room that is already on the disk. The wait is then for the line alone:
+    where a file grows, the file system has to write its journal too, and with it what other files
+    have changed.
+
+    Parameters
+    ----------
+    path : Path
+        Its last line, if any, is whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DSYNC, 0o600)
+        self._end = self._room = os.fstat(self._file).st_size
+        self._make_room()
+
+    def append(self, line: bytes) -> None:
+        """Write a line durably.
+
+        Raises
+        ------
+        OSError
+            The file holds what it held before.
+        """
+        if self._end + len(line) > self._room:
+            self._make_room()
+        try:
+            self._write(line, self._end)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, max(self._room, self._end))
+                self._write(ROOM[:1] * min(len(line), self._room - self._end), self._end)
+            raise
+        self._end += len(line)
+        self._room = max(self._room, self._end)
+
+    def close(self) -> None:
+        """Give the room back and close the file."""
+        os.ftruncate(self._file, self._end)
+        os.fsync(self._file)
+        os.close(self._file)
+
+    def _make_room(self) -> None:
+        try:
+            self._write(ROOM[:1] * ROOM_BYTES, self._room)
+            self._room += ROOM_BYTES
+        except OSError:  # a single line may fit nevertheless
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._room)
+
+    def _write(self, data: bytes, at: int) -> None:
+        if os.pwrite(self._file, data, at) != len(data):
+            raise OSError("short write")
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Control calls that wait for their line."""
+
+    count: int = 0
+    n_bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, request: bytes) -> None:
+        self.count += 1
+        self.n_bytes += len(request)
+        self.digest.update(request)
 
 
 class SiloLedger:
@@ -61,7 +144,9 @@ class SiloLedger:
     now : callable
         Seconds since 1970.
     max_bytes : int or None
-        Most bytes that may leave for one job, over all its attempts.
+        Most data-plane bytes that may leave for one job, over all its attempts.
+    clock : callable
+        Seconds that never go back.
 
     Raises
     ------
@@ -76,24 +161,28 @@ class SiloLedger:
         peer: str,
         now: Callable[[], float],
         max_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._silo, self._peer, self._now, self._max_bytes = silo, peer, now, max_bytes
+        self._clock, self._settled = clock, clock()
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._last, self._count = FIRST, 0
         self._sent: dict[str, int] = {}
+        self._counted: dict[tuple[str, str], _Counted] = {}
         if path.exists():
             _mend(path)
             for entry, self._last in checked(path):
                 self._count += 1
-                self._sent[entry.job] = self._sent.get(entry.job, 0) + entry.bytes
+                if not entry.is_control:
+                    self._sent[entry.job] = self._sent.get(entry.job, 0) + entry.bytes
                 if entry.silo != silo:
                     raise LedgerBroken(f"{path} is the ledger of {entry.silo}, not of {silo}")
         elif head_of(path).exists():
             raise LedgerBroken(f"{path} is missing, but its head is there")
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file = DurableLines(path)
         self._head = os.open(head_of(path), os.O_WRONLY | os.O_CREAT, 0o600)
-        self._write_head(self._count, self._last)
+        self._write_head()
         os.fsync(self._head)
 
     def record(
@@ -112,21 +201,6 @@ class SiloLedger:
         for frame in frames:
             digest.update(frame)
         n_bytes = sum(map(len, frames))
-        fields: dict[str, Any] = {
-            "time": round(self._now(), 3),
-            "silo": self._silo,
-            "peer": self._peer,
-            "job": job_id,
-            "round": at.round,
-            "level": at.level,
-            "passing": at.passing,
-            "step": step.name,
-            "call": step.call.value,
-            "kind": kind,
-            "bytes": n_bytes,
-            "sha256": digest.hexdigest(),
-            "reveals": step.reveals,
-        }
         with self._lock:
             sent = self._sent.get(job_id, 0) + n_bytes
             if self._max_bytes is not None and sent > self._max_bytes:
@@ -134,42 +208,121 @@ class SiloLedger:
                     f"policy rule max_bytes: {sent} bytes would have left for this job, "
                     f"at most {self._max_bytes}"
                 )
-            self._append(fields)
+            self._append(
+                job_id, at, step.name, step.call.value, kind, n_bytes, digest, step.reveals
+            )
             self._sent[job_id] = sent
 
-    def _append(self, fields: dict[str, Any]) -> None:
+    def record_call(self, method: str, request: bytes, job_id: str) -> None:
+        """Take a control call into account, just before it is sent.
+
+        Parameters
+        ----------
+        job_id : str
+            Empty for a call that is of no job.
+
+        Raises
+        ------
+        LedgerFull
+            The call tells something of the silo's data and its line is not on disk: it must not
+            be sent. Other calls are counted until there is room for their line.
+        """
+        with self._lock:
+            if method in TELLING:
+                self._append_call(job_id, method, 1, len(request), hashlib.sha256(request))
+                return
+            self._counted.setdefault((job_id, method), _Counted()).add(request)
+            if self._clock() - self._settled >= SETTLE_SECONDS:
+                self._settle(None)
+
+    def settle(self, job_id: str | None = None) -> None:
+        """Write lines for the control calls counted so far: of a job, or of all."""
+        with self._lock:
+            self._settle(job_id)
+
+    def _settle(self, job_id: str | None) -> None:
+        if job_id is None:
+            self._settled = self._clock()
+        for key, counted in list(self._counted.items()):
+            if job_id in (None, key[0]):
+                try:
+                    self._append_call(*key, counted.count, counted.n_bytes, counted.digest)
+                except LedgerFull:  # counted on, until there is room
+                    return
+                del self._counted[key]
+
+    def _append_call(self, job_id: str, method: str, count: int, n_bytes: int, digest: Any) -> None:
+        nowhere = Place(-1, -1, -1)
+        kind, reveals = f"{method}Request", REVEALS[method]
+        self._append(job_id, nowhere, method, method, kind, n_bytes, digest, reveals, count)
+
+    def _append(
+        self, job: str, at: Place, step: str, call: str, kind: str, n_bytes: int, digest: Any,
+        reveals: str, count: int = 1,
+    ) -> None:  # fmt: skip
+        fields: dict[str, Any] = {
+            "time": round(self._now(), 3),
+            "silo": self._silo,
+            "peer": self._peer,
+            "job": job,
+            "round": at.round,
+            "level": at.level,
+            "passing": at.passing,
+            "step": step,
+            "call": call,
+            "kind": kind,
+            "bytes": n_bytes,
+            "sha256": digest.hexdigest(),
+            "reveals": reveals,
+        }
+        if count != 1:
+            fields["count"] = count
         chain = chain_of(self._last, fields)
         line = json.dumps({**fields, "chain": chain}, separators=(",", ":")) + "\n"
-        data = line.encode()
-        size = os.lseek(self._file, 0, os.SEEK_END)
         try:
-            if os.write(self._file, data) != len(data):
-                raise OSError("short write")
-            os.fsync(self._file)
-            self._write_head(self._count + 1, chain)
+            self._file.append(line.encode())
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, size)
             raise LedgerFull(
                 f"the ledger of {self._silo} cannot be written ({error.strerror or error}); "
                 "nothing was sent"
             ) from error
         self._last, self._count = chain, self._count + 1
+        with contextlib.suppress(OSError):
+            self._write_head()
 
-    def _write_head(self, count: int, chain: str) -> None:
+    def _write_head(self) -> None:
         # Written in place and not synced: after a power cut it may be behind, never ahead.
-        os.pwrite(self._head, f"{count:020d} {chain}\n".encode(), 0)
+        os.pwrite(self._head, f"{self._count:020d} {self._last}\n".encode(), 0)
 
     def close(self) -> None:
-        """Close the files."""
+        """Write what was counted, and close the files."""
+        self.settle()
         os.fsync(self._head)
         os.close(self._head)
-        os.close(self._file)
+        self._file.close()
 
 
 def _mend(path: Path) -> None:
-    """Cut off a last line that a dying process left unfinished: its bytes were never sent."""
+    """Cut off room, and a last line that a crash left unfinished: its bytes were never sent.
+
+    After a power cut any part of that line may be on disk. A line that the head counts was whole
+    once, so it is left to be found damaged.
+    """
     data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
+    lines = data.rstrip(ROOM)
+    end = lines.rfind(b"\n") + 1
+    start = lines.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    if end == len(lines) and not _is_line(lines[start:end]):
+        head = read_head(path)
+        if lines.count(b"\n") > (head[0] if head else 0):
+            end = start
+    if end < len(data):
         with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
+            file.truncate(end)
+
+
+def _is_line(line: bytes) -> bool:
+    try:
+        return "chain" in json.loads(line)
+    except (ValueError, TypeError):
+        return False

@@ -123,7 +123,7 @@ class Agent:
             The coordinator refused this agent for good, with its reason.
         """
         keeper = LeaseKeeper(
-            lambda: FederationClient(self.around.channel(), self.around.address),
+            self._client,
             self.around.registration,
             self._stop_attempts,
             self._working,
@@ -156,8 +156,12 @@ class Agent:
         """Make :meth:`run` return soon; safe in a signal handler."""
         self._stop.set()
 
+    def _client(self) -> FederationClient:
+        around = self.around
+        return FederationClient(around.channel(), around.address, around.ledger.record_call)
+
     def _poll(self, lease_id: str, keeper: LeaseKeeper) -> None:
-        client = FederationClient(self.around.channel(), self.around.address)
+        client = self._client()
         assignment = client.await_assignment(lease_id, tuple(self._held), self._stop.is_set)
         if assignment is None or self._stop.is_set():
             return
@@ -248,13 +252,14 @@ class Agent:
         finally:
             self._links.pop(key, None)
         try:
-            client = FederationClient(self.around.channel(), self.around.address)
+            client = self._client()
             lease_id = keeper.lease_id
             if lease_id is not None:
                 client.report(lease_id, key, error)
         except FederationError as failure:
             log.debug("outcome not reported", job=key.job_id, why=str(failure))
         finally:
+            self.around.ledger.settle(key.job_id)
             self._threads.pop(key, None)
 
     def _take_part(self, assignment: Assignment, keeper: LeaseKeeper) -> None:
@@ -379,7 +384,7 @@ class Agent:
             lease_id = keeper.wait_for_lease(1.0)
             if lease_id is None:
                 continue
-            client = FederationClient(self.around.channel(), self.around.address)
+            client = self._client()
             try:
                 agreement = client.accept(lease_id, acceptance)
             except (Unreachable, LeaseLost) as error:

@@ -31,6 +31,22 @@ MAX_ROWS = 1 << 48
 """Most rows that a silo may say it has."""
 
 
+REVEALS = {
+    "RegisterSilo": "that this silo's agent is there: its version, the strategies that its policy "
+    "allows, how many columns its table has, and how many rows, rounded up to a power of two",
+    "AwaitAssignment": "that this agent waits for work, and the attempts that it knows of",
+    "AcceptAssignment": "this silo's answer to a job: its columns' names, types and category lists "
+    "(in a vertical job none of them) and its number of rows (rounded up to a power of two unless "
+    "the strategy says otherwise), with a signature over the job's digest; or why it declines",
+    "RenewLease": "that this agent is alive, what it works on, and of which jobs it keeps keys",
+    "ReportOutcome": "that this silo's half of a job has ended, or why it failed",
+    "ReleaseLease": "that this agent ends",
+}
+"""What the requests of an agent's control calls tell the coordinator."""
+TELLING = frozenset({"RegisterSilo", "AcceptAssignment"})
+"""Those that tell something of the silo's data."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptKey:
     """Job and attempt."""
@@ -170,13 +186,14 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
             )
         except FederationError as error:
             await abort(context, error)
+        label(silo=silo)
         return federation_service_pb2.RegisterSiloResponse(
             lease_id=grant.lease_id, lease_seconds=grant.lease_seconds, version=grant.version
         )
 
     async def AwaitAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
-            silo = Silo(peer_of(context).require(Role.SILO))
+            silo = _silo(context)
             held = frozenset(_read_key(key) for key in request.held)
             found = await self._federation.assignment(
                 silo, request.lease_id, held, _patience(context)
@@ -200,7 +217,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
 
     async def AcceptAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
-            silo = Silo(peer_of(context).require(Role.SILO))
+            silo = _silo(context)
             label(job_id=request.key.job_id, silo=silo)
             agreed = await self._federation.accept(
                 silo,
@@ -221,7 +238,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
 
     async def RenewLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
-            silo = Silo(peer_of(context).require(Role.SILO))
+            silo = _silo(context)
             working = tuple(_read_key(key) for key in request.working)
             if working:
                 label(job_id=working[0].job_id, silo=silo)
@@ -235,7 +252,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
 
     async def ReportOutcome(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
-            silo = Silo(peer_of(context).require(Role.SILO))
+            silo = _silo(context)
             label(job_id=request.key.job_id, silo=silo)
             self._federation.outcome(
                 silo, request.lease_id, _read_key(request.key), request.error[:2000]
@@ -246,10 +263,17 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
 
     async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
-            self._federation.release(Silo(peer_of(context).require(Role.SILO)), request.lease_id)
+            self._federation.release(_silo(context), request.lease_id)
         except FederationError as error:
             await abort(context, error)
         return federation_service_pb2.ReleaseLeaseResponse()
+
+
+def _silo(context: Any) -> Silo:
+    """Return the silo that calls, on whose account the call goes."""
+    silo = Silo(peer_of(context).require(Role.SILO))
+    label(silo=silo)
+    return silo
 
 
 def read_acceptance(silo: Silo, request: Any) -> Acceptance:
@@ -294,23 +318,34 @@ class FederationClient:
 
     Every method raises :class:`~boosting.ports.FederationError` as mapped by
     :func:`services.errors.from_rpc`.
+
+    Parameters
+    ----------
+    record : callable
+        Called with (method, serialised request, job identifier or nothing) before each request is
+        sent; what it raises stops the request.
     """
 
-    def __init__(self, channel: MeteredChannel, address: str) -> None:
+    def __init__(
+        self, channel: MeteredChannel, address: str, record: Callable[[str, bytes, str], None]
+    ) -> None:
         self._stub = federation_service_pb2_grpc.FederationServiceStub(cast(grpc.Channel, channel))
         self._address = address
-        self._poll: Any = None
+        self._record = record
 
-    def _call(self, method: Any, request: Any, timeout_seconds: float = 10.0) -> Any:
+    def _call(
+        self, method: str, request: Any, timeout_seconds: float = 10.0, job_id: str = ""
+    ) -> Any:
+        self._record(method, request.SerializeToString(), job_id)
         try:
-            return method(request, timeout=timeout_seconds)
+            return getattr(self._stub, method)(request, timeout=timeout_seconds)
         except grpc.RpcError as error:
             raise from_rpc(error, self._address) from None
 
     def register(self, registration: Registration) -> LeaseGrant:
         """Take the lease."""
         response = self._call(
-            self._stub.RegisterSilo,
+            "RegisterSilo",
             federation_service_pb2.RegisterSiloRequest(
                 instance_id=registration.instance_id,
                 version=registration.version,
@@ -325,12 +360,11 @@ class FederationClient:
         self, lease_id: str, held: tuple[AttemptKey, ...], ended: Callable[[], bool]
     ) -> Assignment | None:
         """Wait up to half a minute for an assignment, or until ``ended`` says so."""
-        call = self._stub.AwaitAssignment.future(
-            federation_service_pb2.AwaitAssignmentRequest(
-                lease_id=lease_id, held=[_key(key) for key in held]
-            ),
-            timeout=POLL_SECONDS + 5.0,
+        request = federation_service_pb2.AwaitAssignmentRequest(
+            lease_id=lease_id, held=[_key(key) for key in held]
         )
+        self._record("AwaitAssignment", request.SerializeToString(), "")
+        call = self._stub.AwaitAssignment.future(request, timeout=POLL_SECONDS + 5.0)
         while True:
             try:
                 response = call.result(timeout=NOTICE_SECONDS)
@@ -358,7 +392,7 @@ class FederationClient:
     def accept(self, lease_id: str, acceptance: Acceptance) -> Agreement | None:
         """Answer an assignment; None while others have not."""
         response = self._call(
-            self._stub.AcceptAssignment,
+            "AcceptAssignment",
             federation_service_pb2.AcceptAssignmentRequest(
                 lease_id=lease_id,
                 key=_key(acceptance.key),
@@ -370,6 +404,7 @@ class FederationClient:
                 certificate=acceptance.certificate,
             ),
             POLL_SECONDS + 5.0,
+            acceptance.key.job_id,
         )
         if not response.ready:
             return None
@@ -384,29 +419,31 @@ class FederationClient:
     ) -> tuple[tuple[AttemptKey, ...], tuple[str, ...]]:
         """Keep the lease; returns the attempts to stop, and the kept jobs that have ended."""
         response = self._call(
-            self._stub.RenewLease,
+            "RenewLease",
             federation_service_pb2.RenewLeaseRequest(
                 lease_id=lease_id,
                 working=[_key(key) for key in working],
                 kept_jobs=kept_jobs,
             ),
             5.0,
+            working[0].job_id if working else "",
         )
         return tuple(_read_key(key) for key in response.stop), tuple(response.ended_jobs)
 
     def report(self, lease_id: str, key: AttemptKey, error: str) -> None:
         """Report how this silo's half ended."""
         self._call(
-            self._stub.ReportOutcome,
+            "ReportOutcome",
             federation_service_pb2.ReportOutcomeRequest(
                 lease_id=lease_id, key=_key(key), error=error
             ),
+            job_id=key.job_id,
         )
 
     def release(self, lease_id: str) -> None:
         """Give the lease back."""
         self._call(
-            self._stub.ReleaseLease,
+            "ReleaseLease",
             federation_service_pb2.ReleaseLeaseRequest(lease_id=lease_id),
             2.0,
         )

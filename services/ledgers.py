@@ -3,7 +3,7 @@
 One JSON object a line. ``chain`` is the SHA-256 of the previous line's chain and this line's other
 fields, so that a deleted, changed or reordered line is found. The head, a small file beside the
 ledger, has the number of lines and the last chain value, so that lines cut off the end are found
-too.
+too. While an agent has the ledger open, spaces after the last line are room for the next ones.
 
 The chain has no key: who can rewrite both files can make up a whole new ledger. What such a
 ledger cannot do is to agree with the byte counts of the coordinator's record, or with a head that
@@ -25,6 +25,10 @@ FIRST = "0" * 64
 """Chain value before the first line."""
 HEAD_BYTES = 20 + 1 + 64 + 1
 """Size of the head: a count of 20 digits, a space, a chain value, a newline."""
+ROOM = b" \0"
+"""Bytes after the last line that stand for room; zeros are what a power cut may leave of it."""
+DATA_PLANE = "Exchange"
+"""Calls whose names begin so carry a job's payloads; the others are the control plane."""
 
 
 class LedgerBroken(FederationError):
@@ -33,12 +37,16 @@ class LedgerBroken(FederationError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One payload that left the silo.
+    """One payload that left the silo, or several requests of one control call together.
 
     Parameters
     ----------
     time : float
         Seconds since 1970.
+    job : str
+        Empty for control calls that are of no job.
+    round, level, passing : int
+        -1 in control calls.
     bytes : int
         Protobuf bytes of all its frames.
     sha256 : str
@@ -47,6 +55,8 @@ class Entry:
         What the payload tells whoever reads it, in the strategy's own words.
     peer : str
         Who received it.
+    count : int
+        Payloads in this line; not in the file where it is 1.
     """
 
     time: float
@@ -62,6 +72,12 @@ class Entry:
     bytes: int
     sha256: str
     reveals: str
+    count: int = 1
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is of the control plane and not of a strategy's exchanges."""
+        return not self.call.startswith(DATA_PLANE)
 
 
 def chain_of(previous: str, fields: dict[str, Any]) -> str:
@@ -116,6 +132,8 @@ def _lines(path: Path) -> Iterator[tuple[Entry, str]]:
     last = FIRST
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip(ROOM) and not line.endswith(b"\n"):
+                return  # room: nothing follows, for it has no newline
             try:
                 fields = json.loads(line)
                 chain = fields.pop("chain")
@@ -164,8 +182,12 @@ class Verified:
         return tuple(sorted({entry.silo for entry in self.entries}))
 
     def sent(self, job: str) -> int:
-        """Return the bytes that left for a job."""
-        return sum(entry.bytes for entry in self.entries if entry.job == job)
+        """Return the data-plane bytes that left for a job: what ``bytes_up`` of a report counts."""
+        return sum(e.bytes for e in self.entries if e.job == job and not e.is_control)
+
+    def control(self, job: str) -> int:
+        """Return the bytes that left in control calls for a job."""
+        return sum(e.bytes for e in self.entries if e.job == job and e.is_control)
 
 
 def verify(path: Path, *, silo: str = "", head: str = "") -> Verified:
@@ -226,7 +248,7 @@ def totals(entries: Iterable[Entry]) -> tuple[Total, ...]:
             call=group[0].call,
             kind=group[0].kind,
             peer=group[0].peer,
-            payloads=len(group),
+            payloads=sum(entry.count for entry in group),
             bytes=sum(entry.bytes for entry in group),
             first_time=min(entry.time for entry in group),
             last_time=max(entry.time for entry in group),
@@ -234,3 +256,9 @@ def totals(entries: Iterable[Entry]) -> tuple[Total, ...]:
         )
         for group in groups.values()
     )
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy the lines of a ledger, without the room after them; the copy has no head."""
+    data = source.read_bytes()
+    target.write_bytes(data[: data.rfind(b"\n") + 1])

@@ -280,9 +280,19 @@ def run(
         for number in before:
             signal.signal(number, signal.SIG_IGN)
         family.stop()
+        _keep_ledgers(folder, out, silos)  # complete now: an agent's last lines come as it ends
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _keep_ledgers(folder: Path, out: Path, silos: Iterable[str]) -> None:
+    from services import ledgers
+
+    for silo in silos:
+        ledger = folder / f"state-{silo}" / "ledger.jsonl"
+        if ledger.exists():
+            ledgers.copy(ledger, out / f"ledger-{silo}.jsonl")
 
 
 def _bring_parts(model: Path, strategy: Any, folder: Path, silos: dict[str, str]) -> None:
@@ -485,9 +495,6 @@ def _job(
         raise
     view = fetch(client, job_id, out)
     for silo in silos:
-        ledger = folder / f"state-{silo}" / "ledger.jsonl"
-        if ledger.exists():
-            shutil.copyfile(ledger, out / f"ledger-{silo}.jsonl")
         kept = folder / f"state-{silo}" / "jobs" / job_id
         for file in sorted(p for p in kept.glob("*") if p.is_file()):
             target = out / "silos" / silo / file.name

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from boosting.ports import Call, Place, PolicyDeclined, Step
 from client_agent.ledger import (
+    ROOM_BYTES,
+    SETTLE_SECONDS,
     Entry,
     LedgerBroken,
     LedgerFull,
@@ -26,6 +28,7 @@ from client_agent.ledger import (
     totals,
     verify,
 )
+from services.ledgers import copy
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ def filled(path: Path, n: int = 6, silo: str = "north") -> Path:
     write(ledger, *range(10, 10 + n))
     ledger.close()
     return path
+
+
+def written(path: Path) -> bytes:
+    """What a ledger holds, without the room after its lines."""
+    return path.read_bytes().rstrip(b" ")
 
 
 @contextmanager
@@ -93,8 +101,9 @@ def test_a_line_is_on_disk_when_record_returns(tmp_path: Path) -> None:
     ledger = opened(path)
     for n in range(1, 4):
         write(ledger, 20)
-        assert len(path.read_bytes().splitlines()) == n
-        assert path.read_bytes().endswith(b"\n")
+        on_disk = written(path)
+        assert len(on_disk.splitlines()) == n
+        assert on_disk.endswith(b"\n")
     ledger.close()
 
 
@@ -211,19 +220,23 @@ def test_a_head_behind_the_ledger_after_a_power_cut_is_no_damage(tmp_path: Path)
         assert int(head_of(path).read_bytes()[:20]) == 5
 
 
-def test_a_full_disk_stops_the_sending_and_not_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fits", [100, ROOM_BYTES])
+def test_a_full_disk_stops_the_sending_and_not_the_record(tmp_path: Path, fits: int) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = opened(path)
     write(ledger, 10, 11)
-    whole = path.read_bytes()
-    with disk_full_at(len(whole) + 100), pytest.raises(LedgerFull) as refused:
-        write(ledger, 12)
+    whole = written(path)
+    with disk_full_at(len(whole) + fits), pytest.raises(LedgerFull) as refused:
+        write(ledger, *[12] * (ROOM_BYTES // 200))
     assert "ledger of north cannot be written" in str(refused.value)
     assert "nothing was sent" in str(refused.value)
-    assert path.read_bytes() == whole
+    recorded = len(verify(path).entries)
+    assert (recorded == 2) == (fits == 100)
     write(ledger, 13)  # there is room again
+    assert len(verify(path).entries) == recorded + 1
     ledger.close()
-    assert [entry.bytes for entry in verify(path).entries] == [10, 11, 13]
+    assert [entry.bytes for entry in verify(path).entries] == [10, 11, *[12] * (recorded - 2), 13]
+    assert path.read_bytes() == written(path)
 
 
 def test_a_ledger_that_cannot_be_written_at_all_sends_nothing(tmp_path: Path) -> None:
@@ -231,8 +244,136 @@ def test_a_ledger_that_cannot_be_written_at_all_sends_nothing(tmp_path: Path) ->
     ledger = opened(path)
     with disk_full_at(0), pytest.raises(LedgerFull):
         write(ledger, 10)
-    assert path.read_bytes() == b""
+    assert written(path) == b""
+    assert verify(path).entries == ()
     ledger.close()
+
+
+def test_lines_beyond_the_room_made_ahead_hold_and_are_read_while_the_ledger_is_open(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path)
+    sizes = range(10, 10 + 2 * ROOM_BYTES // 400)
+    write(ledger, *sizes)
+    assert path.stat().st_size > ROOM_BYTES
+    assert [entry.bytes for entry in verify(path).entries] == list(sizes)
+    copy(path, tmp_path / "copy.jsonl")
+    ledger.close()
+    assert (tmp_path / "copy.jsonl").read_bytes() == path.read_bytes() == written(path)
+    again = opened(path)
+    write(again, 5)
+    again.close()
+    assert [entry.bytes for entry in verify(path).entries] == [*sizes, 5]
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_whatever_a_power_cut_leaves_of_the_last_line_the_others_hold_and_it_goes_on(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("l") / "ledger.jsonl"
+    ledger = opened(path)
+    write(ledger, 10, 11)
+    head, before = head_of(path).read_bytes(), len(written(path))
+    write(ledger, 12)
+    ledger.close()
+    line = bytearray(path.read_bytes())[before:]
+    kept = data.draw(st.lists(st.booleans(), min_size=3, max_size=3), "parts of it on disk")
+    empty = data.draw(st.sampled_from([b" ", b"\0"]), "what the disk had there")
+    third = len(line) // 3 + 1
+    for k in range(3):
+        part = slice(k * third, min((k + 1) * third, len(line)))
+        if not kept[k]:
+            line[part] = empty * (part.stop - part.start)
+    path.write_bytes(path.read_bytes()[:before] + line + b" " * 1000)
+    head_of(path).write_bytes(head)
+    again = opened(path)
+    write(again, 13)
+    again.close()
+    expected = [10, 11, 12, 13] if all(kept) else [10, 11, 13]
+    assert [entry.bytes for entry in verify(path).entries] == expected
+
+
+def test_a_damaged_last_line_that_the_head_counts_is_no_crash(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl", 3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"x" + lines[2][1:]]))
+    with pytest.raises(LedgerBroken, match="line 3: not a line of a ledger"):
+        opened(path)
+
+
+# --- the control plane ---
+
+
+def calls(ledger: SiloLedger, *given: tuple[str, str, bytes]) -> None:
+    for method, job, request in given:
+        ledger.record_call(method, request, job)
+
+
+def test_a_call_that_tells_of_the_data_has_a_line_of_its_own_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path, max_bytes=5)
+    calls(ledger, ("RegisterSilo", "", b"who"), ("AcceptAssignment", "job-1", b"columns"))
+    first, second = read(path)
+    assert (first.call, first.job, first.bytes, first.round) == ("RegisterSilo", "", 3, -1)
+    assert (second.kind, second.job, second.bytes) == ("AcceptAssignmentRequest", "job-1", 7)
+    assert second.sha256 == hashlib.sha256(b"columns").hexdigest()
+    assert "columns' names" in second.reveals
+    assert first.is_control
+    with disk_full_at(0), pytest.raises(LedgerFull):
+        calls(ledger, ("AcceptAssignment", "job-1", b"more"))
+    ledger.close()
+    found = verify(path)
+    assert (found.sent("job-1"), found.control("job-1")) == (0, 7)
+
+
+def test_calls_that_keep_the_connection_up_share_a_line_and_none_of_their_bytes_is_lost(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path)
+    calls(ledger, *[("RenewLease", "job-1", b"alive")] * 7, ("RenewLease", "", b"idle"))
+    calls(ledger, ("ReportOutcome", "job-1", b"done"))
+    assert list(read(path)) == []
+    ledger.settle("job-1")
+    told = {(e.job, e.call): (e.count, e.bytes) for e in read(path)}
+    assert told == {("job-1", "RenewLease"): (7, 35), ("job-1", "ReportOutcome"): (1, 4)}
+    assert next(read(path)).sha256 == hashlib.sha256(b"alive" * 7).hexdigest()
+    calls(ledger, ("ReleaseLease", "", b"bye"))
+    ledger.close()
+    assert sum(entry.bytes for entry in read(path)) == 35 + 4 + 4 + 3
+    assert {t.step: t.payloads for t in totals(read(path)) if not t.job} == {
+        "RenewLease": 1,
+        "ReleaseLease": 1,
+    }
+
+
+def test_counted_calls_get_their_line_every_hour_and_a_full_disk_loses_none(
+    tmp_path: Path,
+) -> None:
+    clock = [0.0]
+    path = tmp_path / "ledger.jsonl"
+    ledger = SiloLedger(path, "north", "coordinator", lambda: 1.7e9, clock=lambda: clock[0])
+    calls(ledger, ("RenewLease", "", b"alive"))
+    with disk_full_at(0):
+        ledger.settle()
+        clock[0] = SETTLE_SECONDS
+        calls(ledger, ("RenewLease", "", b"alive"))
+    assert list(read(path)) == []
+    clock[0] = 2 * SETTLE_SECONDS
+    calls(ledger, ("RenewLease", "", b"alive"))
+    assert [(entry.count, entry.bytes) for entry in read(path)] == [(3, 15)]
+    ledger.close()
+
+
+def test_what_every_control_call_tells_is_written(tmp_path: Path) -> None:
+    from hedgerow.federation.v1 import federation_service_pb2
+
+    from services.federation import REVEALS
+
+    service = federation_service_pb2.DESCRIPTOR.services_by_name["FederationService"]
+    assert set(REVEALS) == {method.name for method in service.methods}
 
 
 def test_the_policys_bytes_bind_while_the_job_runs_and_after_a_restart(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import urllib.request
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from client_agent import ledger
+from services.federation import REVEALS
 from tests.federation.processes import federation, wait_until
 from tests.federation.prometheus import prometheus
 from tests.federation.test_faults import job, succeeded
@@ -57,4 +62,44 @@ def test_prometheus_report_and_ledgers_agree_to_the_byte(tmp_path: Path) -> None
             } <= names
         for silo, n_bytes in up.items():
             entries = ledger.read(tmp_path / f"state-agent-{silo}" / "ledger.jsonl")
-            assert sum(entry.bytes for entry in entries) == n_bytes
+            assert sum(entry.bytes for entry in entries if not entry.is_control) == n_bytes
+
+
+def test_every_byte_of_the_control_plane_is_in_the_ledgers_too(tmp_path: Path) -> None:
+    with federation(tmp_path, lease_seconds=2.0) as fed:
+        address = fed.ports["coordinator"]["metrics_port"]
+        view = succeeded(fed.end(fed.submit(job(rounds=3))))
+        for silo in fed.silos:  # an agent that ends writes what it has counted
+            fed.kill(f"agent-{silo}", signal.SIGTERM)
+        found = {silo: ledger.verify(tmp_path / f"state-agent-{silo}/ledger.jsonl")
+                 for silo in fed.silos}  # fmt: skip
+        told = {
+            silo: sum(entry.bytes for entry in verified.entries if entry.is_control)
+            for silo, verified in found.items()
+        }
+
+        def seen() -> dict[str, float]:
+            return control_bytes(address)
+
+        wait_until(lambda: seen() == told, 15, f"{seen()} is {told}")
+        methods = {e.call for verified in found.values() for e in verified.entries if e.is_control}
+        assert methods == set(REVEALS)
+        of_job = sum(verified.control(view.job_id) for verified in found.values())
+        # The record has the operator's calls too, and polls that brought the assignment.
+        assert 0 < of_job < view.control_bytes_up
+
+
+def control_bytes(port: int) -> dict[str, float]:
+    """Bytes that the coordinator has received from each silo on the control plane."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        found: dict[str, float] = {}
+        for sample in (s for f in families for s in f.samples):
+            labels = sample.labels
+            if (
+                sample.name == "hedgerow_message_bytes_total"
+                and labels["service"] == "FederationService"
+                and labels["direction"] == "up"
+            ):
+                found[labels["silo"]] = found.get(labels["silo"], 0.0) + sample.value
+    return found

@@ -82,8 +82,9 @@ def test_a_job_that_breaks_a_rule_is_declined_and_the_record_names_the_rule(
     record = run_folder.report(view)
     assert f"{silo} declined (policy rule {rule}: " in record["detail"]
     assert not any(s["bytes_up"] for s in record["silos"])
-    entries = ledger.read(ruled.folder / f"state-agent-{silo}" / "ledger.jsonl")
-    assert not [entry for entry in entries if entry.job == view.job_id]
+    assert not [entry for entry in _entries(ruled, silo) if entry.job == view.job_id]
+    answers = [entry.call for entry in _calls(ruled, silo) if entry.job == view.job_id]
+    assert "AcceptAssignment" in answers
 
 
 def test_watch_names_the_rule(ruled: Federation) -> None:
@@ -139,8 +140,16 @@ def test_a_coordinator_that_changes_the_job_after_the_silos_agreed_is_caught(
             assert {e.round for e in _entries(fed, silo)} == {e.round for e in before}
 
 
-def _entries(fed: Federation, silo: str) -> Iterator[ledger.Entry]:
+def _read(fed: Federation, silo: str) -> Iterator[ledger.Entry]:
     return ledger.read(fed.folder / f"state-agent-{silo}" / "ledger.jsonl")
+
+
+def _entries(fed: Federation, silo: str) -> list[ledger.Entry]:
+    return [entry for entry in _read(fed, silo) if not entry.is_control]
+
+
+def _calls(fed: Federation, silo: str) -> list[ledger.Entry]:
+    return [entry for entry in _read(fed, silo) if entry.is_control]
 
 
 def test_a_full_disk_stops_the_sending_and_the_record_says_so(tmp_path: Path) -> None:
