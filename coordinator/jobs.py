@@ -155,10 +155,11 @@ class Jobs:
 
     # --- services.federation.Federation ---
 
-    def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+    async def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
         """Grant a lease."""
         grant = self._roster.register(silo, registration)
-        self._around.store.register_silo(
+        await asyncio.to_thread(
+            self._around.store.register_silo,
             silo,
             registration.instance_id,
             registration.version,
@@ -203,10 +204,16 @@ class Jobs:
         self._roster.touch(silo, lease_id)
         return tuple(key for key in working if not self._is_current(key))
 
-    def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
+    async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the jobs that have ended for good, as the store has it."""
+
+        def read() -> list[JobRecord | None]:
+            return [self._around.store.job(job_id) for job_id in job_ids[:MOST_KEPT_JOBS]]
+
+        if not job_ids:
+            return ()
         try:
-            records = [self._around.store.job(job_id) for job_id in job_ids[:MOST_KEPT_JOBS]]
+            records = await asyncio.to_thread(read)
         except DatabaseAway:
             return ()
         return tuple(r.job_id for r in records if r is not None and r.ended)
@@ -248,13 +255,17 @@ class Jobs:
         """Validate, store and start a job."""
         job = self._decode(spec)
         job.strategy.validate(job)
+        # A caller that goes away must not leave a job stored and not started.
+        return await asyncio.shield(self._store_new(job.name, spec, operator, request_id))
+
+    async def _store_new(self, name: str, spec: bytes, operator: str, request_id: str) -> str:
         created = self._around.now()
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
         new_id = f"{stamp}-{secrets.token_hex(3)}"
 
         def store() -> tuple[str, JobRecord | None]:
             job_id = self._around.store.create_job(
-                new_id, job.name, operator, spec, created, request_id or None
+                new_id, name, operator, spec, created, request_id or None
             )
             return job_id, self._around.store.job(job_id)
 

@@ -454,19 +454,21 @@ class JobRun:
 
     async def _open_attempt(self) -> _Attempt:
         previous = self._record.attempt or (self._attempt.number if self._attempt else 0)
-        known = self._around.store.roster(self.job_id, previous) if previous else self.job.silos
-        first_round = self._rounds_done()
-        attempt = _Attempt(previous + 1, {Silo(s) for s in known}, first_round)
-        self._record_attempt(attempt)
+
+        def begin() -> tuple[_Attempt, JobRecord | None]:
+            store = self._around.store
+            known = store.roster(self.job_id, previous) if previous else self.job.silos
+            attempt = _Attempt(previous + 1, {Silo(s) for s in known}, self._rounds_done())
+            attempt.number = store.start_attempt(
+                self.job_id, attempt.candidates, self._around.now()
+            )
+            return attempt, store.job(self.job_id)
+
+        attempt, record = await asyncio.to_thread(begin)
+        self._attempt = attempt
+        self._record = record or self._record
         await self._notify()
         return attempt
-
-    def _record_attempt(self, attempt: _Attempt) -> None:
-        attempt.number = self._around.store.start_attempt(
-            self.job_id, attempt.candidates, self._around.now()
-        )
-        self._attempt = attempt
-        self._record = self._around.store.job(self.job_id) or self._record
 
     async def _gather(self, attempt: _Attempt) -> None:
         """Wait until the silos have accepted, then agree on the schema."""
@@ -505,11 +507,19 @@ class JobRun:
             if loop.time() > deadline:
                 break
             await self.changed(0.25)
-        self._agree(attempt, known - attempt.candidates)
+        while True:
+            agreed = dict(sorted(attempt.accepted.items()))
+            self._check_enough(attempt, known - attempt.candidates)
+            schema = await asyncio.to_thread(self._agree, agreed)
+            if agreed.keys() == attempt.accepted.keys():  # else somebody came meanwhile
+                break
+        # Silos that are away may come back; those that declined do not.
+        roster = tuple(sorted(attempt.candidates - attempt.declined.keys()))
+        attempt.agreement = Agreement(schema, roster, attempt.first_round)
         await self._notify()
 
-    def _agree(self, attempt: _Attempt, waiting: set[Silo]) -> None:
-        accepted = dict(sorted(attempt.accepted.items()))
+    def _check_enough(self, attempt: _Attempt, waiting: set[Silo]) -> None:
+        accepted = attempt.accepted
         if len(accepted) < max(self.job.min_silos, 1):
             absent = sorted(attempt.candidates - accepted.keys() - attempt.declined.keys())
             reasons = [f"{silo} declined ({why})" for silo, why in attempt.declined.items()]
@@ -519,6 +529,9 @@ class JobRun:
                 f"the job needs {max(self.job.min_silos, 1)} silos, {len(accepted)} accepted; "
                 + ("; ".join(reasons) or "none is registered")
             )
+
+    def _agree(self, accepted: dict[Silo, Acceptance]) -> Schema:
+        """Check and store what the silos that have accepted agree on; return their schema."""
         schemas = {s: a.schema for s, a in accepted.items() if a.schema is not None}
         if self._vertical:
             active = self._active
@@ -536,14 +549,12 @@ class JobRun:
             self._around.artefacts.write(
                 self.job_id, AGREED_SCHEMA, self._around.dump_schema(schema)
             )
-        # Silos that are away may come back; those that declined do not.
-        roster = tuple(sorted(attempt.candidates - attempt.declined.keys()))
         for silo, acceptance in accepted.items():
             note = "" if acceptance.n_samples else "has no rows"
             self._around.store.set_job_silo(
                 self.job_id, silo, "present", acceptance.n_samples, note
             )
-        attempt.agreement = Agreement(schema, roster, attempt.first_round)
+        return schema
 
     async def _rounds(self, attempt: _Attempt) -> None:
         assert attempt.agreement is not None

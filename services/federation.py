@@ -117,7 +117,7 @@ def accept_message(job_id: str, spec_digest: bytes) -> bytes:
 class Federation(Protocol):
     """What the servicer needs of the coordinator."""
 
-    def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+    async def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
         """Grant a lease; raises LeaseHeld."""
         ...
 
@@ -139,7 +139,7 @@ class Federation(Protocol):
         """Keep a lease; returns what to stop."""
         ...
 
-    def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
+    async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the jobs that have ended for good."""
         ...
 
@@ -174,7 +174,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
     async def RegisterSilo(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
             silo = Silo(peer_of(context).require(Role.SILO))
-            grant = self._federation.register(
+            grant = await self._federation.register(
                 silo,
                 Registration(
                     request.instance_id,
@@ -243,7 +243,7 @@ class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
             if working:
                 label(job_id=working[0].job_id, silo=silo)
             stop = self._federation.renew(silo, request.lease_id, working)
-            ended = self._federation.ended(tuple(request.kept_jobs))
+            ended = await self._federation.ended(tuple(request.kept_jobs))
         except FederationError as error:
             await abort(context, error)
         return federation_service_pb2.RenewLeaseResponse(
