@@ -103,6 +103,7 @@ class _Attempt:
     first_round: int
     accepted: dict[Silo, Acceptance] = field(default_factory=dict)
     declined: dict[Silo, str] = field(default_factory=dict)
+    refused: dict[Silo, str] = field(default_factory=dict)
     agreement: Agreement | None = None
     failure: FederationError | None = None
     hub: Rendezvous | None = None
@@ -260,7 +261,12 @@ class JobRun:
         if silo in attempt.declined:
             raise Unauthorised(f"{silo} has declined job {self.job_id}")
         if silo not in attempt.accepted:
-            self._check(silo, acceptance)
+            try:
+                self._check(silo, acceptance)
+            except FederationError as error:
+                attempt.refused[silo] = str(error)
+                raise
+            attempt.refused.pop(silo, None)
             if self._vertical and acceptance.schema is not None:
                 acceptance = replace(acceptance, schema=_nameless(acceptance.schema))
             if attempt.agreement is not None:
@@ -523,7 +529,12 @@ class JobRun:
         if len(accepted) < max(self.job.min_silos, 1):
             absent = sorted(attempt.candidates - accepted.keys() - attempt.declined.keys())
             reasons = [f"{silo} declined ({why})" for silo, why in attempt.declined.items()]
-            reasons += [f"{silo} did not come" for silo in absent]
+            reasons += [
+                f"{silo} was refused ({attempt.refused[silo]})"
+                if silo in attempt.refused
+                else f"{silo} did not come"
+                for silo in absent
+            ]
             reasons += [f"{silo} waited for others" for silo in sorted(waiting)]
             raise SchemaMismatch(
                 f"the job needs {max(self.job.min_silos, 1)} silos, {len(accepted)} accepted; "

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from boosting.dataset import Feature, Schema, Task
-from boosting.ports import JobStopped, PolicyDeclined, Silo
+from boosting.ports import JobStopped, PolicyDeclined, SchemaMismatch, Silo
 from client_agent.policy import Policy
 from coordinator.runner import JobRun
 from coordinator.store import JobState
@@ -164,5 +164,23 @@ def test_an_open_job_that_too_few_came_for_says_who_waited(tmp_path: Path) -> No
         record = bench.store.job("job-1")
         assert record is not None
         assert record.detail.endswith("0 accepted; a waited for others")
+
+    asyncio.run(main())
+
+
+def test_a_job_whose_silos_were_refused_says_so_and_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run("a", "b", patience=1.0)
+        run.start()
+        await until(lambda: asked(run, A))
+        with pytest.raises(SchemaMismatch, match="another job"):
+            await run.accept(A, acceptance(spec_digest=b"another"), 1.0)
+        await until(lambda: run.ended)
+        record = bench.store.job("job-1")
+        assert record is not None
+        assert "a was refused (a agreed to another job than job-1)" in record.detail
+        assert "b did not come" in record.detail
 
     asyncio.run(main())
