@@ -341,7 +341,7 @@ class Identity(Protocol):
 class Forecast:
     """What a job is expected to cost and reveal, before anyone trains.
 
-    ``steps`` maps a step's RPC name to (messages, bytes up, bytes down) of one silo over the
+    ``steps`` maps a step's RPC name to (exchanges, bytes up, bytes down) of one silo over the
     whole job.
     """
 

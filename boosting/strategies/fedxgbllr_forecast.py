@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from boosting import metrics
 from boosting.dataset import Schema
 from boosting.heads import Head
-from boosting.ports import Forecast, Silo
+from boosting.ports import Call, Forecast, Silo
 from boosting.strategies.fedxgbllr_record import validation_metrics
+from boosting.sum_costs import SMALL, Bill
+from boosting.sum_exchanges import SumParameters
 from boosting.weight_changes import BLOCK
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
 _FRAME = 60  # bytes of a step's key and of an array's name, type and shape
 _LEAF_BYTES = {("stats", 32): 5.8, ("stats", 16): 4.3, ("none", 32): 10.0}
-_KEYS = 2600  # bytes of a key offer with its certificate chain
-_SHARES = 90  # bytes of a sealed share
+_BATCH = SumParameters().batch
 
 
 def leaves_of_tree(job: JobParameters, n_rows: float) -> float:
@@ -53,37 +54,31 @@ def forecast(
     width = per_silo * n_outputs * job.booster.num_parallel_tree
     leaves = leaves_of_tree(strategy.silo_job(job, max(1, len(n_samples))), n_rows)
     own = width * leaves * _LEAF_BYTES[strategy.scrub, strategy.leaf_bits] + _FRAME
-    steps: dict[str, list[float]] = {
-        "ExchangeTrees": [2, own + _FRAME, (n_silos - 1) * (own + _FRAME)]
-    }
-
-    def add(call: str, messages: float, up: float, down: float) -> None:
-        at = steps.setdefault(call, [0.0, 0.0, 0.0])
-        steps[call] = [at[0] + messages, at[1] + up, at[2] + down]
-
+    bill = Bill(n_silos, secure=strategy.secure)
+    bill.exchange(Call.TREES, own + _FRAME, (n_silos - 1) * (own + _FRAME))
     rounds = strategy.n_rounds
     up, down = _vectors(strategy, width, n_silos, n_outputs, leaves)
-    add(
-        "ExchangeWeights" if strategy.is_network else "ExchangeSums",
-        2 * rounds,
-        rounds * (up + _FRAME),
-        rounds * (down + _FRAME),
-    )
+    call = Call.WEIGHTS if strategy.is_network else Call.SUMS
+    number_bytes = 8 if strategy.secure else 4
+
+    def add(call: Call, up: float, down: float, times: int = 1) -> None:
+        if strategy.secure:
+            bill.float_sum(call, up, down + SMALL, times)
+        else:
+            bill.exchange(call, up + _FRAME, down + _FRAME, times)
+
+    if rounds:
+        add(call, up, down, rounds)
     if strategy.validation:
-        size = 8 * metrics.width(validation_metrics(job), n_outputs) + _FRAME
-        add("ExchangeScores", 2 * rounds, rounds * size, rounds * _FRAME)
+        add(Call.SCORES, 8 * metrics.width(validation_metrics(job), n_outputs), 0, rounds)
     if strategy.is_network and rounds:
-        add("ExchangeScores", 2, 4 * (n_outputs * width * n_silos + 1) + _FRAME, _FRAME)
+        add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
     if strategy.needs_label_sums(job):
-        add("ExchangeSums", 2, 24 + _FRAME, 16 + _FRAME)
+        add(Call.SUMS, 24, 16)
     if strategy.shared_cuts:
         size = schema.n_features * strategy.shared_cuts
-        add("ExchangeSketches", 2, 48 * size, 4 * size)
-    if strategy.secure:
-        keys = rounds + strategy.needs_label_sums(job)
-        add("ExchangeKeys", 2 * keys, keys * _KEYS, keys * n_silos * _KEYS)
-        shares = 32 * keys * n_silos * _SHARES
-        add("ExchangeShares", 2 * keys, shares, shares)
+        bill.exchange(Call.SKETCHES, 48 * size, 4 * size)
+    bill.setups(_BATCH, rounds + strategy.needs_label_sums(job), 1)
     full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * 24)
     notes = [
         f"trees: {leaves:.0f} leaves each are assumed, half or twice that is common; "
@@ -95,7 +90,10 @@ def forecast(
     slow = strategy.is_network and n_rows * strategy.epochs * rounds > 2e6
     return Forecast(
         rounds + 1,
-        {call: (int(m), int(u), int(d)) for call, (m, u, d) in steps.items()},
+        {
+            call: (bill.messages[call], bill.up[call], bill.down[call])
+            for call in sorted(bill.messages)
+        },
         strategy.reveals,
         tuple(notes),
         "minutes" if slow else "seconds",

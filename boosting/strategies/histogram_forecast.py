@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,56 +11,15 @@ from boosting.objective import StartRule
 from boosting.ports import Call, Forecast, Silo
 from boosting.sampling import N_SCORE_BINS, ThresholdSearch
 from boosting.strategies.histogram_state import Plan
-from crypto.shamir import SHARE_BYTES
+from boosting.sum_costs import SMALL, Bill
 
 if TYPE_CHECKING:
     from boosting.dataset import Schema
     from boosting.job import JobParameters
     from boosting.strategies.histogram import Histogram
 
-_SIGNED_NAME = 100  # a name with its signature
-_KEY = 900  # with its certificate and signature
-_NAMED_SHARE = 48
-_BOX = 50  # a sealed box without its shares, and its name
-_SMALL = 64  # a reply or an offer of a few numbers
 _SPLIT = 24
 _PASSES_A_ROUND = 1.7  # cut points that are found are not counted again
-
-
-class _Bill:
-    """Messages and bytes of one silo, by RPC."""
-
-    def __init__(self, strategy: Histogram, n_silos: int) -> None:
-        self._strategy = strategy
-        self._n_silos = n_silos
-        self._n_sums = 0
-        self.messages: Counter[str] = Counter()
-        self.up: Counter[str] = Counter()
-        self.down: Counter[str] = Counter()
-
-    def exchange(self, call: Call, up: float, down: float, times: int = 1) -> None:
-        self.messages[call.value] += times
-        self.up[call.value] += round(up * times)
-        self.down[call.value] += round(down * times)
-
-    def sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
-        """Add sums of vectors of ``n_bytes``."""
-        if not self._strategy.secure or not self._strategy.dropout_recovery:
-            self.exchange(call, n_bytes + _SMALL, reply, times)
-            return
-        self._n_sums += times
-        self.exchange(call, n_bytes + 2 * _SIGNED_NAME, self._n_silos * _SIGNED_NAME, times)
-        self.exchange(call, self._n_silos * _NAMED_SHARE, reply, times)
-
-    def setup(self, batch: int) -> None:
-        """Add the keys, and the shares of self masks of all sums so far."""
-        if not self._strategy.secure:
-            return
-        self.exchange(Call.KEYS, _KEY, self._n_silos * _KEY)
-        if self._strategy.dropout_recovery:
-            times = -(-self._n_sums // batch)
-            boxes = (self._n_silos - 1) * (batch * SHARE_BYTES + _BOX)
-            self.exchange(Call.SHARES, boxes, boxes, times)
 
 
 def _bisections(error: float, max_bin: int, n_rows: int) -> float:
@@ -76,16 +34,18 @@ def forecast(
 ) -> Forecast:
     """Return messages and bytes of one silo by step, and what is revealed."""
     plan = Plan.of(strategy, job, schema)
-    bill = _Bill(strategy, max(len(n_samples), 1))
+    bill = Bill(
+        max(len(n_samples), 1), secure=strategy.secure, dropout_recovery=strategy.dropout_recovery
+    )
     n_rows = sum(n_samples.values())
     max_bin, n_numeric = job.booster.max_bin, len(plan.numeric)
-    bill.exchange(Call.SKETCHES, _SMALL, _SMALL, 2)
-    bill.exchange(Call.SUMS, _SMALL, _SMALL)
-    bill.sum(Call.SUMS, 8, _SMALL)
+    bill.exchange(Call.SKETCHES, SMALL, SMALL, 2)
+    bill.exchange(Call.SUMS, SMALL, SMALL)
+    bill.sum(Call.SUMS, 8, SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
-        bill.sum(Call.SUMS, 16, _SMALL)
+        bill.sum(Call.SUMS, 16, SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
-        bill.sum(Call.SUMS, 8, _SMALL, 32)
+        bill.sum(Call.SUMS, 8, SMALL, 32)
     if strategy.binning == "summary":
         points = min(4 * max_bin, max(n_samples.values(), default=0))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
@@ -104,25 +64,25 @@ def forecast(
         else strategy.ring_bits // 8
     )
     if strategy.needs_bounds(job, schema.n_outputs):
-        bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
+        bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
     if strategy.shares_threshold:
-        bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
-        bill.sum(Call.SUMS, 16 * N_SCORE_BINS, _SMALL, ThresholdSearch.N_PASSES * rounds)
+        bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
+        bill.sum(Call.SUMS, 16 * N_SCORE_BINS, SMALL, ThresholdSearch.N_PASSES * rounds)
     for level in range(plan.n_levels if p.max_depth or p.loss_guided else 12):
         n_splits = 1 if p.loss_guided else 1 << level
         reply = plan.n_trees * n_splits * (_SPLIT + 8)
         if strategy.blind_coordinator:
             reply = plan.n_padded(0, level) * ring_bytes
         n_bytes = plan.n_padded(0, level) * ring_bytes
-        bill.sum(Call.HISTOGRAMS, n_bytes, reply + 2 * _SMALL, rounds)
+        bill.sum(Call.HISTOGRAMS, n_bytes, reply + 2 * SMALL, rounds)
     if strategy.coarse_bits:
         n_bytes = plan.n_padded_leaves * strategy.ring_bits // 8
         bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, rounds)
     if strategy.validation:
         names = job.metrics or metrics.defaults(schema.task)
-        bill.exchange(Call.SUMS, _SMALL, _SMALL, rounds)
-        bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), _SMALL, rounds)
-    bill.setup(strategy.sum_parameters(job).batch)
+        bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
+        bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), SMALL, rounds)
+    bill.setups(strategy.sum_parameters(job).batch)
     notes = [f"trees of {plan.n_levels} levels taken as full; smaller trees send less"]
     if not strategy.validation and not strategy.blind_coordinator:
         notes.append("without test rows at the coordinator, rounds are scored by secure sums")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from boosting.stacked_model import StackedModel
+from tests.federation.planned import plan_and_run
 from tests.federation.processes import write_table
 
 JOB = """
@@ -81,3 +82,20 @@ def test_a_head_that_is_missing_or_broken_is_one_clear_line(run: Path, tmp_path:
     assert "head.safetensors" in hedgerow("evaluate", broken, table, code=2)
     (broken / "head.safetensors").unlink()
     assert "head.safetensors" in hedgerow("evaluate", broken, table, code=2)
+
+
+@pytest.mark.parametrize(
+    "options", ['combiner = "cnn"', 'combiner = "logit_ridge"', "validation = 0.2"]
+)
+def test_the_plan_of_secure_sums_is_within_a_tenth_of_what_moves(
+    tmp_path: Path, options: str
+) -> None:
+    job = JOB.replace("min_silos = 2", "min_silos = 3").replace(
+        "[fedxgbllr]", f"[fedxgbllr]\nsecure = true\n{options}"
+    )
+    planned, report = plan_and_run(tmp_path, job)
+    moved = report["bytes"]
+    assert planned["bytes"]["up"] == pytest.approx(moved["up"], rel=0.1)
+    assert planned["bytes"]["down"] == pytest.approx(moved["down"], rel=0.1)
+    exchanges = {s["method"]: 3 * s["exchanges"] for s in planned["steps"] if s["silo"] == "s0"}
+    assert exchanges == {name: step["calls"] for name, step in moved["by_step"].items()}
