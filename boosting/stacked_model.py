@@ -275,24 +275,6 @@ class StackedModel:
         return RateCombiner(table, self.task, n_silos, n_outputs, 0)
 
 
-def predict_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
-    """Return the predictions of an artefact folder's files for a table.
-
-    Parameters
-    ----------
-    files : Mapping[str, bytes]
-        ``ensemble.ubj``, ``head.safetensors`` and ``manifest.json``.
-    dataset : Dataset
-        Coded by the job's schema.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,) or (n_samples, n_classes), float64
-        Probability of class 1, of each class, or the predicted number.
-    """
-    return StackedModel.load(files).predict(dataset)
-
-
 def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
     """Return margins instead, which is what :func:`boosting.metrics.evaluate` takes.
 

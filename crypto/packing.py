@@ -146,15 +146,6 @@ class PairLayout:
         self.check_key(key_bits)
         return usable_bits(key_bits) // self.bin_bits
 
-    def for_rows(self, n_rows: int) -> PairLayout:
-        """Return the layout for sums of at most ``n_rows`` rows, with narrower pairs.
-
-        Rows that were packed under a layout cannot be read under another: this is for planning.
-        """
-        return PairLayout(
-            self.fraction_bits, self.largest_grad, self.largest_hess, n_rows, self.n_classes
-        )
-
     def quantise(
         self, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

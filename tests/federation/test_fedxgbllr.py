@@ -25,7 +25,7 @@ from boosting.ports import (
     SiloStart,
 )
 from boosting.silo_rows import matrix
-from boosting.stacked_model import StackedModel, learnt_rates, predict_files, rates_by_tree
+from boosting.stacked_model import StackedModel, learnt_rates, rates_by_tree
 from boosting.strategies.fedxgbllr import FedXGBllr
 from boosting.strategies.fedxgbllr_record import Record, validation_metrics
 from coordinator.rendezvous import Rendezvous
@@ -131,7 +131,7 @@ def test_a_strategy_scores_its_own_files():
     outcome = run_in_memory(job(Task.MULTICLASS, small()), silos(Task.MULTICLASS, 2))
     files = outcome.artefact.files
     assert np.array_equal(FedXGBllr.margins(files, test), margins_of(outcome, test.X))
-    probabilities = predict_files(files, test)
+    probabilities = StackedModel.load(files).predict(test)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert [silo.silo for silo in learnt_rates(files)] == ["s00", "s01"]
 
