@@ -14,6 +14,7 @@ import click
 import structlog
 
 from boosting.ports import FederationError
+from crypto.allocator import return_freed_memory
 from crypto.config import CryptoSettings
 from crypto.key_files import KeyFolder
 from crypto.modular import Engine
@@ -102,6 +103,7 @@ async def _main(config: CryptoSettings) -> None:
 )
 def main(config: Path) -> None:
     """Run the crypto process of a silo."""
+    return_freed_memory()
     try:
         loaded = settings.load(CryptoSettings, config)
         logs.configure(json=loaded.log_json, level=loaded.log_level)

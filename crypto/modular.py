@@ -39,7 +39,8 @@ Residues: TypeAlias = "NDArray[np.generic]"
 
 _T = TypeVar("_T")
 _WINDOW_BITS = 5
-_MOST_TABLE_BYTES = 64 << 20
+_MOST_TABLE_BYTES = 24 << 20
+"""Of a table of fixed bases under gmpy2; each worker process has its own."""
 # Below this many multiplications a batch stays on the calling core.
 _LEAST_SHARED_WORK = 20_000
 
@@ -130,7 +131,11 @@ class FixedBases:
             raise ValueError("expected at least one base")
         self.modulus = modulus
         self.bases = tuple(mpz(base) for base in bases)
-        self.table = modulus.base_table(self.bases)
+
+    @functools.cached_property
+    def table(self) -> Residues:
+        """The kernel's table, built where it is used: gmpy2's worker processes have their own."""
+        return self.modulus.base_table(self.bases)
 
     @classmethod
     def radix_256(cls, modulus: Modulus, base: int, exponent_bits: int) -> FixedBases:
@@ -432,24 +437,47 @@ class _GmpModulus(Modulus):
         jobs = []
         for i, j in itertools.pairwise(cuts):
             used, local = np.unique(index[start[i] : start[j]], return_inverse=True)
-            rows = _integers(a[used])
+            # Bytes: integers would be copied twice more on their way.
+            rows = ints_to_bytes(_integers(a[used]), self.n_bytes)
             edges = start[i : j + 1] - start[i]
             jobs.append((int(self.value), rows, local.astype(np.uint32), edges))
-        parts = worker_processes.pool(self.workers).run(gmp_segment_products, jobs)
+        parts = worker_processes.pool(self.workers).run(_segment_products_of_bytes, jobs)
         return _objects([value for part in parts for value in part])
 
     def base_table(self, bases: Sequence[int]) -> Residues:
         return _objects(gmp_base_table(self.value, bases))
 
     def fixed_base_products(self, bases: FixedBases, digits: NDArray[np.uint8]) -> Residues:
-        if self.workers == 1 or digits.size < _LEAST_SHARED_WORK:
-            return _objects(_table_products(self.value, _integers(bases.table), digits))
-        jobs = [
-            (int(self.value), tuple(int(b) for b in bases.bases), part)
-            for part in np.array_split(digits, self.workers)
+        return all_products([(bases, digits)])[0]
+
+
+def all_products(wanted: Sequence[tuple[FixedBases, NDArray[np.uint8]]]) -> list[Residues]:
+    """Return what :meth:`FixedBases.products` does of several bases under the same engine.
+
+    gmpy2's worker processes keep tables, and two bases shared out together leave one each to two
+    of them, where one after the other would leave both to both.
+    """
+    first = wanted[0][0].modulus
+    if not isinstance(first, _GmpModulus):
+        return [bases.products(digits) for bases, digits in wanted]
+    if first.workers == 1:
+        return [
+            _objects(_table_products(bases.modulus.value, _integers(bases.table), digits))
+            for bases, digits in wanted
         ]
-        parts = worker_processes.pool(self.workers).run(gmp_fixed_base_products, jobs)
-        return _objects([value for part in parts for value in part])
+    n_parts = 1
+    if sum(digits.size for _, digits in wanted) >= _LEAST_SHARED_WORK:
+        n_parts = -(-first.workers // len(wanted))
+    jobs = [
+        (int(bases.modulus.value), tuple(int(b) for b in bases.bases), part)
+        for parts in zip(*(np.array_split(digits, n_parts) for _, digits in wanted), strict=True)
+        for (bases, _), part in zip(wanted, parts, strict=True)
+    ]
+    found = worker_processes.pool(first.workers).run(gmp_fixed_base_products, jobs)
+    return [
+        _objects([value for part in found[k :: len(wanted)] for value in part])
+        for k in range(len(wanted))
+    ]
 
 
 def gmp_segment_products(
@@ -467,13 +495,21 @@ def gmp_segment_products(
     return products
 
 
-def _digit_window(m: int, n_bases: int) -> int:
-    """Return how many bits of the digits one entry of gmpy2's table covers: 10 while it is small.
+def _segment_products_of_bytes(
+    m: int, rows: NDArray[np.uint8], index: NDArray[np.uint32], start: NDArray[np.int64]
+) -> list[int]:
+    """Return segment products in a worker process."""
+    return gmp_segment_products(m, bytes_to_ints(rows), index, start)
 
-    Fewer, longer windows take a fifth fewer multiplications, from a table three times as large.
+
+def _digit_window(m: int, n_bases: int) -> int:
+    """Return how many bits of the digits one entry of gmpy2's table covers.
+
+    Longer windows take fewer multiplications, from a larger table.
     """
     entry_bytes = mpz(m).bit_length() // 8 + 48
-    return 10 if -(-8 * n_bases // 10) * entry_bytes << 10 <= _MOST_TABLE_BYTES else 8
+    sizes = {bits: (-(-8 * n_bases // bits) * entry_bytes) << bits for bits in (10, 9, 8)}
+    return next((bits for bits, size in sizes.items() if size <= _MOST_TABLE_BYTES), 7)
 
 
 def gmp_base_table(m: int, bases: Sequence[int]) -> list[int]:

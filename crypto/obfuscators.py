@@ -49,7 +49,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from crypto.modular import Engine, FixedBases, Modulus, Residues
+from crypto.modular import Engine, FixedBases, Modulus, Residues, all_products
 
 if TYPE_CHECKING:
     from crypto.paillier import PrivateKey, PublicKey
@@ -166,9 +166,11 @@ class KeyHolderObfuscators(Obfuscators):
         ]
 
     def _make(self, n: int) -> Residues:
+        wanted = [(table, _random_digits(n, len(table.bases))) for table in self._tables]
         lifted = []
-        for table, lift in zip(self._tables, self._lift, strict=True):
-            products = table.products(_random_digits(n, len(table.bases)))
+        for products, table, lift in zip(
+            all_products(wanted), self._tables, self._lift, strict=True
+        ):
             residues = self._square.load(table.modulus.store(products))
             lifted.append(self._square.multiply(residues, lift))
         return self._square.add(*lifted)

@@ -21,8 +21,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import RawIOBase
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
+
+from crypto.allocator import return_freed_memory
 
 _R = TypeVar("_R")
 _LENGTH = struct.Struct("<Q")
@@ -33,22 +36,35 @@ class WorkerLost(RuntimeError):
 
 
 def _send(pipe: IO[bytes], value: object) -> None:
-    data = pickle.dumps(value, protocol=5)
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
+    """Write a value; arrays go as they lie in memory, after the rest."""
+    arrays: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+    parts: list[bytes | memoryview] = [data, *(array.raw() for array in arrays)]
+    pipe.write(_LENGTH.pack(len(parts)))
+    for part in parts:
+        pipe.write(_LENGTH.pack(len(part)))
+        pipe.write(part)
     pipe.flush()
 
 
 def _receive(pipe: IO[bytes]) -> tuple[Any, Any]:
-    head = pipe.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    (length,) = _LENGTH.unpack(head)
-    data = pipe.read(length)
-    if len(data) < length:
-        raise EOFError
-    first, second = pickle.loads(data)  # noqa: S301 - the other end is our own child or parent
+    (n_parts,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
+    data, *arrays = (
+        _exactly(pipe, *_LENGTH.unpack(_exactly(pipe, _LENGTH.size))) for _ in range(n_parts)
+    )
+    first, second = pickle.loads(data, buffers=arrays)  # noqa: S301 - our own child or parent
     return first, second
+
+
+def _exactly(pipe: IO[bytes], n_bytes: int) -> bytearray:
+    data = bytearray(n_bytes)
+    left = memoryview(data)
+    while left:
+        n = cast("RawIOBase", pipe).readinto(left)
+        if not n:
+            raise EOFError
+        left = left[n:]
+    return data
 
 
 class _Worker:
@@ -125,6 +141,7 @@ def pool(n_workers: int) -> WorkerPool:
 def serve() -> None:
     """Answer calls on standard input until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    return_freed_memory()
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import threading
 import time
@@ -114,6 +115,48 @@ def test_fixed_bases_equal_powers(engine, bits):
             product = product * pow(base, digit, m) % m
         expected.append(product)
     assert modulus.to_ints(FixedBases(modulus, bases).products(digits)) == expected
+
+
+@pytest.mark.parametrize("window", [7, 8, 9, 10])
+def test_tables_of_every_window_give_the_same_products(window, monkeypatch):
+    monkeypatch.setattr(modular, "_digit_window", lambda m, n_bases: window)
+    modulus = Engine("gmpy2", workers=1).modulus(odd_number(512))
+    bases = residues_of(modulus, 11)
+    digits = np.random.default_rng(5).integers(0, 256, (20, 11)).astype(np.uint8)
+    expected = [
+        math.prod(pow(base, d, modulus.value) for base, d in zip(bases, row, strict=True))
+        % modulus.value
+        for row in digits.tolist()
+    ]
+    assert modulus.to_ints(FixedBases(modulus, bases).products(digits)) == expected
+
+
+def test_the_window_of_a_table_is_the_longest_that_its_memory_allows(monkeypatch):
+    assert modular._digit_window(odd_number(512), 5) == 10
+    sizes = {}
+    for bits in (1 << 11, 1 << 12):
+        n_bases = 144 if bits == 1 << 11 else 272  # of a 2048-bit key's factor, and of its square
+        window = modular._digit_window(odd_number(bits), n_bases)
+        sizes[bits] = (-(-8 * n_bases // window) << window) * (bits // 8 + 48)
+    assert max(sizes.values()) <= modular._MOST_TABLE_BYTES
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_products_of_two_bases_shared_out_together_are_those_of_each(engine, workers, monkeypatch):
+    monkeypatch.setattr(modular, "_LEAST_SHARED_WORK", 8)
+    shared = Engine(engine.kernel, workers=workers)
+    rng = np.random.default_rng(6)
+    wanted, expected = [], []
+    for bits, n_bases in ((512, 5), (1024, 3)):
+        modulus = shared.modulus(odd_number(bits))
+        bases = residues_of(modulus, n_bases)
+        digits = rng.integers(0, 256, (17, n_bases)).astype(np.uint8)
+        wanted.append((FixedBases(modulus, bases), digits))
+        alone = Engine(engine.kernel, workers=1).modulus(modulus.value)
+        expected.append(alone.to_ints(FixedBases(alone, bases).products(digits)))
+    found = modular.all_products(wanted)
+    got = [b.modulus.to_ints(products) for (b, _), products in zip(wanted, found, strict=True)]
+    assert got == expected
 
 
 def test_radix_256_bases_raise_one_base_to_any_exponent(engine):
