@@ -8,22 +8,23 @@
   bytes are of serialised messages, counted once (up); memory is the largest sum of proportional set
   sizes of all processes, sampled.
 * ``python``: three of its trees without compiled kernels.
-* ``breast``: the same for 455 rows.
+* ``breast``: the same for 455 rows, with and without compiled kernels.
 * ``coordinator``: the coordinator's largest resident set for 24,000 and for 240,000 rows.
-* ``gates``: FATE's data sets against XGBoost on the joined table with the same parameters.
+* ``gates``: FATE's data sets against XGBoost on the joined table with the same parameters: one
+  whole job, and the mean relative difference over 40 splits into training and test rows with its
+  standard error (unencrypted, in this process: the trees are the same).
 * ``equality``: margins on these sets against those of the pooled engine.
-* ``scaling``: CPU seconds and bytes of one tree by phase (``histogram`` has compressing and
-  re-randomising in it, ``split`` is all that is in no other phase, keys included), 50 passive
-  features, without a network: both halves in this process, through the real rendezvous and codecs.
+* ``scaling``: CPU seconds and bytes of one tree by phase (``compress`` has re-randomising in it,
+  ``split`` is all that is in no other phase, keys included), 50 passive features, without a
+  network: both halves in this process, through the real rendezvous and codecs.
 * ``inference``: 6,000 rows through 10 trees, exchanges and seconds.
-
-Peers are not run here: they need an environment that their pins allow.
+* ``peers``: SecretFlow on the same rows, in the environment of the interpreter that ``--peers``
+  names (``pip install --pre secretflow-lite``, Python 3.10); left out without it.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
@@ -32,35 +33,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import xgboost as xgb
-from numpy.typing import NDArray
 
-from boosting.dataset import Dataset, Feature, Schema, Task
+from benchmarks._vertical_parties import (
+    datasets,
+    in_process,
+    parts_of,
+    read_tables,
+    routed,
+    synthetic,
+)
+from boosting.dataset import Dataset, Schema, Task
 from boosting.job import Booster, JobParameters
 from boosting.pooled import train_pooled
-from boosting.ports import Artefact, CoordinatorStart, Place, Silo, SiloStart, Step
 from boosting.strategies.secureboost import SecureBoost
-from boosting.strategies.secureboost.inference import (
-    margins,
-    n_exchanges,
-    router_of_active,
-    router_of_passive,
-)
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart
-from coordinator.rendezvous import Parcel, Rendezvous
-from crypto.modular import Engine
-from crypto.vault import LocalVault
-from services.wire import codec_of
+from boosting.strategies.secureboost.inference import margins, n_exchanges
 
 Row = dict[str, object]
 WITHOUT_KERNELS = (
@@ -76,6 +72,9 @@ GATES = {
     "fate_student_hetero": ("regression", "rmse", 0.05),
     "fate_motor_hetero": ("regression", "rmse", 0.05),
 }
+ROWS = [10_000, 30_000, 100_000]
+SPLITS = 40
+PEERS: list[str] = []
 JOB = """
 name = "benchmark"
 strategy = "secureboost"
@@ -92,23 +91,6 @@ max_depth = {depth}
 max_bin = 32
 eta = 0.3
 """
-
-
-def tables(path: Path, label: str, seed: int = 1, test: float = 0.2) -> dict[str, Any]:
-    """Return the parties' training and test tables of a FATE file, by name."""
-    whole = pq.read_table(path)
-    if "_id" not in whole.column_names:
-        whole = whole.append_column("_id", pa.array(np.arange(whole.num_rows)))
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(whole.num_rows)
-    n_test = int(test * whole.num_rows)
-    out = {}
-    for party in ("guest", "host"):
-        own = [n for n in whole.column_names if n.startswith(f"{party}__")]
-        columns = ["_id", *([label] if party == "guest" else []), *own]
-        out[f"test-{party}"] = whole.select(columns).take(np.sort(order[:n_test]))
-        out[party] = whole.select(columns).take(np.sort(order[n_test:]))
-    return out
 
 
 class Watch:
@@ -237,7 +219,7 @@ def pooled_metric(
 
 def credit(data: Path, quick: bool) -> list[Row]:
     """Return the rows of the default-credit table."""
-    pieces = tables(data / "fate_default_credit_hetero.parquet", "label")
+    pieces = read_tables(data / "fate_default_credit_hetero.parquet", "label")
 
     def job(rounds: int, more: str = "") -> str:
         return JOB.format(label="label", task="binary", rounds=rounds, depth=5, more=more)
@@ -257,16 +239,19 @@ def credit(data: Path, quick: bool) -> list[Row]:
 
 def python(data: Path, quick: bool) -> list[Row]:
     """Return the rows of the default-credit table without compiled kernels."""
-    pieces = tables(data / "fate_default_credit_hetero.parquet", "label")
+    pieces = read_tables(data / "fate_default_credit_hetero.parquet", "label")
     job = JOB.format(label="label", task="binary", rounds=1 if quick else 3, depth=5, more="")
     return measured("credit_paillier_3", "python", pieces, job, kernels=False)[0]
 
 
 def breast(data: Path, quick: bool) -> list[Row]:
     """Return the rows of the breast table."""
-    pieces = tables(data / "fate_breast_hetero.parquet", "label")
+    pieces = read_tables(data / "fate_breast_hetero.parquet", "label")
     job = JOB.format(label="label", task="binary", rounds=10, depth=5, more="")
-    return measured("breast_paillier_10", "native", pieces, job)[0]
+    rows = measured("breast_paillier_10", "native", pieces, job)[0]
+    if not quick:
+        rows += measured("breast_paillier_10", "python", pieces, job, kernels=False)[0]
+    return rows
 
 
 def gates(data: Path, quick: bool) -> list[Row]:
@@ -277,7 +262,7 @@ def gates(data: Path, quick: bool) -> list[Row]:
         task, metric, _ = GATES[name]
         columns = pq.read_schema(data / f"{name}.parquet").names
         label = next(c for c in ("label", "y", "motor_speed") if c in columns)
-        pieces = tables(data / f"{name}.parquet", label)
+        pieces = read_tables(data / f"{name}.parquet", label)
         job = JOB.format(label=label, task=task, rounds=10, depth=3, more="")
         _, report = measured(name, "native", pieces, job)
         values = {
@@ -288,26 +273,37 @@ def gates(data: Path, quick: bool) -> list[Row]:
             rows.append(
                 {"metric": f"{name}_{metric}", "who": who, "value": round(value, 5), "unit": ""}
             )
+        differences = [
+            _difference(data / f"{name}.parquet", label, Task(task), metric, seed)
+            for seed in range(1, 1 + (2 if quick else SPLITS))
+        ]
+        mean = statistics.fmean(differences)
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        for kind, share in (("mean", mean), ("standard_error", error)):
+            rows.append(
+                {"metric": f"{name}_{metric}_to_xgboost_{kind}", "who": "native",
+                 "value": round(100 * share, 3), "unit": "%"}
+            )  # fmt: skip
     return rows
 
 
-def datasets(pieces: Mapping[str, Any], label: str, task: Task) -> dict[str, Dataset]:
-    """Return the parties' training tables as data sets."""
-    found = {}
-    for party in ("guest", "host"):
-        table = pieces[party]
-        features = [n for n in table.column_names if n.startswith(f"{party}__")]
-        X = np.stack([np.asarray(table.column(n).to_numpy()) for n in features], axis=1)
-        y = None
-        if party == "guest":
-            y = np.asarray(table.column(label).to_numpy(), np.float64)
-        schema = Schema(
-            tuple(Feature(n) for n in features), "" if y is None else label, task,
-            2 if task is Task.BINARY else 0,
-        )  # fmt: skip
-        ids = np.array([str(i) for i in table.column("_id").to_pylist()], dtype=object)
-        found[party] = Dataset(schema, np.ascontiguousarray(X, np.float32), y, ids=ids)
-    return found
+def _difference(path: Path, label: str, task: Task, metric: str, seed: int) -> float:
+    """Return how far our test metric is from XGBoost's on one split, as a share of the latter."""
+    pieces = read_tables(path, label, seed)
+    tests = {party: pieces[f"test-{party}"] for party in ("guest", "host")}
+    job = JobParameters(
+        name="gate",
+        strategy=SecureBoost(
+            "guest", rounds=10, encryption="plain", allow_insecure=True, alignment="digest"
+        ),
+        task=task,
+        seed=7,
+        metrics=(metric,),
+        booster=Booster(max_depth=3, max_bin=32),
+    )
+    ours, _, _ = in_process(job, datasets(pieces, label, task), datasets(tests, label, task))
+    theirs = pooled_metric(pieces, task.value, metric, 10, 3)
+    return ours.scores["test"][metric] / theirs - 1
 
 
 def equality(data: Path, quick: bool) -> list[Row]:
@@ -319,7 +315,7 @@ def equality(data: Path, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for name in list(GATES)[:1] if quick else list(GATES):
         task = Task(GATES[name][0])
-        parties = datasets(tables(data / f"{name}.parquet", "label"), "label", task)
+        parties = datasets(read_tables(data / f"{name}.parquet", "label"), "label", task)
         guest, host = parties["guest"], parties["host"]
         assert guest.ids is not None
         order = np.argsort(guest.ids.astype(str), kind="stable").astype(np.intp)
@@ -340,18 +336,9 @@ def equality(data: Path, quick: bool) -> list[Row]:
                 booster=Booster(max_depth=5, max_bin=32),
             )  # fmt: skip
             _, _, kept = in_process(job, parties)
-            active = ActivePart.load(kept["guest"].files["part.json"])
-            passive = PassivePart.load(kept["host"].files["part.json"])
-            routers = (
-                router_of_active(active, 10, guest.X[order]),
-                router_of_passive(passive, "guest", 10, host.X[order]),
-            )
-            waiting = [router.roots() for router in routers]
-            for _ in range(n_exchanges(active.trees)):
-                out = [r.advance(w) for r, w in zip(routers, waiting, strict=True)]
-                waiting = [out[1].get("guest", {}), out[0].get("host", {})]
-            routers[0].advance(waiting[0])
-            got = margins(routers[0], active.trees, active.base_margin, 1)
+            active, passive = parts_of(kept, "host")
+            router = routed(active, passive, guest.X[order], host.X[order])
+            got = margins(router, active.trees, active.base_margin, 1)
             ensemble = train_pooled(job, whole, 10, sampler=strategy.sampler(job.booster))
             expected = ensemble.margins(xgb.DMatrix(whole.X)).reshape(got.shape)
             rows.append(
@@ -361,145 +348,14 @@ def equality(data: Path, quick: bool) -> list[Row]:
     return rows
 
 
-# --- both halves in this process -------------------------------------------------------------
-
-ROWS = [10_000, 30_000, 100_000]
-PHASES = {
-    "encrypt_gradients": "encrypt",
-    "hold_rows": "load",
-    "sum_bins": "histogram",
-    "decrypt_histograms": "decrypt",
-}
-
-
-class Phases:
-    """CPU seconds by phase, of the threads that work in it; kernels use one core."""
-
-    def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.bytes: Counter[str] = Counter()
-        self.exchanges = 0
-        self.scores: Mapping[str, Mapping[str, float]] = {}
-
-    def vault(self) -> Any:
-        """Return a vault whose calls are timed."""
-        phases = self
-
-        class Timed(LocalVault):
-            def __getattribute__(self, name: str) -> Any:
-                found = super().__getattribute__(name)
-                if name not in PHASES:
-                    return found
-
-                def timed(*arguments: Any, **named: Any) -> Any:
-                    began = time.thread_time()
-                    try:
-                        return found(*arguments, **named)
-                    finally:
-                        phases.seconds[PHASES[name]] += time.thread_time() - began
-
-                return timed
-
-        return Timed(engine=Engine(workers=1))
-
-
-class Link:
-    """A silo's end without a network, through the codecs."""
-
-    def __init__(self, silo: Silo, hub: Rendezvous, loop: Any, phases: Phases) -> None:
-        self.silo, self.hub, self.loop, self.phases = silo, hub, loop, phases
-        self.records: dict[str, bytes] = {}
-
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        """Meet the coordinator."""
-        began = time.thread_time()
-        codec = codec_of(type(offer))
-        frames = [(type(m), m.SerializeToString()) for m in codec.encode(offer)]
-        self.phases.bytes[step.call.value] += sum(len(data) for _, data in frames)
-        self.phases.exchanges += 1
-        decoded = codec.decode(kind.FromString(data) for kind, data in frames)
-        self.phases.seconds["send"] += time.thread_time() - began
-        parcel: Parcel[Any] = Parcel(step.call, lambda _: decoded)
-
-        async def meet() -> Any:
-            return await self.hub.offer(self.silo, step.name, at, parcel)
-
-        return asyncio.run_coroutine_threadsafe(meet(), self.loop).result()
-
-    def check(self) -> None:
-        """Nobody stops this."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Keep in memory."""
-        self.records[key] = value
-
-    def recall(self, key: str) -> bytes | None:
-        """Return what was kept."""
-        return self.records.get(key)
-
-
-def in_process(
-    job: JobParameters,
-    parties: Mapping[str, Dataset],
-    tests: Mapping[str, Dataset] | None = None,
-) -> tuple[Phases, float, dict[str, Artefact]]:
-    """Run a job with all halves in this process; return phases, wall seconds and parts."""
-    phases = Phases()
-    silos = tuple(Silo(name) for name in sorted(parties))
-    kept: dict[str, Artefact] = {}
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(len(silos) + 4))
-        hub = Rendezvous(silos, silos, 600.0)
-        schema = parties["guest"].schema
-
-        def half(silo: Silo) -> None:
-            start = SiloStart(
-                job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
-                dataset=parties[silo], test=(tests or {}).get(silo),
-            )  # fmt: skip
-            link = Link(silo, hub, loop, phases)
-            found = job.strategy.participate(link, phases.vault(), start)
-            if found is not None:
-                kept[silo] = found
-
-        tasks = [asyncio.create_task(asyncio.to_thread(half, silo)) for silo in silos]
-        start = CoordinatorStart(
-            job=job, job_id="b", attempt=1, silos=silos, schema=schema,
-            n_samples={s: parties[s].n_samples for s in silos},
-        )  # fmt: skip
-        async for result in job.strategy.coordinate(hub, start):
-            phases.scores = result.metrics
-        await asyncio.gather(*tasks)
-
-    began = time.perf_counter()
-    asyncio.run(main())
-    return phases, time.perf_counter() - began, kept
-
-
-def synthetic(n: int, widths: list[int]) -> dict[str, Dataset]:
-    """Return parties with normal columns and a label that depends on some of each."""
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(n, sum(widths))).astype(np.float32)
-    y = (X[:, :: max(sum(widths) // 8, 1)].sum(axis=1) + rng.normal(size=n) > 0).astype(np.float64)
-    ids: NDArray[np.object_] = np.array([str(k) for k in range(n)], dtype=object)
-    edges = np.cumsum([0, *widths])
-    out = {}
-    for k, width in enumerate(widths):
-        name = f"host-{k}" if k else "guest"
-        schema = Schema(
-            tuple(Feature(f"{name}_{j}") for j in range(width)),
-            "" if k else "label", Task.BINARY, 2,
-        )  # fmt: skip
-        part = np.ascontiguousarray(X[:, edges[k] : edges[k + 1]])
-        out[name] = Dataset(schema, part, None if k else y, ids=ids)
-    return out
-
-
 def scaling(data: Path, quick: bool) -> list[Row]:
     """Return seconds and bytes by phase."""
     rows: list[Row] = []
+    # Compiles what is compiled at its first use.
+    in_process(
+        JobParameters(name="warm", strategy=SecureBoost("guest", rounds=1, alignment="digest")),
+        synthetic(400, [3, 3]),
+    )
     modes: dict[str, dict[str, Any]] = {
         "standard": {},
         "goss": {"sampling": "goss"},
@@ -542,37 +398,62 @@ def scaling(data: Path, quick: bool) -> list[Row]:
 
 def inference(data: Path, quick: bool) -> list[Row]:
     """Return the seconds of scoring 6,000 rows with 10 trees, once keys and rows have met."""
-    n = 6_000
-    parties = synthetic(n, [10, 10])
+    parties = synthetic(6_000, [10, 10])
     strategy = SecureBoost(
         "guest", rounds=10, encryption="plain", allow_insecure=True, alignment="digest"
     )
     job = JobParameters(name="b", strategy=strategy, booster=Booster(max_depth=5, max_bin=32))
     _, _, kept = in_process(job, parties)
-    active = ActivePart.load(kept["guest"].files["part.json"])
-    passive = PassivePart.load(kept["host-1"].files["part.json"])
-    hops = n_exchanges(active.trees)
+    active, passive = parts_of(kept, "host-1")
     times = []
     for _ in range(3 if quick else 9):
-        routers = (
-            router_of_active(active, 10, parties["guest"].X),
-            router_of_passive(passive, "guest", 10, parties["host-1"].X),
-        )
         began = time.perf_counter()
-        waiting = [router.roots() for router in routers]
-        for _ in range(hops):
-            out = [r.advance(w) for r, w in zip(routers, waiting, strict=True)]
-            waiting = [out[1].get("guest", {}), out[0].get("host-1", {})]
-        routers[0].advance(waiting[0])
-        margins(routers[0], active.trees, active.base_margin, 1)
+        router = routed(active, passive, parties["guest"].X, parties["host-1"].X)
+        margins(router, active.trees, active.base_margin, 1)
         times.append(time.perf_counter() - began)
     return [
-        {"metric": "inference_exchanges", "who": "native", "value": hops, "unit": ""},
+        {
+            "metric": "inference_exchanges", "who": "native",
+            "value": n_exchanges(active.trees), "unit": "",
+        },
         {
             "metric": "inference_compute", "who": "native",
             "value": round(statistics.median(times), 4), "unit": "s",
         },
     ]  # fmt: skip
+
+
+def peers(data: Path, quick: bool) -> list[Row]:
+    """Return SecretFlow's rows; CPU seconds are of its whole process."""
+    rows: list[Row] = []
+    if not PEERS:
+        return rows
+    wanted = (("breast", "fate_breast_hetero", "ou", 10),)
+    if not quick:
+        wanted += (
+            ("breast", "fate_breast_hetero", "zpaillier", 10),
+            ("credit", "fate_default_credit_hetero", "zpaillier", 3),
+            ("credit", "fate_default_credit_hetero", "ou", 10),
+        )
+    script = Path(__file__).with_name("_vertical_peers.py")
+    for name, table, scheme, rounds in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            for party, piece in read_tables(data / f"{table}.parquet", "label").items():
+                pa_csv.write_csv(piece, f"{folder}/{party}.csv")
+            done = subprocess.run(
+                [PEERS[0], script, folder, "--scheme", scheme, "--rounds", str(rounds)],
+                capture_output=True, text=True,
+            )  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(done.stderr[-2000:])
+        told = json.loads(done.stdout.strip().splitlines()[-1])
+        who = f"secretflow-lite {told['version']}, {scheme}"
+        for metric, unit in (("cpu", "s"), ("wall_tree", "s"), ("peak_rss", "GB"), ("auc", "")):
+            rows.append(
+                {"metric": f"{name}_{rounds}_{metric}", "who": who,
+                 "value": round(told[metric], 4), "unit": unit}
+            )  # fmt: skip
+    return rows
 
 
 def coordinator(data: Path, quick: bool) -> list[Row]:
@@ -632,6 +513,7 @@ PARTS = {
     "gates": gates,
     "equality": equality,
     "coordinator": coordinator,
+    "peers": peers,
 }
 
 
@@ -643,8 +525,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="for scaling")
+    parser.add_argument("--peers", default="", help="interpreter that has secretflow")
     arguments = parser.parse_args()
     ROWS[:] = arguments.rows
+    PEERS[:] = [arguments.peers] if arguments.peers else []
     rows: list[Row] = []
     for name in arguments.only:
         found = PARTS[name](arguments.data, arguments.quick)

@@ -4,7 +4,9 @@
 which rows reach each leaf of the trees in which it takes part. Suppose it learns, from elsewhere,
 the majority label of each leaf: ``label_guess`` is the share of rows whose label it then knows, and
 ``label_auc`` how well leaf means rank rows, for one tree and for the first three together.
-``base rate`` guesses the more frequent label for all rows.
+``base rate`` guesses the more frequent label for all rows. With ``eta`` 1 a tree takes as much of
+the label out of the gradients as it can, which hiding the first trees counts on; with 0.3 most of
+it is still there afterwards.
 """
 
 from __future__ import annotations
@@ -17,56 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.vertical import in_process, tables
+from benchmarks._vertical_parties import datasets, in_process, parts_of, read_tables, routed
 from boosting import metrics
-from boosting.dataset import Dataset, Feature, Schema, Task
+from boosting.dataset import Dataset, Task
 from boosting.job import Booster, JobParameters
 from boosting.strategies.secureboost import SecureBoost
-from boosting.strategies.secureboost.inference import (
-    n_exchanges,
-    router_of_active,
-    router_of_passive,
-)
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart
 
 Row = dict[str, object]
+ETAS = (0.3, 1.0)
 SETS = ("fate_breast_hetero", "fate_default_credit_hetero")
-
-
-def parties(data: Path, name: str) -> dict[str, Dataset]:
-    """Return the training tables of a FATE file as data sets."""
-    pieces = tables(data / f"{name}.parquet", "label")
-    found = {}
-    for party in ("guest", "host"):
-        table = pieces[party]
-        features = [n for n in table.column_names if n.startswith(f"{party}__")]
-        X = np.stack([table.column(n).to_numpy() for n in features], axis=1)
-        y = np.asarray(table.column("label").to_numpy(), np.float64) if party == "guest" else None
-        schema = Schema(
-            tuple(Feature(n) for n in features), "" if y is None else "label", Task.BINARY, 2
-        )
-        ids = np.array([str(i) for i in table.column("_id").to_pylist()], dtype=object)
-        found[party] = Dataset(schema, np.ascontiguousarray(X, np.float32), y, ids=ids)
-    return found
 
 
 def leaves(job: JobParameters, tables: dict[str, Dataset]) -> NDArray[np.int64]:
     """Return the leaf of every row in every tree: shape (n_rows, n_trees)."""
     _, _, kept = in_process(job, tables)
-    active = ActivePart.load(kept["guest"].files["part.json"])
-    passive = PassivePart.load(kept["host"].files["part.json"])
-    n_trees = len(active.trees)
-    routers = (
-        router_of_active(active, n_trees, tables["guest"].X),
-        router_of_passive(passive, "guest", n_trees, tables["host"].X),
-    )
-    waiting = [router.roots() for router in routers]
-    for _ in range(n_exchanges(active.trees)):
-        out = [r.advance(w) for r, w in zip(routers, waiting, strict=True)]
-        waiting = [out[1].get("guest", {}), out[0].get("host", {})]
-    routers[0].advance(waiting[0])
-    found = np.zeros((tables["guest"].n_samples, n_trees), np.int64)
-    for (tree, leaf), rows in routers[0].at_leaves.items():
+    active, passive = parts_of(kept, "host")
+    router = routed(active, passive, tables["guest"].X, tables["host"].X)
+    found = np.zeros((tables["guest"].n_samples, len(active.trees)), np.int64)
+    for (tree, leaf), rows in router.at_leaves.items():
         found[rows, tree] = leaf
     return found
 
@@ -83,9 +53,9 @@ def guess(groups: NDArray[np.int64], y: NDArray[np.float64]) -> tuple[float, flo
     return float(((share >= 0.5) == y).mean()), auc
 
 
-def measure(data: Path, name: str, rounds: int) -> list[Row]:
+def measure(data: Path, name: str, rounds: int, eta: float) -> list[Row]:
     """Return the rows of one data set."""
-    found = parties(data, name)
+    found = datasets(read_tables(data / f"{name}.parquet", "label"), "label", Task.BINARY)
     y = found["guest"].labels
     rows: list[Row] = [
         {
@@ -100,7 +70,7 @@ def measure(data: Path, name: str, rounds: int) -> list[Row]:
                 "guest", rounds=rounds, complete_secure=hidden, encryption="plain",
                 allow_insecure=True, alignment="digest",
             ),
-            booster=Booster(max_depth=5, max_bin=32),
+            booster=Booster(max_depth=5, max_bin=32, eta=eta),
         )  # fmt: skip
         at = leaves(job, found)
         views: dict[str, Any] = {
@@ -110,7 +80,7 @@ def measure(data: Path, name: str, rounds: int) -> list[Row]:
         }
         for view, groups in views.items():
             share, auc = guess(groups, y)
-            who = f"complete_secure {hidden}, {view}"
+            who = f"eta {eta:g}, complete_secure {hidden}, {view}"
             rows += [
                 {"metric": f"{name}_label_guess", "who": who, "value": round(share, 4), "unit": ""},
                 {"metric": f"{name}_label_auc", "who": who, "value": round(auc, 4), "unit": ""},
@@ -127,9 +97,10 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[Row] = []
     for name in SETS[:1] if arguments.quick else SETS:
-        for row in measure(arguments.data, name, 6 if arguments.quick else 20):
-            print(f"{row['metric']:<40} {row['who']:<44} {row['value']!s:>8}", flush=True)
-            rows.append(row)
+        for eta in ETAS[:1] if arguments.quick else ETAS:
+            for row in measure(arguments.data, name, 6 if arguments.quick else 20, eta):
+                print(f"{row['metric']:<40} {row['who']:<52} {row['value']!s:>8}", flush=True)
+                rows.append(row)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
