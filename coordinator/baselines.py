@@ -1,5 +1,7 @@
 """What others than a federation reach with the same rows: each silo alone, all pooled, their mean.
 
+Of a vertical job: the active party with its own columns, and all parties' columns pooled.
+
 For operators who have the silos' tables at hand, as ``hedgerow compare`` does. Stock XGBoost, the
 job's ``[booster]``, scored on the test rows after every boosting step.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from boosting import ensemble, metrics
 from boosting.dataset import Dataset, Schema, Task, merge, recode
 from boosting.job import JobParameters
+from boosting.ports import DataError
 from boosting.tables import for_job, read_table, short_name
 from coordinator.report.runs import Curve, RunUnusable
 
@@ -120,6 +123,103 @@ def baselines(
     )
     every = _margins(parameters, pooled, test, n_steps, scored)
     return (*found, curve("all rows pooled", "pooled", every))
+
+
+def of_parties(
+    job: JobParameters,
+    active: str,
+    tables: Mapping[str, str],
+    tests: Mapping[str, str],
+    n_steps: int,
+    n_threads: int = 1,
+) -> tuple[Curve, ...]:
+    """Train the active party alone, and all parties' columns pooled; score both on the test rows.
+
+    Parameters
+    ----------
+    active : str
+        The party with the labels.
+    tables, tests : Mapping
+        Party to file or URL.
+
+    Returns
+    -------
+    tuple of Curve
+        Of the active party on all its rows and its own columns, and of one table of all columns
+        on the rows that all parties have; on the test rows that all parties have.
+
+    Raises
+    ------
+    DataError
+        A table cannot be used, or no test row is in all of them.
+    """
+    own = {
+        party: for_job(read_table(path), job, short_name(path), party=party)
+        for party, path in tables.items()
+    }
+    given = {
+        party: recode(
+            for_job(read_table(path), job, short_name(path), party=party), own[party].schema
+        )
+        for party, path in tests.items()
+    }
+    order = [active, *sorted(set(own) - {active})]
+    test = _joined({party: given[party] for party in order}, active)
+    if test.is_empty:
+        raise DataError("no row of --test is in the tables of all parties")
+    pooled = _joined({party: own[party] for party in order}, active)
+    n_own = own[active].schema.n_features
+    alone = Dataset(own[active].schema, test.X[:, :n_own], test.labels)
+    return (
+        _curve(job, f"{active} alone", "local", own[active], alone, n_steps, n_threads),
+        _curve(job, "all columns pooled", "pooled", pooled, test, n_steps, n_threads),
+    )
+
+
+def _joined(tables: Mapping[str, Dataset], active: str) -> Dataset:
+    """Return the rows that all parties have, in one table, columns in the order of ``tables``."""
+    rows = {party: _rows_by_id(table) for party, table in tables.items()}
+    common = [i for i in rows[active] if all(i in known for known in rows.values())]
+    order = {p: np.array([known[i] for i in common], np.int64) for p, known in rows.items()}
+    features = tuple(
+        replace(feature, name=f"{party}: {feature.name}")
+        for party, table in tables.items()
+        for feature in table.schema.features
+    )
+    return Dataset(
+        replace(tables[active].schema, features=features),
+        np.concatenate([table.X[order[party]] for party, table in tables.items()], axis=1),
+        tables[active].labels[order[active]],
+    )
+
+
+def _rows_by_id(table: Dataset) -> dict[object, int]:
+    """Return the first row of each identifier; rows without one are left out, as in a job."""
+    found: dict[object, int] = {}
+    for row, name in enumerate(() if table.ids is None else table.ids):
+        if name is not None:
+            found.setdefault(name, row)
+    return found
+
+
+def _curve(
+    job: JobParameters,
+    who: str,
+    kind: str,
+    table: Dataset,
+    test: Dataset,
+    n_steps: int,
+    n_threads: int,
+) -> Curve:
+    """Train on a table and score it on the test rows."""
+    parameters = _parameters(job, table.schema, n_threads)
+    scored = _scored_steps(n_steps)
+    margins = _margins(parameters, table, _matrix(test), n_steps, scored)
+    names, objective = job.metrics or metrics.defaults(job.task), str(parameters["objective"])
+    rounds = tuple(
+        _scores(names, test, margins[k], objective) if k in margins else {} for k in range(n_steps)
+    )
+    return Curve(who=who, kind=kind, data="test", rounds=rounds)
 
 
 def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from boosting.ports import Silo
 from services import job_file
 from services.durable import write_atomically
-from services.jobs import JobView
+from services.jobs import JobView, PlanView
 from services.wire import job as job_wire
 from services.wire import schema as schema_wire
 
@@ -144,6 +144,31 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     }
 
 
+def plan_by_silo(found: PlanView) -> dict[str, Any]:
+    """Return a plan of silos that move different things: the mean of them, and each one's own."""
+    by_silo: dict[str, dict[str, dict[str, int]]] = {}
+    for step in found.steps:
+        own = {"exchanges": step.calls, "up": step.bytes_up, "down": step.bytes_down}
+        by_silo.setdefault(step.silo, {})[step.method] = own
+    methods = dict.fromkeys(step.method for step in found.steps)
+    nothing = {"exchanges": 0, "up": 0, "down": 0}
+    return {
+        "rounds": found.rounds,
+        "steps": {
+            method: {
+                key: round(
+                    sum(own.get(method, nothing)[key] for own in by_silo.values()) / len(by_silo)
+                )
+                for key in nothing
+            }
+            for method in methods
+        },
+        "by_silo": by_silo,
+        "cpu_class": found.cpu_class,
+        "notes": list(found.notes),
+    }
+
+
 def _finite(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:
     """JSON has no NaN: a score that is not defined is null."""
     return {
@@ -168,8 +193,19 @@ def metrics_table(view: JobView) -> str:
     return out.getvalue()
 
 
-def write(folder: Path, view: JobView, files: Mapping[str, bytes]) -> None:
-    """Write the run folder: report, metrics, job file and the files of the result."""
+def write(
+    folder: Path,
+    view: JobView,
+    files: Mapping[str, bytes],
+    plan: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the run folder: report, metrics, job file and the files of the result.
+
+    Parameters
+    ----------
+    plan : Mapping, optional
+        What was expected; made of the result's schema where it has one, if not given.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         target = folder / name
@@ -177,5 +213,5 @@ def write(folder: Path, view: JobView, files: Mapping[str, bytes]) -> None:
         write_atomically(target, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view).encode(), 0o644)
-    text = json.dumps(report(view, planned(view, files)), indent=1, allow_nan=False)
+    text = json.dumps(report(view, plan or planned(view, files)), indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -30,6 +30,8 @@ KINDS = {
     "mean": "mean of the silos' models",
     "pooled": "all rows pooled",
 }
+WIDE = 130
+"""Columns of a terminal from which the table has room for what runs reveal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ def compare(
 
     Each job runs as `hedgerow local` runs it. Baselines are stock XGBoost with the first job's
     [booster] on the same rows: each silo alone, the mean of those models, and all rows pooled,
-    which no federation may have. They need --test.
+    which no federation may have. They need --test. Of vertical jobs they are the active party with
+    its own columns, and all columns pooled.
     """
     console = Console(stderr=json_)
     with refusing():
@@ -112,7 +115,7 @@ def compare(
         told = {"rows": rows, "report": str(page) if page else None}
         click.echo(json.dumps(told))
     else:
-        console.print(_table(rows))
+        _print(console, rows)
         if page is not None:
             click.echo(f"{page}: open it in a browser")
     sys.exit(0 if all(r["state"] == "SUCCEEDED" for r in reports) else 1)
@@ -186,18 +189,25 @@ def _baselines(
     from coordinator import baselines
     from services.durable import write_atomically
 
-    if contenders[0].vertical:
-        return (), "the parties of a vertical job hold different columns"
-    if len(tests) != 1:
-        return (), "they are scored on the rows of --test"
     job = contenders[0].job
-    cohort = baselines.cohort(job, silos, tests[0])
     n_steps = max(baselines.steps_of(c.job) for c in contenders)
-    curves = baselines.baselines(job, cohort, n_steps, threads or os.cpu_count() or 1)
+    n_threads = threads or os.cpu_count() or 1
+    own: dict[str, tuple[Curve, ...]] = {}
+    if contenders[0].vertical:
+        own_tests = parse_pairs(tests, "--test") if all("=" in test for test in tests) else {}
+        if set(own_tests) != set(silos):
+            return (), "they are scored on the rows of --test PARTY=FILE, of each party"
+        active = str(getattr(job.strategy, "active", ""))
+        curves = baselines.of_parties(job, active, silos, own_tests, n_steps, n_threads)
+    else:
+        if len(tests) != 1:
+            return (), "they are scored on the rows of --test"
+        cohort = baselines.cohort(job, silos, tests[0])
+        curves = baselines.baselines(job, cohort, n_steps, n_threads)
+        own = {c.name: baselines.by_silo(out / c.name, c.job, cohort) for c in contenders}
     for contender in contenders:
-        folder = out / contender.name
-        own = baselines.by_silo(folder, contender.job, cohort)
-        write_atomically(folder / "baselines.json", baselines.dump((*own, *curves)), mode=0o644)
+        told = baselines.dump((*own.get(contender.name, ()), *curves))
+        write_atomically(out / contender.name / "baselines.json", told, mode=0o644)
     return curves, ""
 
 
@@ -232,7 +242,7 @@ def _baseline_rows(curves: tuple[Curve, ...]) -> list[dict[str, Any]]:
         known = {m: [s[m] for s in last if s.get(m) is not None] for m in last[0]}
         rows.append(
             {
-                "name": f"{name}, mean of {len(of_kind)}" if kind == "local" else name,
+                "name": f"{name}, mean of {len(of_kind)}" if len(of_kind) > 1 else of_kind[0].who,
                 "strategy": "",
                 "state": "baseline",
                 "data": "test",
@@ -267,13 +277,23 @@ def _report(
     return page, ""
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _print(console: Console, rows: list[dict[str, Any]]) -> None:
+    """Print the table; where it would be cut off, what runs reveal comes below it."""
+    wide = console.width >= WIDE
+    console.print(_table(rows, wide))
+    for row in rows if not wide else ():
+        told = f"{row['name']} reveals: {_first_sentence(row['reveals'])}"
+        console.print(told, markup=False, soft_wrap=True)
+
+
+def _table(rows: list[dict[str, Any]], wide: bool) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     table = Table(title="test rows, best round", title_justify="left")
     table.add_column("run", overflow="fold")
     for heading in (*names, "up", "down", "seconds", "rounds"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("reveals (first sentence; the rest is in the report)", min_width=24)
+    if wide:
+        table.add_column("reveals (first sentence; the rest is in the report)", min_width=24)
     for row in rows:
         scores = [row["metrics"].get(name) for name in names]
         name = row["name"] if row["state"] in ("SUCCEEDED", "baseline") else (
@@ -285,7 +305,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             *("–" if n is None else size(n) for n in (row["bytes_up"], row["bytes_down"])),
             "–" if row["seconds"] is None else f"{row['seconds']:.1f}",
             str(row["rounds"]),
-            _first_sentence(row["reveals"]),
+            *([_first_sentence(row["reveals"])] if wide else []),
         )
     return table
 

@@ -273,7 +273,10 @@ def run(
         if model is not None:
             _bring_parts(model, parameters.strategy, folder, silos)
         address = _start(family, folder, silos, test, party_tests, n_threads)
-        return _job(family, folder, raw, address, out, console, sorted(silos))
+        plan = None
+        if getattr(parameters.strategy, "vertical", False):
+            plan = _plan_of_parties(raw, silos)
+        return _job(family, folder, raw, address, out, console, sorted(silos), plan)
     except _Interrupted:
         raise click.exceptions.Exit(130) from None
     finally:
@@ -284,6 +287,17 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _plan_of_parties(spec: bytes, silos: dict[str, str]) -> dict[str, Any] | None:
+    """Return the plan of a vertical job, whose parties' tables have no schema in common."""
+    from coordinator.commands.operate import plan_here
+    from coordinator.run_folder import plan_by_silo
+
+    try:
+        return plan_by_silo(plan_here(spec, tuple(f"{name}={p}" for name, p in silos.items())))
+    except FederationError:  # the job itself tells what is wrong with a table
+        return None
 
 
 def _keep_ledgers(folder: Path, out: Path, silos: Iterable[str]) -> None:
@@ -469,6 +483,7 @@ def _job(
     out: Path,
     console: Console,
     silos: list[str],
+    plan: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Submit the job, show it, and write the run folder."""
     from coordinator import run_folder
@@ -491,13 +506,13 @@ def _job(
             raise FederationError("the coordinator has died") from None
         console.print("cancelling …")
         client.cancel(job_id)
-        fetch(client, job_id, out)
+        fetch(client, job_id, out, plan)
         raise
-    view = fetch(client, job_id, out)
+    view = fetch(client, job_id, out, plan)
     for silo in silos:
         kept = folder / f"state-{silo}" / "jobs" / job_id
         for file in sorted(p for p in kept.glob("*") if p.is_file()):
             target = out / "silos" / silo / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-    return run_folder.report(view)
+    return run_folder.report(view, plan)

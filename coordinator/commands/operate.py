@@ -172,11 +172,11 @@ def download(job_id: str, out: Path, address: str, identity: Path, server_name: 
     click.echo(str(out))
 
 
-def fetch(client: JobClient, job_id: str, out: Path) -> JobView:
+def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
     """Write the run folder of a job and return its last view."""
     view = client.get(job_id)
     files = {name: client.download(job_id, name)[1] for name in view.artefacts}
-    run_folder.write(out, view, files)
+    run_folder.write(out, view, files, plan)
     return view
 
 
@@ -227,7 +227,7 @@ def plan(
             message = job_wire.parse(spec)
             message.test_data = "test"
             spec = message.SerializeToString(deterministic=True)
-        found = _plan_here(spec, silos)
+        found = plan_here(spec, silos)
     elif address and identity:
         found = client_for(address, identity, server_name).plan(spec)
     else:
@@ -271,7 +271,8 @@ def _plan_json(found: PlanView) -> dict[str, Any]:
     }
 
 
-def _plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
+def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
+    """Return the plan of a job for tables on this machine, ``NAME=FILE`` each."""
     from boosting.dataset import merge
     from boosting.ports import Silo
     from boosting.tables import for_job, read_table, short_name

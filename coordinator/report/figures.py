@@ -6,6 +6,7 @@ page's style sheet, so one drawing serves both colour schemes and the printer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,8 @@ def amount(n_bytes: float) -> Cell:
     return number(n_bytes, size(n_bytes))
 
 
-def _spec(chart: Any, title: str, lead: str) -> dict[str, Any]:
+def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
+    """Return a chart as a specification in the page's style, with a description."""
     described = chart.properties(
         description=f"{title}. {lead}",
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
@@ -104,6 +106,13 @@ def _spec(chart: Any, title: str, lead: str) -> dict[str, Any]:
     return found
 
 
+def axis_of_counts(most: int, **more: Any) -> alt.Axis:
+    """Return an axis of whole numbers up to ``most``, none of which comes twice."""
+    if most <= 12:
+        return alt.Axis(values=list(range(most + 1)), format="d", **more)
+    return alt.Axis(tickMinStep=1, format="d", **more)
+
+
 def _values(rows: Iterable[Row]) -> alt.InlineData:
     return alt.InlineData(values=list(rows))
 
@@ -114,17 +123,52 @@ def _values(rows: Iterable[Row]) -> alt.InlineData:
 def quality(runs: Sequence[Run]) -> tuple[Figure, ...]:
     """Return a plot for each metric: its value over the rounds, and beside it the baselines."""
     names = dict.fromkeys(name for run in runs for name in run.report.metrics)
-    return tuple(_quality(runs, name) for name in names)
+    rows = {name: _scored(runs, name) for name in names}
+    followed = {name: found for name, found in rows.items() if _is_curve(found)}
+    once = {name: found for name, found in rows.items() if name not in followed}
+    return (
+        *(_quality(name, found) for name, found in followed.items()),
+        *([_scores(once)] if once else []),
+    )
+
+
+def _is_curve(rows: Sequence[Row]) -> bool:
+    """Whether a series of them has several points to draw a line through."""
+    return any(n > 1 for n in Counter(r["who"] for r in rows if r["value"] is not None).values())
+
+
+def _scores(rows: dict[str, list[Row]]) -> Figure:
+    """Return the table of scores that are there for one round only."""
+    return Figure(
+        "scores",
+        "Scores of single rounds",
+        "What was scored once: of one round, or at the end.",
+        None,
+        ("metric", "series", "round", "value", "read"),
+        tuple(
+            (
+                text(name), text(row["who"]), number(row["round"], str(row["round"])),
+                number(row["value"]), text(_direction(name)),
+            )
+            for name, found in rows.items()
+            for row in found
+        ),
+    )  # fmt: skip
 
 
 def _direction(name: str) -> str:
+    if name == "share_gaining":
+        return "share of the silos whose federated tree beats their own"
+    if name.startswith("own_"):
+        return f"{_direction(name.removeprefix('own_'))}; of the trees that silos grew alone"
     try:
         return "higher is better" if metrics.higher_is_better(name) else "lower is better"
-    except InvalidJob:  # a strategy's own score, such as FedGA's share_gaining
+    except InvalidJob:
         return "a score of the strategy's own"
 
 
-def _quality(runs: Sequence[Run], name: str) -> Figure:
+def _scored(runs: Sequence[Run], name: str) -> list[Row]:
+    """Return the points of a metric: of the runs' models, then of their baselines."""
     many = len(runs) > 1
     rows: list[Row] = []
     for run in runs:
@@ -133,12 +177,18 @@ def _quality(runs: Sequence[Run], name: str) -> Figure:
                 if name in scores:
                     series = f"{run.label}, {data}" if many else data
                     rows.append(_point(series, "federated", r.round, scores[name]))
-    for label, curve in _baselines_of(runs):
-        shown = "each silo alone" if curve.kind == "local" else curve.who
+    baselines = _baselines_of(runs)
+    n_alone = sum(curve.kind == "local" for _, curve in baselines)
+    for label, curve in baselines:
+        shown = "each silo alone" if curve.kind == "local" and n_alone > 1 else curve.who
         for k, found in enumerate(curve.rounds):
             if name in found:
                 point = _point(f"{label}{shown}", curve.kind, k, found[name])
                 rows.append({**point, "who": f"{label}{curve.who}"})
+    return rows
+
+
+def _quality(name: str, rows: Sequence[Row]) -> Figure:
     title = f"{name} over the rounds"
     lead = f"{name} ({_direction(name)}) of the model after each round"
     lead += "; dashed and dotted lines are baselines." if _kinds(rows) else "."
@@ -190,10 +240,11 @@ def quality_by_silo(runs: Sequence[Run]) -> tuple[Figure, ...]:
 def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> Figure:
     """Return lines over rounds, one a series; baselines are told by their dashes."""
     order = list(dict.fromkeys(str(row["series"]) for row in rows))
-    drawn = [row for row in rows if row["value"] is not None]
-    most = max((len({r["round"] for r in drawn if r["series"] == s}) for s in order), default=0)
+    known = [row for row in rows if row["value"] is not None]
+    most = max((len({r["round"] for r in known if r["series"] == s}) for s in order), default=0)
+    last = max((row["round"] for row in known), default=1)
     encodings: dict[str, Any] = {
-        "x": alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d")),
+        "x": alt.X("round:Q", title="round", axis=axis_of_counts(last)),
         "y": alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
         "color": alt.Color("series:N", sort=order, title=None, legend=alt.Legend()),
         "detail": "who:N",
@@ -206,7 +257,7 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
         )
         encodings["strokeDash"] = alt.StrokeDash("kind:N", scale=dashes, legend=None)
     chart = (
-        alt.Chart(_values(drawn), width="container", height=280)
+        alt.Chart(_values(known), width="container", height=280)
         .mark_line(point={"size": 22 if most > 12 else 45}, strokeWidth=2)
         .encode(**encodings)
     )
@@ -214,7 +265,7 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
         key,
         title,
         lead,
-        _spec(chart, title, lead) if drawn else None,
+        drawn(chart, title, lead) if known else None,
         ("series", "round", name),
         tuple(
             (text(row["who"]), number(row["round"], str(row["round"])), number(row["value"]))
@@ -261,7 +312,7 @@ def cost_of_quality(runs: Sequence[Run]) -> Figure | None:
         "cost-of-quality",
         title,
         lead,
-        _spec(chart, title, lead),
+        drawn(chart, title, lead),
         ("run", "data", "bytes moved", name),
         tuple(
             (text(r["run"]), text(r["data"]), amount(r["bytes"]), number(r["value"])) for r in rows
@@ -277,68 +328,106 @@ def _bytes_axis(**more: Any) -> alt.Axis:
 
 
 def bytes_by_step(runs: Sequence[Run]) -> Figure:
-    """Return what one silo moved for each step, up and down, beside the plan."""
-    rows: list[Row] = []
-    table: list[tuple[Cell, ...]] = []
-    for run in runs:
-        report, plan = run.report, run.report.plan
-        steps = dict.fromkeys([*report.bytes.by_step, *(plan.steps if plan else ())])
-        for step in steps:
-            named = step.removeprefix("Exchange")
-            for way in ("up", "down"):
-                by_silo = {
-                    silo: getattr(traffic.by_step[step], way) if step in traffic.by_step else 0
-                    for silo, traffic in report.bytes.by_silo.items()
-                }
-                total = (
-                    getattr(report.bytes.by_step[step], way) if step in report.bytes.by_step else 0
-                )
-                n = max(len(report.silos), 1)
-                planned = getattr(plan.steps[step], way) if plan and step in plan.steps else None
-                known = [v for v in by_silo.values() if v] if any(by_silo.values()) else []
-                rows.append(
-                    {
-                        "run": run.label,
-                        "step": f"{run.label}: {named}" if len(runs) > 1 else named,
-                        "direction": way,
-                        "mean": total / n,
-                        "least": min(known, default=total / n),
-                        "most": max(known, default=total / n),
-                        "planned": planned,
-                    }
-                )
-                table.append(
-                    (
-                        text(run.label), text(step), text(way), amount(total), amount(total / n),
-                        number(planned, "" if planned is None else size(planned)),
-                        _ratio(total / n, planned),
-                        *(() if len(runs) > 1 else (amount(by_silo[s]) for s in sorted(by_silo))),
-                    )
-                )  # fmt: skip
-    title = "Bytes of one silo, by step"
-    lead = (
-        "Dots are the mean of the silos, bars from the least to the most; the upright tick is what "
-        "the plan said before training. The scale is logarithmic."
-    )
+    """Return what silos moved for each step, up and down, beside the plan.
+
+    Silos of a horizontal job move the same, so one row stands for all; parties of a vertical job
+    have rows of their own.
+    """
+    rows = [row for run in runs for row in (_of_parties(run) if _parted(run) else _of_all(run))]
+    if len(runs) > 1:
+        rows = [{**row, "step": f"{row['run']}: {row['step']}"} for row in rows]
+    parted = all(map(_parted, runs))
+    title = f"Bytes of {'each party' if parted else 'one silo'}, by step"
+    lead = "The upright tick is what the plan said before training. The scale is logarithmic."
+    if not parted:
+        lead = "Dots are the mean of the silos, bars from the least to the most. " + lead
     silos = sorted(runs[0].report.bytes.by_silo) if len(runs) == 1 else []
     headings = (
         "run", "step", "direction", "all silos", "one silo, mean", "one silo, planned",
         "measured / planned", *silos,
     )  # fmt: skip
-    return Figure("bytes-by-step", title, lead, _steps(rows, title, lead), headings,
-                  tuple(table))  # fmt: skip
+    table = tuple(
+        (
+            text(row["run"]), text(row["call"]), text(row["direction"]), amount(row["total"]),
+            amount(row["mean"]),
+            number(row["planned"], "" if row["planned"] is None else size(row["planned"])),
+            _ratio(row["mean"], row["planned"]), *(amount(row["by_silo"][s]) for s in silos),
+        )
+        for row in rows
+    )  # fmt: skip
+    shown = [{k: v for k, v in row.items() if k != "by_silo"} for row in rows]
+    return Figure("bytes-by-step", title, lead, _steps(shown, title, lead), headings, table)
+
+
+def _parted(run: Run) -> bool:
+    return run.report.plan is not None and bool(run.report.plan.by_silo)
+
+
+def _moved(run: Run, step: str, way: str) -> dict[str, int]:
+    """Return what each silo moved for a step."""
+    return {
+        silo: getattr(traffic.by_step[step], way) if step in traffic.by_step else 0
+        for silo, traffic in run.report.bytes.by_silo.items()
+    }
+
+
+def _of_all(run: Run) -> list[Row]:
+    """Return a row for each step and direction: the mean of the silos, and the range."""
+    report, plan = run.report, run.report.plan
+    rows: list[Row] = []
+    for step in dict.fromkeys([*report.bytes.by_step, *(plan.steps if plan else ())]):
+        for way in ("up", "down"):
+            by_silo = _moved(run, step, way)
+            total = getattr(report.bytes.by_step[step], way) if step in report.bytes.by_step else 0
+            mean = total / max(len(report.silos), 1)
+            known = [v for v in by_silo.values() if v]
+            rows.append(
+                {
+                    "run": run.label, "step": step.removeprefix("Exchange"), "call": step,
+                    "direction": way, "total": total, "mean": mean,
+                    "least": min(known, default=mean), "most": max(known, default=mean),
+                    "planned": getattr(plan.steps[step], way)
+                    if plan and step in plan.steps
+                    else None,
+                    "by_silo": by_silo,
+                }
+            )  # fmt: skip
+    return rows
+
+
+def _of_parties(run: Run) -> list[Row]:
+    """Return a row for each party, step and direction."""
+    report, plan = run.report, run.report.plan
+    assert plan is not None
+    rows: list[Row] = []
+    for step in dict.fromkeys([*report.bytes.by_step, *plan.steps]):
+        for way in ("up", "down"):
+            by_silo = _moved(run, step, way)
+            for silo, moved in by_silo.items():
+                planned = plan.by_silo.get(silo, {}).get(step)
+                rows.append(
+                    {
+                        "run": run.label, "step": f"{step.removeprefix('Exchange')}, {silo}",
+                        "call": f"{step}, {silo}", "direction": way,
+                        "total": sum(by_silo.values()), "mean": moved, "least": moved,
+                        "most": moved, "planned": None if planned is None
+                        else getattr(planned, way), "by_silo": by_silo,
+                    }
+                )  # fmt: skip
+    order = list(dict.fromkeys(str(row["call"]) for row in rows))
+    return sorted(rows, key=lambda row: order.index(row["call"]))
 
 
 def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
-    drawn = [row for row in rows if row["mean"] > 0]
-    if not drawn:
+    moved = [row for row in rows if row["mean"] > 0]
+    if not moved:
         return None
     planned = [row for row in rows if row["planned"]]
     scale = alt.Scale(type="log", nice=False, padding=12)
     y = alt.Y("step:N", sort=None, title=None, axis=alt.Axis(labelLimit=280, grid=True))
     offset = alt.YOffset("direction:N", sort=["up", "down"])
     color = alt.Color("direction:N", sort=["up", "down"], title=None)
-    base = alt.Chart(_values(drawn)).encode(y=y, yOffset=offset, color=color)
+    base = alt.Chart(_values(moved)).encode(y=y, yOffset=offset, color=color)
     x_title = "bytes of one silo, whole job"
     layers = [
         base.mark_rule(strokeWidth=4, opacity=0.45).encode(
@@ -365,7 +454,7 @@ def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
     chart = alt.layer(*layers).properties(
         width="container", height=44 * len({row["step"] for row in rows})
     )
-    return _spec(chart, title, lead)
+    return drawn(chart, title, lead)
 
 
 def _ratio(measured: float, planned: float | None) -> Cell:
@@ -417,7 +506,7 @@ def _stacked(
             tooltip=["who:N", f"{part}:N", alt.Tooltip(f"{value}:Q", format=",.4~g")],
         )
     )
-    return _spec(chart, title, lead)
+    return drawn(chart, title, lead)
 
 
 def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
@@ -449,7 +538,7 @@ def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
         for row in rows
     )  # fmt: skip
     headings = ("run", "round", "bytes up", "bytes down", "seconds")
-    x = alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d"))
+    x = alt.X("round:Q", title="round", axis=axis_of_counts(max(r["round"] for r in rows)))
 
     def figure(key: str, title: str, lead: str, data: list[Row], y: Any, color: str) -> Figure:
         order = list(dict.fromkeys(str(row[color]) for row in data))
@@ -464,7 +553,7 @@ def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
                 tooltip=[f"{color}:N", "round:Q", alt.Tooltip(y.shorthand, format=",.4~g")],
             )
         )  # fmt: skip
-        return Figure(key, title, lead, _spec(chart, title, lead), headings, table)
+        return Figure(key, title, lead, drawn(chart, title, lead), headings, table)
 
     return (
         figure(
@@ -549,7 +638,9 @@ def importance(forests: Sequence[tuple[Run, Forest]]) -> Figure | None:
     encodings: dict[str, Any] = {
         "x": alt.X(
             f"{value}:Q", title="share of gain" if with_gain else "splits",
-            axis=alt.Axis(format=".0%" if with_gain else "d", tickCount=6),
+            axis=alt.Axis(format=".0%", tickCount=6)
+            if with_gain
+            else axis_of_counts(max(row["splits"] for row in rows)),
         ),
         "y": alt.Y("feature:N", sort=shown, title=None, axis=alt.Axis(labelLimit=200)),
         "tooltip": ["run:N", "feature:N", alt.Tooltip("gain:Q", format=".2%"), "splits:Q"],
@@ -558,10 +649,10 @@ def importance(forests: Sequence[tuple[Run, Forest]]) -> Figure | None:
         order = [run.label for run, _ in forests]
         encodings["yOffset"] = alt.YOffset("run:N", sort=order)
         encodings["color"] = alt.Color("run:N", sort=order, title=None)
-    drawn = [row for row in rows if row["feature"] in set(shown) and row[value] is not None]
+    top_rows = [row for row in rows if row["feature"] in set(shown) and row[value] is not None]
     chart = (
         alt.Chart(
-            _values(drawn),
+            _values(top_rows),
             width="container",
             height=len(shown) * (4 + 12 * len(forests) if many else 20),
         )
@@ -572,7 +663,7 @@ def importance(forests: Sequence[tuple[Run, Forest]]) -> Figure | None:
         "importance",
         title,
         lead,
-        _spec(chart, title, lead),
+        drawn(chart, title, lead),
         ("run", "feature", "share of gain", "splits"),
         tuple(
             (

@@ -10,9 +10,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from boosting.strategies import TABLE, strategy_type
 from coordinator.progress import size
 from coordinator.report import figures
 from coordinator.report.figures import Figure
+from coordinator.report.parties import forest_of_parties
+from coordinator.report.rates import rates
 from coordinator.report.runs import Run
 from coordinator.report.trees import Forest, forest_of
 
@@ -37,7 +40,11 @@ def render(runs: Sequence[Run], title: str = "") -> str:
     """
     import jinja2
 
-    forests = [(run, forest) for run in runs if (forest := forest_of(run)) is not None]
+    forests = [
+        (run, forest)
+        for run in runs
+        if (forest := forest_of(run) or forest_of_parties(run)) is not None
+    ]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("coordinator.report", "page"),
         autoescape=True,
@@ -55,7 +62,7 @@ def render(runs: Sequence[Run], title: str = "") -> str:
         sections=sections,
         forests=forests,
         told=[(run, _told(run)) for run in runs],
-        silos=[(run, _silos(run)) for run in runs],
+        silos=[(run, _silos(run), _rounded(run)) for run in runs],
         specs=_script_safe(json.dumps(specs, allow_nan=False)),
         vega=_vega(),
         style=Markup(_asset("page.css")),  # noqa: S704
@@ -104,6 +111,7 @@ def _sections(
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),
         ("features", "Features", [figures.importance(forests)]),
+        ("rates", "Learnt rates", [*rates(runs)]),
     ]
     kept = [(key, name, [f for f in parts if f is not None]) for key, name, parts in found]
     return [section for section in kept if section[2]]
@@ -151,6 +159,12 @@ def _state(run: Run) -> str:
     if run.report.attempts > 1:
         told += f" after {run.report.attempts} attempts"
     return told + (f": {run.report.detail}" if run.report.detail else "")
+
+
+def _rounded(run: Run) -> bool:
+    """Whether silos tell the coordinator the class of their row count only."""
+    name = run.report.strategy
+    return name in TABLE and not getattr(strategy_type(name), "exact_rows", False)
 
 
 def _silos(run: Run) -> list[tuple[str, list[figures.Cell]]]:

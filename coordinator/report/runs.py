@@ -81,10 +81,14 @@ class PlannedStep(_Part):
 
 
 class Plan(_Part):
-    """What the plan expected before anyone trained."""
+    """What the plan expected before anyone trained.
+
+    ``by_silo`` is there where silos move different things: the parties of a vertical job.
+    """
 
     rounds: Count
     steps: dict[str, PlannedStep]
+    by_silo: dict[str, dict[str, PlannedStep]] = {}
     cpu_class: str = ""
     notes: tuple[str, ...] = ()
 

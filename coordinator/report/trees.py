@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,8 @@ DRAWN_TREES = 8
 """Trees of a run that are drawn; the first ones say most."""
 DRAWN_LEVELS = 3
 """Levels of a drawing; what is below is counted."""
+Question = tuple[str, str, tuple[str, str]]
+"""A division's feature, its condition, and the answers that lead left and right."""
 _BOX = (112, 40)
 _GAP = (10, 34)
 
@@ -75,11 +78,30 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """The trees of a run."""
+    """The trees of a run.
+
+    Parameters
+    ----------
+    note : str
+        What a reader has to know of the features' names.
+    """
 
     n_trees: int
     importance: tuple[Importance, ...]
     drawings: tuple[Drawing, ...]
+    note: str = ""
+
+
+class Asker(Protocol):
+    """Says what the nodes of a tree stand for."""
+
+    def question(self, node: int) -> Question:
+        """Return what a division asks."""
+        ...
+
+    def leaf(self, node: int) -> tuple[str, str]:
+        """Return a leaf's value, and what else is known of it."""
+        ...
 
 
 def forest_of(run: Run) -> Forest | None:
@@ -110,7 +132,10 @@ def forest_of(run: Run) -> Forest | None:
     return Forest(
         len(trees),
         _importance([tree for _, tree in trees], names),
-        tuple(_draw(name, tree, names) for name, tree in trees[:DRAWN_TREES]),
+        tuple(
+            draw(name, tree.left.tolist(), _Asker(tree, names), tree.right.tolist())
+            for name, tree in trees[:DRAWN_TREES]
+        ),
     )
 
 
@@ -162,49 +187,55 @@ def _importance(trees: list[Tree], names: _Names) -> tuple[Importance, ...]:
     )
 
 
-def _leaves(tree: Tree, node: int) -> int:
-    if tree.left[node] < 0:
-        return 1
-    return _leaves(tree, int(tree.left[node])) + _leaves(tree, int(tree.right[node]))
+def draw(name: str, left: Sequence[int], asker: Asker, right: Sequence[int] = ()) -> Drawing:
+    """Return the drawing of a tree.
 
+    Parameters
+    ----------
+    left, right : sequence of int
+        Children of each node, -1 at leaves; without ``right`` the right child comes after the left.
+    """
 
-def _draw(name: str, tree: Tree, names: _Names) -> Drawing:
+    def children(node: int) -> tuple[int, int]:
+        return left[node], right[node] if right else left[node] + 1
+
     boxes: list[Box] = []
     edges: list[Edge] = []
     lines: list[tuple[int, str]] = []
     width, height = _BOX
     free = 0.0
 
+    def leaves(node: int) -> int:
+        return 1 if left[node] < 0 else sum(leaves(child) for child in children(node))
+
     def place(node: int, level: int) -> float:
         """Lay a node out under its parent; returns the middle of its box."""
         nonlocal free
         y = level * (height + _GAP[1])
-        leaf = tree.left[node] < 0
+        leaf = left[node] < 0
         if leaf or level == DRAWN_LEVELS:
             x, free = free, free + width + _GAP[0]
             if leaf:
-                boxes.append(Box(x, y, f"{tree.threshold[node]:+.4g}", _cover(tree, node), "leaf"))
+                boxes.append(Box(x, y, *asker.leaf(node), "leaf"))
             else:
-                hidden = _leaves(tree, node)
-                boxes.append(Box(x, y, f"… {hidden} leaves", "not drawn", "hidden"))
+                boxes.append(Box(x, y, f"… {leaves(node)} leaves", "not drawn", "hidden"))
             return x + width / 2
-        middles = [place(int(child), level + 1) for child in (tree.left[node], tree.right[node])]
+        middles = [place(child, level + 1) for child in children(node)]
         middle = sum(middles) / 2
-        title, detail, answers = _question(tree, node, names)
+        title, detail, answers = asker.question(node)
         boxes.append(Box(middle - width / 2, y, title, detail, "split"))
         for child, answer in zip(middles, answers, strict=True):
             edges.append(Edge(middle, y + height, child, y + height + _GAP[1], answer))
         return middle
 
     def tell(node: int, level: int) -> None:
-        if tree.left[node] < 0:
-            lines.append((level, f"value {tree.threshold[node]:+.6g}"))
+        if left[node] < 0:
+            lines.append((level, f"value {asker.leaf(node)[0]}"))
             return
-        title, detail, (yes, no) = _question(tree, node, names)
-        lines.append((level, f"{title} {detail}: {yes}"))
-        tell(int(tree.left[node]), level + 1)
-        lines.append((level, f"{title} {detail}: {no}"))
-        tell(int(tree.right[node]), level + 1)
+        title, detail, answers = asker.question(node)
+        for child, answer in zip(children(node), answers, strict=True):
+            lines.append((level, f"{title} {detail}: {answer}"))
+            tell(child, level + 1)
 
     place(0, 0)
     tell(0, 0)
@@ -212,17 +243,26 @@ def _draw(name: str, tree: Tree, names: _Names) -> Drawing:
     return Drawing(name, free - _GAP[0], bottom, tuple(boxes), tuple(edges), tuple(lines))
 
 
-def _cover(tree: Tree, node: int) -> str:
-    return f"hessian {tree.cover[node]:.4g}" if tree.cover[node] > 0.0 else ""
+class _Asker:
+    """What the nodes of a stock tree stand for."""
 
+    def __init__(self, tree: Tree, names: _Names) -> None:
+        self._tree, self._names = tree, names
 
-def _question(tree: Tree, node: int, names: _Names) -> tuple[str, str, tuple[str, str]]:
-    """Return a split's feature, its condition and the answers that lead left and right."""
-    feature = int(tree.feature[node])
-    right = dict(tree.categories).get(node)
-    if right is None:
-        return names.features[feature], f"< {tree.threshold[node]:.6g}", ("yes", "no")
-    known = names.categories[feature]
-    told = [known[code] if code < len(known) else str(code) for code in right.tolist()]
-    shown = ", ".join(told[:2]) + (f" +{len(told) - 2}" if len(told) > 2 else "")
-    return names.features[feature], f"is {shown}", ("no", "yes")
+    def leaf(self, node: int) -> tuple[str, str]:
+        """Return a leaf's value, and its hessian where that was not scrubbed."""
+        cover = self._tree.cover[node]
+        value = f"{self._tree.threshold[node]:+.6g}"
+        return value, f"hessian {cover:.4g}" if cover > 0.0 else ""
+
+    def question(self, node: int) -> Question:
+        """Return a split's feature, its condition and the answers that lead left and right."""
+        feature = int(self._tree.feature[node])
+        name = self._names.features[feature]
+        right = dict(self._tree.categories).get(node)
+        if right is None:
+            return name, f"< {self._tree.threshold[node]:.6g}", ("yes", "no")
+        known = self._names.categories[feature]
+        told = [known[code] if code < len(known) else str(code) for code in right.tolist()]
+        shown = ", ".join(told[:2]) + (f" +{len(told) - 2}" if len(told) > 2 else "")
+        return name, f"is {shown}", ("no", "yes")

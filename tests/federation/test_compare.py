@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
 from click.testing import CliRunner
 from sklearn.metrics import log_loss, roc_auc_score
 
+from coordinator import baselines
 from coordinator.cli import main
+from services import job_file
+from services.wire import job as job_wire
 from tests.federation.processes import write_table
 
 JOB = """
@@ -166,6 +170,86 @@ def test_jobs_that_cannot_be_compared_are_refused_before_anything_runs(
     assert done.exit_code == 2, done.output
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+VERTICAL = """
+strategy = "secureboost"
+seed = 1
+min_silos = 2
+metrics = ["auc"]
+[secureboost]
+active = "bank"
+rounds = 2
+[booster]
+max_depth = 3
+max_bin = 16
+"""
+
+
+def write_parties(folder: Path, prefix: str, n: int, seed: int) -> dict[str, Path]:
+    """Two parties' tables; the shop's rows are in another order, and some are missing."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    y = (X[:, 0] + X[:, 2] > 0.3 * rng.normal(size=n)).astype(int)
+    ids = np.array([f"{prefix}{k}" for k in range(n)])
+    there = rng.permutation(n)[: n - n // 10]
+    bank = {"_id": ids, "age": X[:, 0], "debt": X[:, 1], "label": y}
+    shop = {"_id": ids[there], "age": X[there, 2], "visits": X[there, 3]}
+    paths = {}
+    for name, columns in (("bank", bank), ("shop", shop)):
+        paths[name] = folder / f"{prefix}{name}.parquet"
+        pq.write_table(pa.table(columns), paths[name])
+    return paths
+
+
+def test_baselines_of_a_vertical_job_are_the_guest_alone_and_all_columns_joined_by_id(
+    tmp_path: Path,
+) -> None:
+    tables, tests = write_parties(tmp_path, "a", 400, 1), write_parties(tmp_path, "t", 300, 2)
+    job = job_wire.decode(job_file.parse(VERTICAL))
+    guest, pooled = baselines.of_parties(
+        job, "bank", {k: str(v) for k, v in tables.items()},
+        {k: str(v) for k, v in tests.items()}, 2,
+    )  # fmt: skip
+
+    def joined(paths: dict[str, Path], how: str) -> tuple[np.ndarray, np.ndarray]:
+        bank, shop = (pq.read_table(paths[name]) for name in ("bank", "shop"))
+        both = bank.join(shop, "_id", join_type=how, right_suffix="_shop").sort_by("_id")
+        names = ["age", "debt", "age_shop", "visits"]
+        X = np.column_stack([both.column(name).to_numpy() for name in names])
+        return X.astype(np.float32), both.column("label").to_numpy()
+
+    test_X, test_y = joined(tests, "inner")
+    for curve, how, columns in ((guest, "left outer", 2), (pooled, "inner", 4)):
+        X, y = joined(tables, how)
+        settings = {"objective": "binary:logistic", "max_depth": 3, "max_bin": 16}
+        booster = xgb.train(settings, xgb.DMatrix(X[:, :columns], y), 2)
+        margin = booster.predict(xgb.DMatrix(test_X[:, :columns]), output_margin=True)
+        # The order of the rows may move a quantile by one value.
+        assert curve.rounds[-1]["auc"] == pytest.approx(roc_auc_score(test_y, margin), abs=0.01)
+    assert (guest.who, guest.kind) == ("bank alone", "local")
+    assert (pooled.who, pooled.kind) == ("all columns pooled", "pooled")
+    assert pooled.rounds[-1]["auc"] > guest.rounds[-1]["auc"] + 0.1  # type: ignore[operator]
+
+
+def test_a_vertical_comparison_has_its_baselines_and_each_partys_plan(tmp_path: Path) -> None:
+    (tmp_path / "vertical.toml").write_text(VERTICAL)
+    arguments = [f"--silo={k}={v}" for k, v in write_parties(tmp_path, "a", 300, 1).items()]
+    arguments += [f"--test={k}={v}" for k, v in write_parties(tmp_path, "t", 200, 2).items()]
+    ran = compared(tmp_path, str(tmp_path / "vertical.toml"), *arguments)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "bank alone reveals: nothing" in ran.stdout
+    assert "all columns pooled reveals: all rows" in ran.stdout
+    folder = tmp_path / "out/vertical"
+    report = json.loads((folder / "report.json").read_text())
+    plan, moved = report["plan"]["by_silo"], report["bytes"]["by_silo"]
+    for party in ("bank", "shop"):
+        for way in ("up", "down"):
+            planned = sum(step[way] for step in plan[party].values())
+            assert planned == pytest.approx(moved[party][way], rel=0.35)
+    page = (tmp_path / "out/report.html").read_text()
+    for shown in ("all columns pooled", "bank alone", "shop #", "Bytes of each party, by step"):
+        assert shown in page
 
 
 def test_two_job_files_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from coordinator.cli import main
 from tests.coordinator.report.folders import run_folder
+from tests.coordinator.report.test_parties import parts, vertical_folder
+from tests.coordinator.report.test_rates import stacked
 from tests.federation.test_local import command
 
 
@@ -137,9 +139,9 @@ def test_figures_in_the_page_are_those_of_report_json(run: Path, opened: Any) ->
     assert [[int(v) for v in r[1:4]] for r in told.table("bytes-by-round")] == [
         [r["round"] + 1, r["bytes_up"], r["bytes_down"]] for r in facts["rounds"]
     ]
-    for silo, *parts, total in (row[1:] for row in told.table("times")):
+    for silo, *spent, total in (row[1:] for row in told.table("times")):
         kept = json.loads((run / f"silos/{silo}/times.json").read_text())
-        assert [float(p) for p in parts] == [
+        assert [float(p) for p in spent] == [
             kept[k] for k in ("train", "wait", "encrypt", "send", "ledger")
         ]
         assert float(total) == kept["seconds"]
@@ -258,6 +260,67 @@ def test_baselines_in_the_run_folder_are_drawn_beside_the_federation(
     shown = told.table("quality-auc")
     assert ["pooled", "2", "0.9"] in shown
     assert ["north alone", "2", "not defined"] in shown
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_learnt_rates_are_drawn_at_the_values_of_their_tables(
+    tmp_path: Path, opened: Any, scheme: str
+) -> None:
+    folder = stacked(tmp_path / "run")
+    report(folder)
+    told = opened(folder / "report.html", scheme)
+    assert told.complaints == []
+    marks = told.page.eval_on_selector_all(
+        "#rates-by-tree .mark-symbol path[aria-label]",
+        "marks => marks.map(m => m.getAttribute('aria-label'))",
+    )
+    drawn = [dict(part.split(": ") for part in mark.split("; ")) for mark in marks]
+    rows = told.table("rates-by-tree")
+    assert [row[1:] for row in rows] == [
+        ["north", "1", "0.5"], ["north", "2", "0.25"], ["south", "1", "1.0"],
+        ["south", "2", "0.75"],
+    ]  # fmt: skip
+    assert [(m["boosting step"], float(m["learnt rate"])) for m in drawn] == [
+        (row[2], float(row[3])) for row in rows
+    ]
+    assert [row[5:9] for row in told.table("rates-by-silo")] == [
+        ["0.375", "0.25", "0.5", "0.5"], ["0.875", "0.75", "1.0", "0.5"],
+    ]  # fmt: skip
+
+
+def test_the_trees_of_a_vertical_run_are_drawn_with_the_names_at_hand(
+    tmp_path: Path, opened: Any
+) -> None:
+    folder = vertical_folder(tmp_path / "run", *parts())
+    report(folder)
+    told = opened(folder / "report.html", width=360)
+    assert told.complaints == []
+    assert told.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert [row[1] for row in told.table("importance")] == ["job", "south #2 (visits)"]
+    assert "visits" in told.page.text_content(".tree svg")
+    assert "rounded up to a power of two" in told.page.inner_text("#silos")
+
+
+def test_what_was_scored_once_is_a_table_and_no_plot_of_one_dot(
+    tmp_path: Path, opened: Any
+) -> None:
+    rounds = [
+        {"round": k, "seconds": 0.1, "bytes_up": 1, "bytes_down": 1,
+         "metrics": {"train": {"f1": 0.5 + k / 8}}}
+        for k in range(2)
+    ]  # fmt: skip
+    rounds[1]["metrics"]["test"] = {"share_gaining": 0.75}  # type: ignore[index]
+    folder = run_folder(tmp_path / "run", rounds=rounds, best_round=1)
+    report(folder)
+    told = opened(folder / "report.html")
+    assert told.complaints == []
+    assert told.page.query_selector("#quality-share_gaining") is None
+    (row,) = told.table("scores")
+    assert row[:4] == ["share_gaining", "test", "2", "0.75"]
+    labels = told.page.eval_on_selector_all(
+        "#quality-f1 .role-axis-label text", "texts => texts.map(t => t.textContent)"
+    )
+    assert [label for label in labels if label in ("1", "2")] == ["1", "2"]
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
