@@ -43,6 +43,7 @@ _MOST_TABLE_BYTES = 24 << 20
 """Of a table of fixed bases under gmpy2; each worker process has its own."""
 # Below this many multiplications a batch stays on the calling core.
 _LEAST_SHARED_WORK = 20_000
+_ROWS_A_PASS = 512
 
 
 @functools.cache
@@ -540,16 +541,17 @@ def gmp_base_table(m: int, bases: Sequence[int]) -> list[int]:
 def _table_products(m: int, table: Sequence[int], digits: NDArray[np.uint8]) -> list[int]:
     window = _digit_window(m, digits.shape[1])
     first = np.arange(0, 8 * digits.shape[1], window)
-    wide = np.pad(digits, ((0, 0), (0, 1))).astype(np.uint16)
-    pairs = wide[:, first // 8] | wide[:, first // 8 + 1] << 8
-    values = (pairs >> (first % 8).astype(np.uint16)) & ((1 << window) - 1)
     rows = np.arange(len(first)) << window
     products = []
-    for at in (values + rows).tolist():
-        product = table[at[0]]
-        for k in at[1:]:
-            product = product * table[k] % m
-        products.append(product)
+    for start in range(0, len(digits), _ROWS_A_PASS):  # lists of integers are large
+        wide = np.pad(digits[start : start + _ROWS_A_PASS], ((0, 0), (0, 1))).astype(np.uint16)
+        pairs = wide[:, first // 8] | wide[:, first // 8 + 1] << 8
+        values = (pairs >> (first % 8).astype(np.uint16)) & ((1 << window) - 1)
+        for at in (values + rows).tolist():
+            product = table[at[0]]
+            for k in at[1:]:
+                product = product * table[k] % m
+            products.append(product)
     return products
 
 

@@ -150,7 +150,7 @@ def test_products_of_two_bases_shared_out_together_are_those_of_each(engine, wor
     for bits, n_bases in ((512, 5), (1024, 3)):
         modulus = shared.modulus(odd_number(bits))
         bases = residues_of(modulus, n_bases)
-        digits = rng.integers(0, 256, (17, n_bases)).astype(np.uint8)
+        digits = rng.integers(0, 256, (1300, n_bases)).astype(np.uint8)
         wanted.append((FixedBases(modulus, bases), digits))
         alone = Engine(engine.kernel, workers=1).modulus(modulus.value)
         expected.append(alone.to_ints(FixedBases(alone, bases).products(digits)))

@@ -90,7 +90,8 @@ class SecureBoost:
         ``mix``: parties take turns, each tree has the features of one. ``layered``: upper levels
         of every tree from the one passive party, lower ones from the active party.
     complete_secure : int
-        First rounds that use the active party's features only.
+        First rounds that use the active party's features only; later trees tell passive parties
+        nearly as much about labels, see ``docs/threat-model.md``.
     multi_output : bool
         One tree with vector leaves a round for all classes, instead of one a class.
     sampling : {"none", "uniform", "goss", "mvs"}
@@ -146,7 +147,8 @@ class SecureBoost:
         "how many ids each party has and which of their own rows all parties have; the rows of "
         "every node of every tree in which they take part, which of their own candidates won, and "
         "which rows are sampled or held back; rows of one leaf tend to share a label, most of all "
-        "in the first trees (complete_secure keeps those to the active party). Active party: sums "
+        "in the first trees (complete_secure keeps those to the active party, but later ones tell "
+        "nearly as much). Active party: sums "
         "of gradients over the rows on one side of every candidate of a passive party, in secret "
         "order, and which rows the chosen ones send left; not features, thresholds or values, but "
         "how often each anonymous feature divides; how many ids each party has and, with three or "
