@@ -122,7 +122,11 @@ class Policy(BaseModel):
         Silos may come and go between the assignment and the agreement, so both are checked.
         """
         if len(silos) < self.min_silos:
-            _decline("min_silos", f"the job has {len(silos)} silos, at least {self.min_silos}")
+            _decline(
+                "min_silos",
+                f"the job has {len(silos)} silos, at least {self.min_silos}; a job whose own "
+                f"min_silos is {self.min_silos} waits for them",
+            )
         strangers = sorted(set(silos) - set(self.peers)) if self.peers else []
         if strangers:
             _decline("peers", f"{strangers[0]} is not among them")

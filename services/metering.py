@@ -34,6 +34,10 @@ log = structlog.get_logger()
 Wrap = Callable[[Any], Any]
 REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "INVALID_ARGUMENT")
 """Codes of calls whose caller is logged."""
+REFUSAL_SECONDS = 60.0
+"""How long a caller's repeated refusals are counted before they are logged again."""
+MAX_REFUSED = 1024
+"""Most kinds of refusals that are counted; the one that is longest ago is forgotten."""
 
 
 @dataclass(slots=True)
@@ -166,6 +170,42 @@ class Metrics:
 Sink = Callable[[str, CallCount], None]
 
 
+class RefusalLog:
+    """Logs whose call was refused; an agent that tries again and again does not fill the log.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def note(self, method: str, code: str, caller: dict[str, str]) -> None:
+        """Log a refusal, or count it where the same was logged within the last minute.
+
+        Parameters
+        ----------
+        caller : dict
+            ``role`` and ``name`` by the certificate, or ``peer``, the address; maybe ``reason``.
+        """
+        # A peer comes back from another port.
+        who = caller.get("name") or caller.get("peer", "").rpartition(":")[0]
+        key = (method, code, caller.get("role", ""), who, caller.get("reason", ""))
+        now = self._clock()
+        since, repeats = self._seen.pop(key, (-REFUSAL_SECONDS, 0))
+        if now - since < REFUSAL_SECONDS:
+            self._seen[key] = (since, repeats + 1)
+            return
+        self._seen[key] = (now, 0)
+        if len(self._seen) > MAX_REFUSED:
+            del self._seen[next(iter(self._seen))]
+        more = {"repeats": repeats} if repeats else {}
+        log.warning("a call was refused", method=method, code=code, **caller, **more)
+
+
 class MeteringInterceptor(grpc.aio.ServerInterceptor):
     """Counts every message of an aio server.
 
@@ -180,6 +220,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         self._metrics = metrics
         self._sink = sink
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._refusals = RefusalLog()
 
     async def intercept_service(
         self,
@@ -269,7 +310,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         self._metrics.calls_open.labels(method).dec()
         self._metrics.calls.labels(method, ended).inc()
         if ended in REFUSALS:
-            log.warning("a call was refused", method=method, code=ended, **_caller(context))
+            self._refusals.note(method, ended, _caller(context))
         self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
         self._metrics.credit(path, count, server=True)
         if self._sink is not None:

@@ -9,8 +9,16 @@ import grpc
 import pytest
 from hedgerow.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.federation.v1 import federation_service_pb2_grpc, job_service_pb2_grpc
+from structlog.testing import capture_logs
 
-from services.metering import MeteredChannel, MeteringInterceptor, Metrics
+from services.metering import (
+    MAX_REFUSED,
+    REFUSAL_SECONDS,
+    MeteredChannel,
+    MeteringInterceptor,
+    Metrics,
+    RefusalLog,
+)
 
 
 def echo(data: bytes) -> bytes:
@@ -63,3 +71,31 @@ async def test_a_streamed_request_with_one_response_is_counted_at_both_ends() ->
             value = metrics.registry.get_sample_value
             assert value("hedgerow_messages_total", labels) == messages
             assert value("hedgerow_message_bytes_total", labels) == 5
+
+
+def test_a_callers_repeated_refusals_are_counted_and_logged_once_a_minute() -> None:
+    clock = [0.0]
+    refusals = RefusalLog(lambda: clock[0])
+    north = {"role": "silo", "name": "north", "reason": "NOT_ON_ROSTER"}
+    with capture_logs() as logged:
+        for _ in range(50):
+            refusals.note("RegisterSilo", "PERMISSION_DENIED", north)
+            clock[0] += 1.0
+        refusals.note("RegisterSilo", "PERMISSION_DENIED", {**north, "name": "south"})
+        for port in range(20):
+            caller = {"peer": f"ipv4:10.0.0.7:{4000 + port}"}
+            refusals.note("GetJob", "UNAUTHENTICATED", caller)
+        clock[0] += REFUSAL_SECONDS
+        refusals.note("RegisterSilo", "PERMISSION_DENIED", north)
+    assert [(e.get("name", ""), e["method"], e.get("repeats", 0)) for e in logged] == [
+        ("north", "RegisterSilo", 0), ("south", "RegisterSilo", 0), ("", "GetJob", 0),
+        ("north", "RegisterSilo", 49),
+    ]  # fmt: skip
+
+
+def test_refusals_of_many_callers_are_forgotten_oldest_first() -> None:
+    refusals = RefusalLog(lambda: 0.0)
+    with capture_logs() as logged:
+        for name in [*map(str, range(2 * MAX_REFUSED)), "1", str(2 * MAX_REFUSED - 1)]:
+            refusals.note("GetJob", "PERMISSION_DENIED", {"role": "silo", "name": name})
+    assert len(logged) == 2 * MAX_REFUSED + 1  # the first ones are new again, the last is not
