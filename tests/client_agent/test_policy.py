@@ -64,7 +64,12 @@ allow_insecure = true
     [
         ({"strategies": ["histogram"]}, "", "strategies: bagging is not among histogram"),
         ({"operators": ["oscar"]}, "", "operators: olga is not among them"),
-        ({"min_silos": 4}, "", "min_silos: the job has 3 silos, at least 4"),
+        (
+            {"min_silos": 4},
+            "",
+            "min_silos: the job has 3 silos, at least 4; a job whose own min_silos is 4 waits for "
+            "them",
+        ),
         ({"min_rows": 101}, "", "min_rows: this silo has fewer than 101 rows"),
         ({"features": ["age"]}, "", "features: wage may not be used"),
         ({"max_depth": 5}, "", "max_depth: 6 is over 5"),
