@@ -560,9 +560,9 @@ def _cached_table(m: int, bases: tuple[int, ...]) -> list[int]:
     return gmp_base_table(m, [mpz(base) for base in bases])
 
 
-def gmp_fixed_base_products(m: int, bases: tuple[int, ...], digits: NDArray[np.uint8]) -> list[int]:
+def gmp_fixed_base_products(m: int, bases: Sequence[int], digits: NDArray[np.uint8]) -> list[int]:
     """Return fixed-base products; a worker process keeps the tables of its last few bases."""
-    return _table_products(mpz(m), _cached_table(m, bases), digits)
+    return _table_products(mpz(m), _cached_table(m, tuple(bases)), digits)
 
 
 def ints_to_bytes(values: Sequence[int], width: int) -> NDArray[np.uint8]:

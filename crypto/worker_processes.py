@@ -1,9 +1,10 @@
 """Worker processes for loops that hold the interpreter's lock.
 
 gmpy2 multiplies without letting other threads run, so a machine without the C kernels needs
-processes to use its cores. A worker is a fresh interpreter that runs this module and answers
-pickled calls on its pipes: nothing is forked (forking a process with gRPC threads deadlocks), and
-the caller's main module is not imported again, so scripts need no guard.
+processes to use its cores. A worker is a fresh interpreter that runs this module and answers calls
+on its pipes, which carry numbers, bytes and arrays, and no pickles. Nothing is forked (forking a
+process with gRPC threads deadlocks), and the caller's main module is not imported again, so scripts
+need no guard.
 
 Workers are this process's own children and see the same secrets; the pipes carry moduli of the
 private key. They end when their standard input closes, at the latest with the parent.
@@ -12,8 +13,10 @@ private key. They end when their standard input closes, at the latest with the p
 from __future__ import annotations
 
 import atexit
+import builtins
 import functools
-import pickle
+import importlib
+import json
 import signal
 import struct
 import subprocess
@@ -21,50 +24,101 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import RawIOBase
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
+
+import numpy as np
 
 from crypto.allocator import return_freed_memory
 
 _R = TypeVar("_R")
 _LENGTH = struct.Struct("<Q")
+_PACKAGE = "crypto."
 
 
 class WorkerLost(RuntimeError):
     """A worker process ended before it answered."""
 
 
-def _send(pipe: IO[bytes], value: object) -> None:
-    """Write a value; arrays go as they lie in memory, after the rest."""
-    arrays: list[pickle.PickleBuffer] = []
-    data = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
-    parts: list[bytes | memoryview] = [data, *(array.raw() for array in arrays)]
-    pipe.write(_LENGTH.pack(len(parts)))
-    for part in parts:
+# --- what goes through a pipe: a description in JSON, then the bytes of each value ---
+
+
+def _described(value: object) -> tuple[list[Any], bytes | memoryview]:
+    """Return what a value is, and its bytes."""
+    if isinstance(value, np.ndarray):
+        flat = np.ascontiguousarray(value)
+        return ["array", flat.dtype.str, list(flat.shape)], flat.reshape(-1).view(np.uint8).data
+    if isinstance(value, bytes | bytearray | memoryview):
+        return ["bytes"], memoryview(value)
+    if isinstance(value, list | tuple):
+        numbers = [int(v) for v in value]
+        width = max((v.bit_length() for v in numbers), default=0) // 8 + 1
+        data = b"".join([v.to_bytes(width, "little", signed=True) for v in numbers])
+        return ["integers", width], data
+    number = int(cast("int", value))
+    return ["integer"], number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+
+
+def _value(kind: Sequence[Any], data: bytearray) -> Any:
+    """Return the value of :func:`_described`; integers come as a list."""
+    if kind[0] == "array":
+        return np.frombuffer(data, kind[1]).reshape(kind[2])
+    if kind[0] == "bytes":
+        return bytes(data)
+    if kind[0] == "integer":
+        return int.from_bytes(data, "little", signed=True)
+    width, raw = kind[1], bytes(data)
+    steps = range(0, len(raw), width)
+    return [int.from_bytes(raw[i : i + width], "little", signed=True) for i in steps]
+
+
+def _send(pipe: IO[bytes], about: object, values: Sequence[object]) -> None:
+    described = [_described(value) for value in values]
+    head = json.dumps([about, [kind for kind, _ in described]]).encode()
+    for part in (head, *(data for _, data in described)):
         pipe.write(_LENGTH.pack(len(part)))
         pipe.write(part)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> tuple[Any, Any]:
-    (n_parts,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
-    data, *arrays = (
-        _exactly(pipe, *_LENGTH.unpack(_exactly(pipe, _LENGTH.size))) for _ in range(n_parts)
-    )
-    first, second = pickle.loads(data, buffers=arrays)  # noqa: S301 - our own child or parent
-    return first, second
+def _receive(pipe: IO[bytes]) -> tuple[Any, list[Any]]:
+    about, kinds = json.loads(_part(pipe))
+    return about, [_value(kind, _part(pipe)) for kind in kinds]
+
+
+def _part(pipe: IO[bytes]) -> bytearray:
+    (n_bytes,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
+    return _exactly(pipe, n_bytes)
 
 
 def _exactly(pipe: IO[bytes], n_bytes: int) -> bytearray:
     data = bytearray(n_bytes)
     left = memoryview(data)
     while left:
-        n = cast("RawIOBase", pipe).readinto(left)
+        n = cast("BufferedIOBase", pipe).readinto(left)
         if not n:
             raise EOFError
         left = left[n:]
     return data
+
+
+def _name(thing: Callable[..., Any]) -> list[str]:
+    return [thing.__module__, thing.__qualname__]
+
+
+def _function(module: str, name: str) -> Callable[..., Any]:
+    if not module.startswith(_PACKAGE):
+        raise ValueError(f"{module} is not of this package")
+    return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
+
+
+def _exception(module: str, name: str, text: str) -> Exception:
+    """Return what a worker raised: of this package or built in, with its text."""
+    kind = getattr(builtins, name, None) if module == "builtins" else _function(module, name)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return RuntimeError(f"{module}.{name}: {text}")
+    return kind(text)
 
 
 class _Worker:
@@ -83,16 +137,16 @@ class _Worker:
         assert self._process.stdout is not None
         with self._lock:
             try:
-                _send(self._process.stdin, (function, arguments))
-                done, value = _receive(self._process.stdout)
+                _send(self._process.stdin, _name(function), arguments)
+                failure, answer = _receive(self._process.stdout)
             except (EOFError, BrokenPipeError) as error:
                 raise WorkerLost(
                     f"worker process {self._process.pid} ended with {self._process.wait()}"
                 ) from error
-        if not done:
-            assert isinstance(value, Exception)
-            raise value
-        return cast("_R", value)
+        if failure is not None:
+            module, name = failure
+            raise _exception(module, name, answer[0].decode())
+        return cast("_R", answer[0])
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -113,7 +167,15 @@ class WorkerPool:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[..., _R], jobs: Sequence[tuple[object, ...]]) -> list[_R]:
-        """Return ``function(*job)`` of every job, job i on worker i modulo their number."""
+        """Return ``function(*job)`` of every job, job i on worker i modulo their number.
+
+        Parameters
+        ----------
+        function
+            Of a module of this package; gives integers (a list), bytes or an array.
+        jobs
+            Arguments: integers, sequences of them, bytes, arrays.
+        """
         with self._lock:
             self._workers = [w if w.alive() else _Worker() for w in self._workers]
             workers = list(self._workers)
@@ -148,8 +210,9 @@ def serve() -> None:
             function, arguments = _receive(calls)
         except EOFError:
             return
+        failure: list[str] | None = None
         try:
-            answer = (True, function(*arguments))
+            answer: Sequence[object] = [_function(*function)(*arguments)]
         except Exception as error:
-            answer = (False, error)
-        _send(answers, answer)
+            failure, answer = _name(type(error)), [str(error).encode()]
+        _send(answers, failure, answer)

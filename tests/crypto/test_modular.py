@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import random
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crypto import modular, worker_processes
+from crypto import curve25519, modular, worker_processes
+from crypto.curve25519 import InvalidPoint
 from crypto.curve_kernels import curve_kernel
 from crypto.modular import Engine, FixedBases
 
@@ -191,23 +195,77 @@ def test_a_batch_shared_among_workers_equals_one_core(kernel, monkeypatch):
     assert results[0] == results[1]
 
 
+PRODUCT = (7, [2, 3], np.array([0, 1], np.uint32), np.array([0, 2], np.int64))
+
+
 def test_a_lost_worker_process_is_reported_and_replaced():
     pool = worker_processes.WorkerPool(1)
     try:
-        assert pool.run(abs, [(-3,)]) == [3]
-        with pytest.raises(ZeroDivisionError):
-            pool.run(divmod, [(1, 0)])
-        with pytest.raises(worker_processes.WorkerLost, match="ended with 7"):
-            pool.run(_leave, [(7,)])
-        assert pool.run(abs, [(-4,), (-5,)]) == [4, 5]
+        assert pool.run(modular.gmp_segment_products, [PRODUCT]) == [[6]]
+        (worker,) = pool._workers
+        worker._process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(worker.call, modular.gmp_segment_products, PRODUCT)
+            worker._process.kill()
+            with pytest.raises(worker_processes.WorkerLost, match="ended with -9"):
+                answer.result(10)
+        assert pool.run(modular.gmp_segment_products, [PRODUCT] * 2) == [[6]] * 2
     finally:
         pool.close()
 
 
-def _leave(status):
-    import os
+def test_what_a_worker_raises_is_raised_here():
+    pool = worker_processes.WorkerPool(1)
+    try:
+        with pytest.raises(OverflowError, match="too big"):
+            pool.run(modular.ints_to_bytes, [([300], 1)])
+        with pytest.raises(InvalidPoint):
+            pool.run(curve25519.ristretto_decode, [(b"\xff" * 32,)])
+        assert pool.run(modular.ints_to_bytes, [([300], 2)])[0].tolist() == [[44, 1]]
+    finally:
+        pool.close()
 
-    os._exit(status)
+
+def test_a_worker_calls_functions_of_this_package_only():
+    pool = worker_processes.WorkerPool(1)
+    try:
+        with pytest.raises(ValueError, match="is not of this package"):
+            pool.run(eval, [(b"1",)])
+    finally:
+        pool.close()
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(-(1 << 600), 1 << 600),
+            st.binary(max_size=40),
+            st.lists(st.integers(-(1 << 90), 1 << 90), max_size=4),
+        ),
+        max_size=4,
+    )
+)
+@settings(max_examples=40)
+def test_values_come_through_a_pipe_as_they_were(values):
+    pipe = io.BytesIO()
+    worker_processes._send(pipe, None, values)
+    pipe.seek(0)
+    assert worker_processes._receive(pipe) == (None, values)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.int64, np.float64])
+def test_arrays_come_through_a_pipe_with_type_and_shape(dtype):
+    pipe = io.BytesIO()
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)[:, ::2]
+    worker_processes._send(pipe, ["x"], [array, array[:0]])
+    pipe.seek(0)
+    about, (full, empty) = worker_processes._receive(pipe)
+    assert about == ["x"]
+    assert full.dtype == dtype
+    assert np.array_equal(full, array)
+    assert empty.shape == (0, 2, 4)
+    with pytest.raises(EOFError):
+        worker_processes._receive(pipe)
 
 
 def test_residues_of_another_kernel_or_modulus_are_refused(engine):
