@@ -57,7 +57,9 @@ def main() -> None:
 def run() -> None:
     """Run :func:`main`; what goes wrong is one line on standard error and an exit code."""
     from boosting.ports import FederationError
+    from crypto.allocator import return_freed_memory
 
+    return_freed_memory()  # processes that are forked from this one have the settings, too
     try:
         main(standalone_mode=True)
     except FederationError as error:
