@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
 
-.PHONY: setup setup-base services demo test lint proto bench docs peers images test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test lint proto bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,6 +69,9 @@ bench: setup  ## every benchmark's quick form
 
 docs: setup  ## the documentation's site, in build/docs; a warning or a dead link is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+
+linkcheck: setup  ## ask every other site that the pages link to; needs the internet
+	$(BIN)/python -m sphinx --builder linkcheck --quiet docs build/linkcheck
 
 peers:  ## libraries that benchmarks are compared with, in an environment of their own
 	$(PYTHON) -m venv .venv-peers

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "_extensions"))
 project = "Hedgerow"
 author = copyright = "The Hedgerow authors"
 release = version = version_of("hedgerow")
-extensions = ["myst_parser", "proto_pages"]
+extensions = ["myst_parser", "proto_pages", "reveals"]
 exclude_patterns = ["_extensions"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
@@ -22,5 +22,6 @@ html_show_sourcelink = False
 html_static_path: list[str] = []
 templates_path: list[str] = []
 highlight_language = "none"
-# Links to other sites are kept few and are looked at by `sphinx-build -b linkcheck`.
+# Links to other sites are kept few and are looked at by `make linkcheck`.
 linkcheck_timeout = 10
+linkcheck_ignore = [r"http://127\.0\.0\.1\b"]
