@@ -47,6 +47,7 @@ class Phases:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes: Counter[str] = Counter()
         self.exchanges = 0
+        self.began: dict[str, float] = {}
         self.scores: Mapping[str, Mapping[str, float]] = {}
 
     def timed(self, phase: str, call: Callable[..., Any], within: str = "") -> Callable[..., Any]:
@@ -79,12 +80,15 @@ class Phases:
 class Link:
     """A silo's end without a network, through the codecs."""
 
-    def __init__(self, silo: Silo, hub: Rendezvous, loop: Any, phases: Phases) -> None:
+    def __init__(
+        self, silo: Silo, hub: Rendezvous, loop: Any, phases: Phases, records: dict[str, bytes]
+    ) -> None:
         self.silo, self.hub, self.loop, self.phases = silo, hub, loop, phases
-        self.records: dict[str, bytes] = {}
+        self.records = records
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
         """Meet the coordinator."""
+        self.phases.began.setdefault(step.name, time.perf_counter())
         began = time.thread_time()
         codec = codec_of(type(offer))
         frames = [(type(m), m.SerializeToString()) for m in codec.encode(offer)]
@@ -115,8 +119,12 @@ def in_process(
     job: JobParameters,
     parties: Mapping[str, Dataset],
     tests: Mapping[str, Dataset] | None = None,
+    model: Mapping[str, Artefact] | None = None,
 ) -> tuple[Phases, float, dict[str, Artefact]]:
-    """Run a job with all halves in this process; return phases, wall seconds and parts."""
+    """Run a job with all halves in this process; return phases, wall seconds and parts.
+
+    ``model`` has the parts of a model that the job finds under the name ``model``.
+    """
     phases = Phases()
     silos = tuple(Silo(name) for name in sorted(parties))
     kept: dict[str, Artefact] = {}
@@ -132,7 +140,10 @@ def in_process(
                 job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
                 dataset=parties[silo], test=(tests or {}).get(silo),
             )  # fmt: skip
-            link = Link(silo, hub, loop, phases)
+            records = {}
+            if model is not None:
+                records["kept:model/part.json"] = model[silo].files["part.json"]
+            link = Link(silo, hub, loop, phases, records)
             found = job.strategy.participate(link, phases.vault(), start)
             if found is not None:
                 kept[silo] = found
@@ -175,10 +186,14 @@ def datasets(pieces: Mapping[str, Any], label: str, task: Task) -> dict[str, Dat
     return found
 
 
-def synthetic(n: int, widths: list[int]) -> dict[str, Dataset]:
-    """Return parties with normal columns and a label that depends on some of each."""
+def synthetic(n: int, widths: list[int], zeros: float = 0.0) -> dict[str, Dataset]:
+    """Return parties with normal columns and a label that depends on some of each.
+
+    ``zeros`` is the share of values that are zero.
+    """
     rng = np.random.default_rng(3)
     X = rng.normal(size=(n, sum(widths))).astype(np.float32)
+    X[rng.random(X.shape) < zeros] = 0.0
     y = (X[:, :: max(sum(widths) // 8, 1)].sum(axis=1) + rng.normal(size=n) > 0).astype(np.float64)
     ids: NDArray[np.object_] = np.array([str(k) for k in range(n)], dtype=object)
     edges = np.cumsum([0, *widths])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,9 @@ CASES: dict[str, dict[str, Any]] = {
         f"objective {name}": {"task": Task.REGRESSION, "booster": {"objective": name}, "rounds": 1}
         for name in ("lse", "lae", "huber", "fair", "log_cosh")
     },
+    "objective tweedie": {
+        "task": Task.REGRESSION, "booster": {"objective": "tweedie"}, "positive": True,
+    },
 }  # fmt: skip
 
 
@@ -97,12 +101,15 @@ CASES: dict[str, dict[str, Any]] = {
 def test_the_trees_are_those_of_the_joined_table(case: str) -> None:
     options: dict[str, Any] = {
         "widths": [3, 3], "n": 200, "task": Task.BINARY, "missing": 0.0, "booster": {},
+        "positive": False,
     }  # fmt: skip
     changes = {k: v for k, v in CASES[case].items() if k not in options}
     options |= {k: v for k, v in CASES[case].items() if k in options}
     whole = vertical.table(
         options["n"], sum(options["widths"]), options["task"], missing=options["missing"]
     )
+    if options["positive"]:
+        whole = replace(whole, y=np.exp(whole.labels))
     strategy = vertical.strategy(**changes)
     job = vertical.job(options["task"], options["booster"], **changes)
     parties = vertical.cut_by_columns(whole, options["widths"])
