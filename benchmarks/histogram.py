@@ -67,6 +67,7 @@ VARIANTS = (
     Variant("coarse 5 bits, 64 bins", 64, {"coarse_bits": 5}),
     Variant("48-bit ring, 256 bins", 256, {"ring_bits": 48}, scored=False),
     Variant("MVS 10 %, 256 bins", 256, {"sampling": "mvs", "sampling_rate": 0.1}, scored=False),
+    Variant("no recovery, 256 bins", 256, {"dropout_recovery": False}, scored=False),
     Variant("without masks, 256 bins", 256, {"secure": False}, scored=False),
 )
 

@@ -23,7 +23,7 @@ from client_agent.config import AgentSettings
 from client_agent.ledger import SiloLedger
 from client_agent.loop import Agent, Surroundings
 from client_agent.state import StateFolder
-from crypto.allocator import return_freed_memory
+from crypto.allocator import keep_freed_memory
 from crypto.vault import LocalVault, Vault
 from services import logs, settings
 from services.certificates import IdentityPaths, IdentityUnusable, Role
@@ -210,7 +210,7 @@ def _vaults(
 )
 def main(config: Path) -> None:
     """Run the agent of a silo."""
-    return_freed_memory()
+    keep_freed_memory()
     try:
         loaded = settings.load(AgentSettings, config)
         logs.configure(json=loaded.log_json, level=loaded.log_level)

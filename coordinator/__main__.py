@@ -25,7 +25,7 @@ from coordinator.jobs import Jobs
 from coordinator.roster import Roster
 from coordinator.runner import Surroundings
 from coordinator.store import Store
-from crypto.allocator import return_freed_memory
+from crypto.allocator import keep_freed_memory
 from services import logs, settings
 from services.certificates import IdentityPaths
 from services.durable import write_atomically
@@ -155,7 +155,7 @@ async def _main(config: CoordinatorSettings) -> None:
 )
 def main(config: Path) -> None:
     """Run the coordinator."""
-    return_freed_memory()
+    keep_freed_memory()
     try:
         loaded = settings.load(CoordinatorSettings, config)
         logs.configure(json=loaded.log_json, level=loaded.log_level)

@@ -13,6 +13,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3)."""
 LARGE_BYTES = 1 << 20
 ARENAS = 2
+HUGE_BYTES = 1 << 25
+"""The most that glibc takes from its heaps."""
+KEPT_BYTES = 1 << 26
 
 
 def return_freed_memory() -> bool:
@@ -26,10 +29,29 @@ def return_freed_memory() -> bool:
     bool
         False where the C library has no such settings, which changes nothing else.
     """
+    return _set(ARENAS, LARGE_BYTES, LARGE_BYTES)
+
+
+def keep_freed_memory() -> bool:
+    """Have at most 64 MiB of freed blocks kept for the next ones, in this process.
+
+    For processes that take and free vectors of megabytes many times a second, as the halves of
+    horizontal jobs do at every level of a tree: a block fresh from the system costs a page fault
+    for each 4 KiB of it, more than what is then done with it. One arena keeps them for all threads.
+
+    Returns
+    -------
+    bool
+        As :func:`return_freed_memory`.
+    """
+    return _set(1, HUGE_BYTES, KEPT_BYTES)
+
+
+def _set(arenas: int, mapped_bytes: int, kept_bytes: int) -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
         return False
-    wanted = ((_ARENA_MAX, ARENAS), (_MMAP_THRESHOLD, LARGE_BYTES), (_TRIM_THRESHOLD, LARGE_BYTES))
+    wanted = ((_ARENA_MAX, arenas), (_MMAP_THRESHOLD, mapped_bytes), (_TRIM_THRESHOLD, kept_bytes))
     done = [mallopt(parameter, value) for parameter, value in wanted]
     return all(answer == 1 for answer in done)

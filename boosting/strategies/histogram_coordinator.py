@@ -118,6 +118,7 @@ class _CoordinatorHalf:
     sums: CoordinatorSums = field(init=False)
     agreed: Agreed | None = field(init=False, default=None)
     ensemble: Ensemble | None = field(init=False, default=None)
+    test_rows: Any = field(init=False, default=None)
     test_margins: NDArray[np.float32] | None = field(init=False, default=None)
     evaluate: int = field(init=False, default=NOT_SCORED)
     round: int = field(init=False, default=0)
@@ -166,7 +167,8 @@ class _CoordinatorHalf:
             self.agreed = Agreed.read(kept)
             self.ensemble = load(kept.get("model", "|u1", (None,)).tobytes())
             if self.start.test is not None:
-                self.test_margins = self.ensemble.margins(matrix_of(self.start.test))
+                self.test_rows = matrix_of(self.start.test)
+                self.test_margins = self.ensemble.margins(self.test_rows)
 
     def checkpoint(self) -> bytes:
         """Return all that is needed to go on from the next round."""
@@ -281,6 +283,7 @@ class _CoordinatorHalf:
         self.agreed = agreed
         self.ensemble = blank_ensemble(self.plan, agreed)
         if self.start.test is not None:
+            self.test_rows = matrix_of(self.start.test)
             self.test_margins = self.ensemble.base_margins(self.start.test.n_samples)
 
     # the opening
@@ -593,7 +596,7 @@ class _CoordinatorHalf:
         test = self.start.test
         if test is None or self.test_margins is None:
             return {}
-        self.test_margins = part.margins(matrix_of(test), start=self.test_margins)
+        self.test_margins = part.margins(self.test_rows, start=self.test_margins)
         scores = metrics.evaluate(
             metric_names(self.plan),
             test.labels,

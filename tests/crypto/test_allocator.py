@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from crypto.allocator import return_freed_memory
+from crypto.allocator import keep_freed_memory, return_freed_memory
 
 PROGRAM = """
 import threading
@@ -46,5 +46,39 @@ def test_large_blocks_of_several_threads_are_given_back() -> None:
     assert growth(tuned=True) < 2_000_000
 
 
+FAULTS = """
+import resource
+import threading
+from crypto.allocator import keep_freed_memory, return_freed_memory
+assert {tuning}()
+
+def work():
+    for size in (200_000, 900_000, 3_000_000, 14_000_000) * 5:
+        block = bytearray(size)
+        block[::4096] = b"x" * len(block[::4096])
+
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(2):
+    before = faults()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+print(faults() - before)
+"""
+
+
+def faults(tuning: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS.format(tuning=tuning)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_blocks_that_are_kept_cost_no_page_faults_when_they_are_taken_again() -> None:
+    assert faults("keep_freed_memory") < 500 < faults("return_freed_memory")
+
+
 def test_a_process_can_be_told_twice() -> None:
     assert return_freed_memory() == return_freed_memory()
+    assert keep_freed_memory() == return_freed_memory()
