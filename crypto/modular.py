@@ -19,7 +19,7 @@ import itertools
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -388,7 +388,8 @@ class _GmpModulus(Modulus):
         return _objects([value for result in results for value in result])
 
     def load(self, data: NDArray[np.uint8]) -> Residues:
-        return _objects([v % self.value for v in bytes_to_ints(data)])
+        m = self.value
+        return _objects([v % m for v in _each_int(data)])
 
     def store(self, residues: Residues) -> NDArray[np.uint8]:
         return ints_to_bytes(_integers(residues), self.n_bytes)
@@ -573,9 +574,14 @@ def ints_to_bytes(values: Sequence[int], width: int) -> NDArray[np.uint8]:
 
 def bytes_to_ints(data: NDArray[np.uint8]) -> list[int]:
     """Return gmpy2 integers of little-endian rows."""
+    return list(_each_int(data))
+
+
+def _each_int(data: NDArray[np.uint8]) -> Iterator[int]:
     n, width = data.shape
-    raw = np.ascontiguousarray(data).tobytes()
-    return [mpz(int.from_bytes(raw[i : i + width], "little")) for i in range(0, n * width, width)]
+    raw = np.ascontiguousarray(data).reshape(-1).data
+    for i in range(0, n * width, width):
+        yield mpz(int.from_bytes(raw[i : i + width], "little"))
 
 
 def _objects(values: Sequence[int]) -> Residues:

@@ -35,6 +35,7 @@ from crypto.obfuscators import Obfuscators, random_unit
 KEY_BITS = (2048, 3072, 4096)
 KEY_ID_BYTES = 16
 _PUBLIC_MAGIC = b"HGP1"
+_ROWS_A_PASS = 4096
 
 
 class KeyRejected(ValueError):
@@ -457,8 +458,13 @@ class KeyHolder:
         return plaintexts
 
     def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> CiphertextVector:
-        """See :meth:`PublicOperations.encrypt`."""
-        return self.public.encrypt(plaintexts, obfuscators)
+        """See :meth:`PublicOperations.encrypt`; some thousands at a time, to bound memory."""
+        width = self.private_key.public_key.ciphertext_bytes
+        data = np.empty((len(plaintexts), width), np.uint8)
+        for start in range(0, len(plaintexts), _ROWS_A_PASS):
+            block = plaintexts[start : start + _ROWS_A_PASS]
+            data[start : start + len(block)] = self.public.encrypt(block, obfuscators).data
+        return CiphertextVector(self.public.key_id, data)
 
 
 def _below(data: NDArray[np.uint8], limit: NDArray[np.uint8]) -> bool:
