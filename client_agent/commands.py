@@ -211,18 +211,20 @@ def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     console = Console()
-    table = Table("silo", "job", "step", "payload", "times", "bytes", "last")
-    for row in found:
-        table.add_row(
-            row["silo"],
-            row["job"] or "–",
-            row["step"],
-            row["kind"],
-            f"{row['payloads']:,}",
-            f"{row['bytes']:,}",
-            _clock(row["last_time"]),
-        )
-    console.print(table)
+    for silo, of_job in dict.fromkeys((row["silo"], row["job"]) for row in found):
+        what = f"job {of_job}" if of_job else "of no job"
+        table = Table("step", "payload", "times", "bytes", "last")
+        for row in found:
+            if (row["silo"], row["job"]) == (silo, of_job):
+                table.add_row(
+                    row["step"],
+                    row["kind"] if row["call"].startswith(ledgers.DATA_PLANE) else "control call",
+                    f"{row['payloads']:,}",
+                    f"{row['bytes']:,}",
+                    _clock(row["last_time"]),
+                )
+        console.print(f"silo {silo}, {what}", markup=False, highlight=False)
+        console.print(table)
     for step, reveals in dict.fromkeys((row["step"], row["reveals"]) for row in found):
         console.print(f"{step} tells: {reveals}", markup=False, soft_wrap=True)
 
@@ -231,22 +233,27 @@ def _show_lines(entries: Iterable[Entry], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(entry) for entry in entries]))
         return
-    table = Table(
-        "time", "silo", "job", "round", "level", "pass", "step", "times", "bytes", "sha256"
-    )
+    # As wide as it is: a line a payload, for people with wide terminals and for grep.
+    headings = ("time", "silo", "job", "round", "level", "pass", "step", "times", "bytes", "sha256")
+    rows: list[tuple[str, ...]] = [headings]
     for entry in entries:
         place = (entry.round, entry.level, entry.passing)
-        table.add_row(
-            _clock(entry.time),
-            entry.silo,
-            entry.job or "–",
-            *("–" if entry.is_control else str(part) for part in place),
-            entry.step,
-            f"{entry.count:,}",
-            f"{entry.bytes:,}",
-            entry.sha256[:16],
+        rows.append(
+            (
+                _clock(entry.time),
+                entry.silo,
+                entry.job or "–",
+                *("–" if entry.is_control else str(part) for part in place),
+                entry.step,
+                f"{entry.count:,}",
+                f"{entry.bytes:,}",
+                entry.sha256[:16],
+            )
         )
-    Console().print(table)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
 
 
 @ledger.command()

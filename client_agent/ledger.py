@@ -22,6 +22,7 @@ from typing import Any
 from boosting.ports import FederationError, Place, PolicyDeclined, Step
 from services.federation import REVEALS, TELLING
 from services.ledgers import (
+    DATA_PLANE,
     FIRST,
     ROOM,
     Entry,
@@ -38,6 +39,7 @@ from services.ledgers import (
 )
 
 __all__ = [
+    "DATA_PLANE",
     "Entry",
     "LedgerBroken",
     "LedgerFull",

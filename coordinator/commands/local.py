@@ -244,6 +244,7 @@ def run(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from coordinator.commands.operate import check_cohort
     from services import job_file
     from services.wire import job as job_wire
 
@@ -256,6 +257,7 @@ def run(
     raw = spec.SerializeToString(deterministic=True)
     parameters = job_wire.decode(raw)
     parameters.strategy.validate(parameters)
+    check_cohort(parameters, tuple(sorted(silos)))
     if test and getattr(parameters.strategy, "scores_in_silos", False):
         party_tests = dict.fromkeys(silos, test)
     out.mkdir(parents=True, exist_ok=True)

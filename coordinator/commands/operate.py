@@ -283,7 +283,7 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
     job.strategy.validate(job)
     vertical = bool(getattr(job.strategy, "vertical", False))
     paths = parse_pairs(silos, "--silo")
-    _check_cohort(job, tuple(paths))
+    check_cohort(job, tuple(paths))
     tables = {
         Silo(name): for_job(
             read_table(path), job, short_name(path), party=name if vertical else None
@@ -332,8 +332,8 @@ def _vertical_schemas(schemas: dict[str, Schema], active: str) -> dict[Silo, Sch
     }
 
 
-def _check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
-    """Raise InvalidJob where a job cannot run with these silos; names the nearest that can."""
+def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
+    """Raise :class:`InvalidJob` where a job cannot run with these silos; names the nearest."""
     for name in job.silos:
         if name not in silos:
             near = difflib.get_close_matches(name, silos, 1, 0.0)
@@ -344,4 +344,20 @@ def _check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
         raise InvalidJob(
             f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
             f"run with min_silos = {len(silos)}"
+        )
+    n = len(silos)
+    name = job.strategy.name
+    threshold = getattr(job.strategy, "threshold", None)
+    if threshold is not None and getattr(job.strategy, "secure", False):
+        nearest = min(max(threshold, n // 2 + 1), n)
+        if threshold != nearest:
+            raise InvalidJob(
+                f"[{name}] threshold: {threshold} of {n} silos cannot be what an unmasking needs, "
+                f"which is more than half of them; it could be {nearest}"
+            )
+    honest = getattr(job.strategy, "honest", 0)
+    if honest > n:
+        raise InvalidJob(
+            f"[{name}] honest: {honest} silos are to make up the noise and {n} are given; it could "
+            f"be {n}"
         )

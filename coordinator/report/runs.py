@@ -223,6 +223,8 @@ def _read(folder: Path, label: str) -> Run:
     path = folder / "report.json"
     if not path.is_file():
         what = "is no run folder: it has no report.json" if folder.is_dir() else "is not there"
+        if folder.is_file():
+            what = "is a file, no run folder"
         raise RunUnusable(f"{folder} {what}")
     report = _parsed(path, Report)
     if report.version > REPORT_SCHEMA:

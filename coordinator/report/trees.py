@@ -165,10 +165,11 @@ def _names(run: Run, model: Path, n_features: int) -> _Names:
                 schema: Schema = schema_wire.load(path.read_bytes())
             except (FederationError, OSError) as error:
                 raise RunUnusable(f"{path} is damaged") from error
-            if schema.n_features >= n_features:
-                return _Names(
-                    schema.names, tuple(tuple(f.categories or ()) for f in schema.features)
+            if schema.n_features < n_features:
+                raise RunUnusable(
+                    f"{path} has {schema.n_features} features, {model.name} uses {n_features}"
                 )
+            return _Names(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
     return _Names(tuple(f"f{j}" for j in range(n_features)), ((),) * n_features)
 
 

@@ -111,9 +111,17 @@ def fill(kind: type[Parameters], message: Message) -> Parameters:
         elif not descriptor.has_presence or message.HasField(name):
             values[field.name] = getattr(message, name)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            table = message.DESCRIPTOR.name.lower()
-            raise InvalidJob(f"parameter {name} of {table} has no default: set it in the job")
+            raise InvalidJob(
+                f"parameter {name} of {_table(message)} has no default: set it in the job"
+            )
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise InvalidJob(str(error)) from error
+
+
+def _table(message: Any) -> str:
+    """Return what a job file calls the table of a message."""
+    fields = job_pb2.JobSpec.DESCRIPTOR.fields
+    found = (f.name for f in fields if f.message_type is message.DESCRIPTOR)
+    return next(found, str(message.DESCRIPTOR.name).lower())

@@ -99,6 +99,23 @@ def test_show_tells_what_left_and_what_it_tells_its_reader(run: Path) -> None:
     assert json.loads(hedgerow("show", run, "--job", "other", "--json").stdout) == []
 
 
+def test_job_names_and_calls_are_shown_whole_whatever_the_terminal(tmp_path: Path) -> None:
+    job = "20261104-101500-1a2b3c"
+    path = tmp_path / "ledger.jsonl"
+    made = SiloLedger(path, "north", "coordinator", lambda: 1_700_000_000.0)
+    made.record_call("RegisterSilo", b"who", "")
+    made.record_call("AcceptAssignment", b"columns", job)
+    made.close()
+    shown = hedgerow("show", path).stdout
+    assert f"silo north, job {job}" in shown
+    assert "silo north, of no job" in shown
+    assert "AcceptAssignment" in shown
+    lines = hedgerow("show", path, "--lines").stdout.splitlines()
+    assert [line.split()[3] for line in lines[1:]] == ["–", job]
+    told = json.loads(hedgerow("verify", path, "--json").stdout)
+    assert [(row["bytes"], row["control"], row["jobs"]) for row in told] == [(0, 10, 1)]
+
+
 def test_a_damaged_ledger_is_not_shown_or_exported(run: Path) -> None:
     path = run / "ledger-north.jsonl"
     path.write_text(path.read_text().replace('"bytes":11', '"bytes":12'))

@@ -69,7 +69,17 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ('strategy = "bagging"\nlabel = "lable"', "no label column 'lable'; did you mean 'label'"),
         ('strategy = "bagging"\nfeatures = ["wages"]', "no feature 'wages'; did you mean 'wage'"),
         ('strategy = "bagging"\nmetrics = ["rmse"]', "does not suit a binary job; choose from auc"),
-        ('strategy = "dp_tree"', "epsilon"),
+        ('strategy = "dp_tree"', "parameter epsilon of dp_tree has no default"),
+        (
+            'strategy = "dp_tree"\n[dp_tree]\nepsilon = 1.0\nhonest = 4',
+            "[dp_tree] honest: 4 silos are to make up the noise and 3 are given; it could be 3",
+        ),
+        (
+            'strategy = "histogram"\n[histogram]\nthreshold = 9',
+            "[histogram] threshold: 9 of 3 silos cannot be what an unmasking needs, which is more "
+            "than half of them; it could be 3",
+        ),
+        ('strategy = "histogram"\n[histogram]\nthreshold = 1', "it could be 2"),
         (
             'strategy = "bagging"\n[booster]\nmonotone_constraints = [1]',
             "booster.monotone_constraints: expected 2, came 1",
@@ -90,3 +100,12 @@ def test_an_impossible_job_says_why_and_what_would_be_possible(
     done = hedgerow(job(tmp_path, text), *silos)
     assert isinstance(done.exception, FederationError)
     assert why in str(done.exception)
+
+
+def test_what_a_plan_refuses_is_not_started_here_either(tmp_path: Path, silos: list[str]) -> None:
+    path = job(tmp_path, 'strategy = "bagging"\nmin_silos = 5')
+    out = tmp_path / "out"
+    done = CliRunner().invoke(main, ["local", path, *silos, "--out", str(out)])
+    assert isinstance(done.exception, FederationError)
+    assert "3 are given; it could run with min_silos = 3" in str(done.exception)
+    assert not out.exists()

@@ -54,6 +54,7 @@ def rewritten(**changes: Any) -> Damage:
     ("damage", "message"),
     [
         (lambda f: (f / "report.json").unlink(), "is no run folder: it has no report.json"),
+        (lambda f: (f / "schema.json").write_text("[]"), "has 0 features, model.ubj uses 2"),
         (lambda f: (f / "report.json").write_text("{"), "report.json cannot be read as JSON"),
         (lambda f: (f / "report.json").write_bytes(b"\xff"), "report.json cannot be read as JSON"),
         (lambda f: (f / "report.json").write_text("[]"), "report.json: the document: Input"),
