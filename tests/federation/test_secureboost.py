@@ -74,6 +74,9 @@ def test_two_parties_make_the_trees_of_the_joined_table() -> None:
 CASES: dict[str, dict[str, Any]] = {
     "complete secure": {"complete_secure": 1, "rounds": 3},
     "three hosts": {"widths": [2, 2, 2, 3]},
+    "four hosts, elgamal": {
+        "widths": [2, 1, 2, 1, 1], "encryption": "elgamal", "fraction_bits": 26, "n": 90,
+    },
     "missing values": {"missing": 0.2, "widths": [3, 2, 3]},
     "goss": {"sampling": "goss", "n": 400},
     "mvs": {"sampling": "mvs"},

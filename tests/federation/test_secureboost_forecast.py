@@ -126,3 +126,14 @@ def test_the_plan_of_a_scoring_job_has_no_trees() -> None:
 def test_levels_of_a_full_tree(booster: dict[str, Any], nodes: list[tuple[int, int, int]]) -> None:
     given = Booster(**booster)
     assert levels(given, given.max_depth) == [Level(*n) for n in nodes]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "rows", "expected"),
+    [(3, 1000, "seconds"), (10, 100_000, "minutes"), (100, 1_000_000, "hours")],
+)
+def test_the_plan_says_how_long_it_computes(rounds: int, rows: int, expected: str) -> None:
+    job = vertical.job(rounds=rounds, key_bits=2048)
+    schema = vertical.table(10, 4).schema
+    plan = job.strategy.forecast(job, schema, {Silo("guest"): rows, Silo("host"): rows})
+    assert plan.cpu_class == expected
