@@ -13,9 +13,12 @@ import pytest
 import xgboost as xgb
 from numpy.typing import NDArray
 
+from boosting import metrics
 from boosting.dataset import Dataset, Task
 from boosting.job import JobParameters
+from boosting.pooled import train_pooled
 from boosting.ports import Artefact, OfferRejected, SchemaMismatch
+from boosting.strategies.secureboost.halves import held_back
 from boosting.strategies.secureboost.inference import n_exchanges
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
@@ -218,6 +221,28 @@ def test_training_stops_early_and_keeps_the_best_round() -> None:
     assert passive["host-1"].n_used == best + 1 == len(active.used_trees)
     scores = [r.metrics["valid"]["auc"] for r in outcome.rounds]
     assert scores[best] == max(scores)
+
+
+@pytest.mark.parametrize("encryption", ["plain", "paillier"])
+def test_held_back_rows_take_no_part_in_bins_or_trees(encryption: str) -> None:
+    whole = vertical.table(200, 4, missing=0.1)
+    job = vertical.job(encryption=encryption, validation=0.3, rounds=2)
+    outcome, memories = run(job, vertical.cut_by_columns(whole, [2, 2]))
+    assert outcome.error is None, (outcome.error, outcome.errors)
+    rows = vertical.by_id(whole)
+    held = held_back(0.3, job.seed, 200)
+    assert len(held) == 60
+    fit = np.setdiff1d(np.arange(200), held)
+    ensemble = train_pooled(job, rows.take(fit), 2)
+    active, passive = vertical.parts(outcome.kept)
+    assert vertical.joined(active, passive, [2, 2]) == vertical.divisions(ensemble)
+    expected = ensemble.margins(xgb.DMatrix(rows.X)).reshape(-1, 1)
+    assert np.abs(vertical.margins(memories["guest"], 1) - expected).max() < 1e-6
+    found = metrics.evaluate(
+        ("logloss",), rows.labels[held], expected[held].astype(float), objective="binary:logistic"
+    )
+    told = outcome.rounds[-1].metrics["valid"]["logloss"]
+    assert told == pytest.approx(found["logloss"], abs=1e-6)
 
 
 def test_scores_of_evaluation_rows_follow_training() -> None:

@@ -29,7 +29,7 @@ from boosting.quantising import (
 from boosting.sampling import Sample
 from boosting.strategies.secureboost.ciphers import said
 from boosting.strategies.secureboost.growing import PurityGuard
-from boosting.strategies.secureboost.halves import PART, Half, Rows
+from boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
 from boosting.strategies.secureboost.inference import (
     margins,
     n_exchanges,
@@ -53,8 +53,6 @@ from crypto.cipher_vault import Scheme
 from crypto.fixed_point import OutOfRange
 from crypto.packing import PackingRefused
 
-VALIDATION = 7
-"""Purpose of the random stream that draws validation rows."""
 PREDICTIONS = "predictions.csv"
 """File of a prediction job's result, at the active party."""
 
@@ -170,10 +168,7 @@ class ActiveHalf(Half):
         self.objective.check_labels(train.labels, schema.n_classes)
         self.n_train = train.n_samples
         self.train, self.test = train, rows.test
-        n_valid = int(strategy.validation * self.n_train)
-        rng = stream(job.seed, 0, 0, VALIDATION)
-        held = np.sort(rng.permutation(self.n_train)[:n_valid])
-        self.valid = held.astype(np.int32)
+        self.valid = held_back(strategy.validation, job.seed, self.n_train)
         self.fit = np.setdiff1d(np.arange(self.n_train, dtype=np.int32), self.valid)
         self.weight = None if train.weight is None else train.weight[self.fit]
         self.y = train.labels[self.fit]

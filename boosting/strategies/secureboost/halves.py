@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from boosting.cuts import Cuts
 from boosting.dataset import Dataset, Feature, recode
 from boosting.parcels import Courier
+from boosting.pooled import stream
 from boosting.ports import (
     Artefact,
     DataError,
@@ -47,6 +48,8 @@ PART = "part.json"
 """File of a party's part; it stays in its silo."""
 UNFIT = "its table cannot be used for this job; the log of its agent says why"
 """What others are told of a table that lacks a column or holds the wrong type."""
+VALIDATION = 7
+"""Purpose of the random stream that draws validation rows."""
 _NOT_OURS = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
 """Errors that end an attempt, not the job, or that others have told already."""
 
@@ -97,6 +100,13 @@ def within(X: NDArray[np.float32], cuts: Cuts) -> NDArray[np.float32]:
     """Return values moved to the nearest that has a bin: rows that cuts were not made from."""
     last = np.nextafter(cuts.values[cuts.offsets[1:] - 1], np.float32(-np.inf))
     return np.asarray(np.clip(X, cuts.lower, last), dtype=np.float32)
+
+
+def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
+    """Return the rows of validation, ascending: the same for all parties, who know the seed."""
+    rng = stream(seed, 0, 0, VALIDATION)
+    held = np.sort(rng.permutation(n_rows)[: int(share * n_rows)])
+    return np.asarray(held, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from boosting.cuts import Cuts
 from boosting.objective import objective_of
 from boosting.pooled import local_cuts, tree_parameters
 from boosting.ports import Artefact, OfferRejected
-from boosting.strategies.secureboost.halves import PART, Half, Rows
+from boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
 from boosting.strategies.secureboost.inference import Router, hop, router_of_passive
 from boosting.strategies.secureboost.parts import PassivePart
 from boosting.strategies.secureboost.single_pass import serve
@@ -117,10 +117,12 @@ class PassiveHalf(Half):
 
     def _prepare(self, rows: Rows) -> None:
         train = rows.train
-        self.cuts: Cuts = local_cuts(train, self.job.booster.max_bin)
+        # Bins, and the rows that count for the guard, are those of training alone.
+        held = held_back(self.strategy.validation, self.job.seed, train.n_samples)
+        self.fit = np.setdiff1d(np.arange(train.n_samples), held)
+        self.cuts: Cuts = local_cuts(train.take(self.fit), self.job.booster.max_bin)
         self.binned = bin_features(rows.values(self.cuts), self.cuts, self.start.n_threads)
         self.has_missing = np.asarray(np.isnan(train.X).any(axis=0))
-        self.n_train = train.n_samples
         objective = objective_of(self.job.objective, self.job.task, self.job.booster)
         booster = replace(self.job.booster, monotone_constraints=())
         self.parameters = tree_parameters(booster, objective, train.schema.n_features)
@@ -146,7 +148,7 @@ class PassiveHalf(Half):
         rng = np.random.default_rng(np.random.SeedSequence([*self._secret, self.number]))
         self.tree = PassiveTree(
             self.courier, self.parties, self.binned, self.cuts, self.has_missing, self.parameters,
-            turn.passive_depth, strategy.min_leaf, self.n_train, turn.passive, self.part,
+            turn.passive_depth, strategy.min_leaf, self.fit, turn.passive, self.part,
             self.number, rng, self.names, strategy.max_split_nodes,
         )  # fmt: skip
         self.number += 1

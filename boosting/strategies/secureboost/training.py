@@ -372,8 +372,9 @@ class PassiveTree:
         Secret: order of the candidates, sampling of columns.
     involved : tuple of str
         Passive parties that take part in the tree.
-    n_train : int
-        Rows that count for the least number on either side; the others are evaluation rows.
+    fit : ndarray of shape (n_fit,), int64
+        Rows that count for the least number on either side; the others are held back, or evaluation
+        rows.
     names : ndarray of shape (n_features,), int32
         Anonymous numbers of the features, for the active party's importance.
     most_nodes : int
@@ -390,7 +391,7 @@ class PassiveTree:
         parameters: TreeParameters,
         passive_depth: int,
         min_leaf: int,
-        n_train: int,
+        fit: NDArray[np.int64],
         involved: tuple[str, ...],
         part: PassivePart,
         number: int,
@@ -410,7 +411,7 @@ class PassiveTree:
         self._min_leaf = min_leaf
         self._most_nodes = most_nodes
         self._counted = np.zeros((binned.n_samples, 2), np.int64)
-        self._counted[:n_train] = 1
+        self._counted[fit] = 1
         self._part = part
         self._number = number
         self._columns: ColumnSampler | None = None
