@@ -227,7 +227,11 @@ def main(config: Path) -> None:
             agent.run()
         finally:
             close()
-    except (FederationError, OSError) as error:
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"agent: {where}{error.strerror or error}", err=True)
+        sys.exit(2)
+    except FederationError as error:
         click.echo(f"agent: {error}", err=True)
         sys.exit(2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -53,6 +54,7 @@ def render(runs: Sequence[Run], title: str = "") -> str:
         lstrip_blocks=True,
     )
     environment.filters["size"] = size
+    environment.filters["paragraphs"] = paragraphs
     sections = _sections(runs, forests)
     specs = {f.key: f.spec for _, _, found in sections for f in found if f.spec is not None}
     return environment.get_template("page.html").render(
@@ -68,6 +70,11 @@ def render(runs: Sequence[Run], title: str = "") -> str:
         style=Markup(_asset("page.css")),  # noqa: S704
         script=Markup(_asset("page.js")),  # noqa: S704
     )
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return a statement's paragraphs: a line break inside a sentence is none."""
+    return [" ".join(part.split()) for part in re.split(r"(?<=[.:;])\n", text) if part.strip()]
 
 
 @functools.cache

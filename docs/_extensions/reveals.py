@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -18,7 +19,9 @@ class Reveals(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the statement as a quotation, a paragraph for each of its own."""
         told = str(strategy_type(self.arguments[0]).reveals)
-        return [nodes.block_quote("", *(nodes.paragraph("", p) for p in told.split("\n") if p))]
+        # A line break inside a sentence is none.
+        parts = [" ".join(part.split()) for part in re.split(r"(?<=[.:;])\n", told)]
+        return [nodes.block_quote("", *(nodes.paragraph("", p) for p in parts if p))]
 
 
 def setup(app: Any) -> dict[str, Any]:
