@@ -1,8 +1,9 @@
 """Histogram boosting between five silos beside pooled XGBoost: AUC, bytes, time.
 
-``python -m benchmarks.histogram [--quick] [--data DIR] [--rounds 36] [--json FILE]``. Tables: a
-seeded ``make_classification`` of 1,000,000 x 28 rows, and ``flights_3m.parquet`` where ``DIR`` has
-it; 200,000 further rows test. Each federated row is a whole ``hedgerow local`` run: coordinator,
+``python -m benchmarks.histogram [--quick] [--data DIR] [--rounds 36] [--tables NAMES] [--variants
+NAMES] [--json FILE]``. Tables: a seeded ``make_classification`` of 1,000,000 x 28 rows
+(``synthetic``), and ``flights_3m.parquet`` (``flights``) where ``DIR`` has it; 200,000 further rows
+test. Each federated row is a whole ``hedgerow local`` run: coordinator,
 five agents and five crypto processes over mTLS on this machine's cores. XGBoost ``hist`` trains on
 all rows in one process with as many threads as there are cores, before and after the federated
 runs; the better time counts. ``tree_wall`` is the median round's wall time; ``tree_cpu`` what one
@@ -352,19 +353,29 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="50,000 rows, 6 rounds, two variants")
     parser.add_argument("--data", type=Path, help="folder with flights_3m.parquet")
     parser.add_argument("--rounds", type=int, default=36)
+    parser.add_argument("--tables", default="synthetic,flights", help="which, by commas")
+    parser.add_argument("--variants", default="", help="how their names begin, by commas")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rounds = 6 if arguments.quick else arguments.rounds
     n = 50_000 if arguments.quick else 1_000_000
-    variants = VARIANTS[:2] if arguments.quick else VARIANTS
+    wanted = tuple(name.strip() for name in arguments.variants.split(","))
+    variants = [v for v in VARIANTS if v.name.startswith(wanted)]
+    if not variants:
+        parser.error(f"--variants: known are {'; '.join(v.name for v in VARIANTS)}")
+    if arguments.quick:
+        variants = variants[:2]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="hedgerow-bench-") as temporary:
-        folder = Path(temporary) / "synthetic"
-        folder.mkdir()
-        synthetic(folder, n)
-        measure(folder, Report("synthetic", rows), rounds, variants)
+        if "synthetic" in arguments.tables:
+            folder = Path(temporary) / "synthetic"
+            folder.mkdir()
+            synthetic(folder, n)
+            measure(folder, Report("synthetic", rows), rounds, variants)
         source = arguments.data / "flights_3m.parquet" if arguments.data else None
-        if source is not None and source.is_file():
+        if "flights" not in arguments.tables:
+            pass
+        elif source is not None and source.is_file():
             folder = Path(temporary) / "flights"
             folder.mkdir()
             flights(folder, source, n if arguments.quick else 2_800_000)
