@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from boosting.stacked_model import ENSEMBLE, HEAD, MANIFEST, SiloRates
 from coordinator.report.figures import PALETTE, Figure, axis_of_counts, drawn, number, text
 from coordinator.report.runs import Run, RunUnusable
 
+NETWORKS = ("cnn", "conv3", "dense")
+"""Combiners in which a tree has no rate of its own; see :attr:`Rates.combiner`."""
 PLAIN = "#7b8794"
 """Colour of the line at the plain mean; it stands out on white and on black."""
 
@@ -44,12 +47,15 @@ class Rates:
     ----------
     plain : float
         Rate of every tree in the plain mean of the silos' ensembles.
+    combiner : str
+        What learnt them, by its name in the job file.
     """
 
     silos: tuple[SiloRates, ...]
     trees: tuple[TreeRate, ...]
     n_outputs: int
     plain: float
+    combiner: str
 
 
 def rates_of(run: Run) -> Rates | None:
@@ -68,6 +74,7 @@ def rates_of(run: Run) -> Rates | None:
         silos = stacked_model.learnt_rates(files)
         rates = stacked_model.rates_by_tree(files)
         trees = ensemble.load(files[ENSEMBLE]).trees
+        combiner = str(json.loads(files[MANIFEST]).get("combiner", ""))
     except (ValueError, KeyError, SafetensorError) as error:
         raise RunUnusable(f"{run.folder}: the learnt rates cannot be read: {error}") from error
     whose = [silo.silo for silo in silos for _ in range(silo.trees)]
@@ -81,7 +88,7 @@ def rates_of(run: Run) -> Rates | None:
         steps[silo, tree.group] = steps.get((silo, tree.group), 0) + 1
         rate = float(rates[tree.group, k])
         found.append(TreeRate(silo, steps[silo, tree.group], tree.group, rate))
-    return Rates(silos, tuple(found), len(rates), 1.0 / len(silos))
+    return Rates(silos, tuple(found), len(rates), 1.0 / len(silos), combiner)
 
 
 def rates(runs: Sequence[Run]) -> tuple[Figure, ...]:
@@ -158,18 +165,25 @@ def _by_tree(found: list[tuple[Run, Rates]]) -> Figure:
         for tree in learnt.trees
     ]  # fmt: skip
     order = list(dict.fromkeys(str(row["series"]) for row in rows))
+    learnt_rates = [tree.rate for _, learnt in found for tree in learnt.trees]
+    alike = max(learnt_rates) - min(learnt_rates) < 1e-12
     n_steps = max(tree.step for _, learnt in found for tree in learnt.trees)
     title = "The rate of each tree"
     lead = (
         "Learnt rates in the order of boosting; XGBoost's own, the same for all trees of a silo, "
         "is in their leaf values. The dashed line is the plain mean."
     )
+    if any(learnt.combiner in NETWORKS for _, learnt in found):
+        lead += (
+            " In a network a tree's rate is the mean derivative of the prediction by the tree's "
+            "output, over the silos' rows."
+        )
     if several:
         lead += " A dot for each class that a step has a tree for."
     base = alt.Chart(alt.InlineData(values=rows))
     dots = base.mark_point(filled=True, size=36, opacity=0.85).encode(
         x=alt.X("step:Q", title="boosting step", axis=axis_of_counts(n_steps)),
-        y=alt.Y("rate:Q", title="learnt rate", scale=alt.Scale(zero=False)),
+        y=alt.Y("rate:Q", title="learnt rate", scale=alt.Scale(zero=alike)),
         color=alt.Color("series:N", sort=order, title=None),
         tooltip=[
             alt.Tooltip("series:N", title="silo"), "step:Q",

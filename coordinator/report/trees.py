@@ -122,10 +122,10 @@ def forest_of(run: Run) -> Forest | None:
             loaded = ensemble.load(path.read_bytes()).trees
         except (ValueError, OSError) as error:
             raise RunUnusable(f"{path} is no XGBoost model of trees") from error
-        trees += [
-            (f"{whose}, tree {k + 1}" if whose else f"tree {k + 1}", tree)
-            for k, tree in enumerate(loaded)
-        ]
+        several = any(tree.group for tree in loaded)
+        for k, tree in enumerate(loaded):
+            name = f"tree {k + 1}" + (f", class {tree.group}" if several else "")
+            trees.append((f"{whose}, {name}" if whose else name, tree))
     if not trees:
         return None
     names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for _, tree in trees) + 1)

@@ -67,6 +67,19 @@ def test_the_tables_have_the_exact_rates_and_the_plots_all_of_them(tmp_path: Pat
     assert drawn == list(RATES)
 
 
+def test_rates_that_are_all_alike_are_drawn_above_zero(tmp_path: Path) -> None:
+    (run,) = read_runs([stacked(tmp_path / "run", (0.5,) * 4)])
+    _, by_tree = rates([run])
+    assert by_tree.spec is not None
+    (scale,) = (
+        layer["encoding"]["y"]["scale"]
+        for layer in by_tree.spec["layer"]
+        if "scale" in layer["encoding"].get("y", {})
+    )
+    assert scale == {"zero": True}
+    assert "In a network" not in by_tree.lead
+
+
 def test_a_run_of_another_strategy_has_none(tmp_path: Path) -> None:
     (run,) = read_runs([run_folder(tmp_path / "run")])
     assert rates_of(run) is None
