@@ -29,9 +29,9 @@ from services.ledgers import (
     LedgerBroken,
     Total,
     Verified,
-    chain_of,
     checked,
     head_of,
+    line_of,
     read,
     read_head,
     totals,
@@ -279,10 +279,9 @@ class SiloLedger:
         }
         if count != 1:
             fields["count"] = count
-        chain = chain_of(self._last, fields)
-        line = json.dumps({**fields, "chain": chain}, separators=(",", ":")) + "\n"
+        chain, line = line_of(self._last, fields)
         try:
-            self._file.append(line.encode())
+            self._file.append(line)
         except OSError as error:
             raise LedgerFull(
                 f"the ledger of {self._silo} cannot be written ({error.strerror or error}); "

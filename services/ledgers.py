@@ -82,7 +82,21 @@ class Entry:
 
 def chain_of(previous: str, fields: dict[str, Any]) -> str:
     """Return the chain value of a line with these fields, after a line with another."""
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return _chain(previous, _canonical(fields))
+
+
+def line_of(previous: str, fields: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the chain value of a line with these fields, and the line."""
+    text = _canonical(fields)
+    chain = _chain(previous, text)
+    return chain, f'{text[:-1]},"chain":"{chain}"}}\n'.encode()
+
+
+def _canonical(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _chain(previous: str, text: str) -> str:
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
