@@ -117,7 +117,7 @@ class CipherVault(Protocol):
     ) -> None:
         """Take a tree's row ciphertexts (all parts) and this party's bins of the same rows.
 
-        They replace those of the tree before.
+        They replace those of the tree before, which are let go first, even where these are refused.
 
         Raises
         ------
@@ -295,6 +295,8 @@ class LocalCipherVault:
     ) -> None:
         """See :meth:`CipherVault.hold_rows`."""
         peer = self._peer(public_key)
+        with self._lock:  # never two trees' rows at a time
+            self._trees.pop(session, None)
         held = peer.hold(layout, rows, bins, n_bins)
         with self._lock:
             self._trees[session] = _Tree(held, peer)

@@ -312,6 +312,9 @@ def test_truncated_ciphertexts_and_missing_rows_are_refused(new_vault, scheme):
         passive.hold_rows("job", public_key, layout, [rows[0][:-1]], bins, N_BINS)
     with pytest.raises(HistogramRefused, match="in 1 parts, got 2"):
         passive.hold_rows("job", public_key, layout, rows * 2, bins, N_BINS)
+    with pytest.raises(NothingHeld):
+        passive.sum_bins("job", NODES)
+    passive.hold_rows("job", public_key, layout, rows, bins, N_BINS)
     (answer,) = passive.sum_bins("job", NODES)
     with pytest.raises(HistogramRefused, match="ciphertexts for 22 bins"):
         active.decrypt_histograms("job", layout, [answer[:-1]], 22)
@@ -328,6 +331,7 @@ def test_a_wrong_number_of_bins_is_refused(new_vault, scheme):
     for n_bins in ((4, 2, 4), (4, 2), (4, 0, 5)):
         with pytest.raises(HistogramRefused, match="number of bins"):
             passive.hold_rows("job", public_key, layout, rows, bins, n_bins)
+    passive.hold_rows("job", public_key, layout, rows, bins, N_BINS)
     with pytest.raises(HistogramRefused, match="ascending row numbers below 90"):
         passive.sum_bins("job", [np.array([3, 3])])
     with pytest.raises(HistogramRefused, match="ascending row numbers below 90"):

@@ -80,7 +80,7 @@ class Cipher(Protocol):
         self,
         public_key: bytes,
         layout: PairLayout,
-        parts: Sequence[bytes],
+        parts: Sequence[bytes | memoryview],
         bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
@@ -148,7 +148,7 @@ class VaultCipher:
         self,
         public_key: bytes,
         layout: PairLayout,
-        parts: Sequence[bytes],
+        parts: Sequence[bytes | memoryview],
         bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
@@ -203,7 +203,7 @@ class VaultCipher:
         found = self._patiently(lambda: self._vault.decrypt_integers(self._session, rows))
         return np.array(found, np.int64)
 
-    def _shaped(self, public_key: bytes, parts: Sequence[bytes]) -> list[Bytes]:
+    def _shaped(self, public_key: bytes, parts: Sequence[bytes | memoryview]) -> list[Bytes]:
         width = ciphertext_bytes(public_key, insecure_test_key=self._insecure)
         return [_rows(part, width) for part in parts]
 
@@ -234,7 +234,7 @@ class PlainCipher:
         self,
         public_key: bytes,
         layout: PairLayout,
-        parts: Sequence[bytes],
+        parts: Sequence[bytes | memoryview],
         bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
@@ -280,7 +280,7 @@ def _as_bytes(values: NDArray[np.int64]) -> Bytes:
     return np.ascontiguousarray(values, dtype="<i8").view(np.uint8)
 
 
-def _rows(data: bytes, width: int) -> Bytes:
+def _rows(data: bytes | memoryview, width: int) -> Bytes:
     if len(data) % width:
         raise HistogramRefused(f"expected ciphertexts of {width} bytes, got {len(data)} bytes")
     return np.frombuffer(data, np.uint8).reshape(-1, width)

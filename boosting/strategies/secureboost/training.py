@@ -455,7 +455,7 @@ class PassiveTree:
         bins = np.ascontiguousarray(self._binned.by_feature[self._table.features][:, rows].T)
         n_padded = size_class(len(rows))
         parts = [
-            part[: len(part) // n_padded * len(rows)]
+            memoryview(part)[: len(part) // n_padded * len(rows)]
             for part in received.ciphertexts.get(active, ())
         ]
         try:
