@@ -33,7 +33,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -437,20 +437,17 @@ def inference(data: Path, quick: bool) -> list[Row]:
     ]  # fmt: skip
 
 
-def peers(data: Path, quick: bool) -> list[Row]:
-    """Return SecretFlow's rows; CPU seconds are of its whole process."""
-    rows: list[Row] = []
-    if not PEERS:
-        return rows
-    wanted = (("breast", "fate_breast_hetero", "ou", 10),)
+def peers(data: Path, quick: bool) -> Iterator[Row]:
+    """Give SecretFlow's rows as they come; CPU seconds are of its whole process."""
+    wanted = [("breast", "fate_breast_hetero", "ou", 10)]
     if not quick:
-        wanted += (
+        wanted += [
+            ("credit", "fate_default_credit_hetero", "ou", 10),
             ("breast", "fate_breast_hetero", "zpaillier", 10),
             ("credit", "fate_default_credit_hetero", "zpaillier", 3),
-            ("credit", "fate_default_credit_hetero", "ou", 10),
-        )
+        ]
     script = Path(__file__).with_name("_vertical_peers.py")
-    for name, table, scheme, rounds in wanted:
+    for name, table, scheme, rounds in wanted if PEERS else ():
         with tempfile.TemporaryDirectory() as folder:
             for party, piece in read_tables(data / f"{table}.parquet", "label").items():
                 pa_csv.write_csv(piece, f"{folder}/{party}.csv")
@@ -463,11 +460,10 @@ def peers(data: Path, quick: bool) -> list[Row]:
         told = json.loads(done.stdout.strip().splitlines()[-1])
         who = f"secretflow-lite {told['version']}, {scheme}"
         for metric, unit in (("cpu", "s"), ("wall_tree", "s"), ("peak_rss", "GB"), ("auc", "")):
-            rows.append(
-                {"metric": f"{name}_{rounds}_{metric}", "who": who,
-                 "value": round(told[metric], 4), "unit": unit}
-            )  # fmt: skip
-    return rows
+            yield {
+                "metric": f"{name}_{rounds}_{metric}", "who": who,
+                "value": round(told[metric], 4), "unit": unit,
+            }  # fmt: skip
 
 
 def coordinator(data: Path, quick: bool) -> list[Row]:
@@ -518,7 +514,7 @@ def _coordinator_peak(folder: Path, pieces: Mapping[str, Any], job: str) -> floa
     return max(peaks.values(), default=0.0)
 
 
-PARTS = {
+PARTS: dict[str, Callable[[Path, bool], Iterable[Row]]] = {
     "credit": credit,
     "python": python,
     "breast": breast,
@@ -545,11 +541,10 @@ def main() -> None:
     PEERS[:] = [arguments.peers] if arguments.peers else []
     rows: list[Row] = []
     for name in arguments.only:
-        found = PARTS[name](arguments.data, arguments.quick)
-        for row in found:
+        for row in PARTS[name](arguments.data, arguments.quick):
             value = row["value"]
             print(f"{row['metric']:<44} {row['who']:<24} {value!s:>12} {row['unit']}", flush=True)
-        rows += found
+            rows.append(row)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
