@@ -75,7 +75,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
             silo, certificate, message, signature
         ),
     )
-    jobs = Jobs(around, roster, job_wire.decode, job_wire.max_attempts, _forecast)
+    jobs = Jobs(around, roster, job_wire.decode, job_wire.max_attempts, _forecasts)
     serving = await serve(
         config.listen,
         [
@@ -125,20 +125,37 @@ def _evaluation(
     return load
 
 
-def _forecast(
+def _forecasts(
     job: JobParameters, n_samples: dict[Silo, int], n_columns: dict[Silo, int]
-) -> Forecast:
-    """Plan from what agents tell when they register: classes of rows, numbers of columns."""
-    active = Silo(str(getattr(job.strategy, "active", "")))
-    told = n_columns.get(active) or max(n_columns.values(), default=0)
-    names = job.features or tuple(f"column {k}" for k in range(max(told - 1, 0)))
-    schema = Schema(tuple(map(Feature, names)), job.label, job.task, job.classes)
-    forecast = job.strategy.forecast(job, schema, n_samples)
+) -> dict[str, Forecast]:
+    """Plan from what agents tell when they register: classes of rows, numbers of columns.
+
+    Silos of a horizontal job move the same. Of a vertical one, the active party's bytes go by how
+    many columns the others have.
+    """
     notes = ["rows are rounded up to a power of two, and all features are taken as numbers"]
     unknown = [silo for silo, n in n_samples.items() if not n]
     if unknown:
         notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
-    return replace(forecast, notes=(*forecast.notes, *notes))
+
+    def forecast(columns: int, label: str, names: tuple[str, ...] = ()) -> Forecast:
+        features = names or tuple(f"column {k}" for k in range(max(columns, 0)))
+        schema = Schema(tuple(map(Feature, features)), label, job.task, job.classes)
+        found = job.strategy.forecast(job, schema, n_samples)
+        return replace(found, notes=(*found.notes, *notes))
+
+    if not getattr(job.strategy, "vertical", False):
+        # One column is the label.
+        every = forecast(max(n_columns.values(), default=0) - 1, job.label, job.features)
+        return dict.fromkeys(n_samples or ("each silo",), every)
+    active = Silo(str(getattr(job.strategy, "active", "")))
+    # One column names the rows.
+    passive = {silo: n - 1 for silo, n in n_columns.items() if silo != active}
+    mean = round(sum(passive.values()) / max(len(passive), 1))
+    return {
+        silo: forecast(passive.get(silo, mean), job.label if silo == active else "")
+        for silo in n_samples or (active,)
+    }
 
 
 async def _main(config: CoordinatorSettings) -> None:

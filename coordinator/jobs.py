@@ -67,7 +67,7 @@ class Jobs:
     max_attempts : callable
         Serialised JobSpec to the attempts that may fail in a row.
     forecast : callable
-        (job, rows by silo, columns by silo) to the forecast of one silo; zeros are unknown.
+        (job, rows by silo, columns by silo) to the forecast of each silo; zeros are unknown.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Jobs:
         roster: Roster,
         decode: Callable[[bytes], JobParameters],
         max_attempts: Callable[[bytes], int],
-        forecast: Callable[[JobParameters, dict[Silo, int], dict[Silo, int]], Forecast],
+        forecast: Callable[[JobParameters, dict[Silo, int], dict[Silo, int]], dict[str, Forecast]],
     ) -> None:
         self._around = surroundings
         self._roster = roster
@@ -391,8 +391,8 @@ class Jobs:
             raise NotFound(f"job {job_id} has no file {name!r}; it has {have}")
         return name, await asyncio.to_thread(self._around.artefacts.read, job_id, name)
 
-    def plan(self, spec: bytes) -> tuple[Forecast, tuple[str, ...]]:
-        """Return the forecast of one silo, and the silos it would be for."""
+    def plan(self, spec: bytes) -> dict[str, Forecast]:
+        """Return the forecast of each silo that the job would be for."""
         job = self._decode(spec)
         job.strategy.validate(job)
         alive = self._roster.alive
@@ -400,7 +400,7 @@ class Jobs:
         known = {Silo(n): alive.get(Silo(n)) for n in names}
         rows = {silo: told.row_count_class if told else 0 for silo, told in known.items()}
         columns = {silo: told.n_columns if told else 0 for silo, told in known.items()}
-        return self._forecast(job, rows, columns), names
+        return self._forecast(job, rows, columns)
 
     def _run(self, job_id: str) -> JobRun:
         run = self._runs.get(job_id)

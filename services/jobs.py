@@ -123,8 +123,8 @@ class Jobs(Protocol):
         """Return name and content of a file of the result; the model when ``name`` is empty."""
         ...
 
-    def plan(self, spec: bytes) -> tuple[Forecast, tuple[str, ...]]:
-        """Return the forecast of one silo, and the silos it would be for."""
+    def plan(self, spec: bytes) -> dict[str, Forecast]:
+        """Return the forecast of each silo; there is at least one."""
         ...
 
 
@@ -245,7 +245,8 @@ def _scores(message: job_pb2.Round) -> dict[str, dict[str, float]]:
     return metrics
 
 
-def _encode_plan(forecast: Forecast, silos: tuple[str, ...]) -> job_pb2.Plan:
+def _encode_plan(forecasts: dict[str, Forecast]) -> job_pb2.Plan:
+    forecast = next(iter(forecasts.values()))
     return job_pb2.Plan(
         rounds=forecast.rounds,
         steps=[
@@ -256,8 +257,8 @@ def _encode_plan(forecast: Forecast, silos: tuple[str, ...]) -> job_pb2.Plan:
                 bytes_up=bytes_up,
                 bytes_down=bytes_down,
             )
-            for silo in (silos or ("each silo",))
-            for method, (messages, bytes_up, bytes_down) in forecast.steps.items()
+            for silo, own in forecasts.items()
+            for method, (messages, bytes_up, bytes_down) in own.steps.items()
         ],
         reveals=forecast.reveals,
         notes=forecast.notes,
@@ -352,10 +353,10 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         try:
             peer_of(context).require(Role.OPERATOR)
-            forecast, silos = self._jobs.plan(request.spec.SerializeToString(deterministic=True))
+            forecasts = self._jobs.plan(request.spec.SerializeToString(deterministic=True))
         except FederationError as error:
             await abort(context, error)
-        return job_service_pb2.PlanJobResponse(plan=_encode_plan(forecast, silos))
+        return job_service_pb2.PlanJobResponse(plan=_encode_plan(forecasts))
 
 
 class JobClient:

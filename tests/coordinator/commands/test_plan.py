@@ -11,8 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from boosting.ports import FederationError
+from boosting.ports import FederationError, Silo
+from coordinator.__main__ import _forecasts
 from coordinator.cli import main
+from coordinator.commands.operate import plan_here
+from services import job_file
+from services.wire import job as job_wire
 
 
 def hedgerow(*arguments: str) -> Result:
@@ -109,3 +113,29 @@ def test_what_a_plan_refuses_is_not_started_here_either(tmp_path: Path, silos: l
     assert isinstance(done.exception, FederationError)
     assert "3 are given; it could run with min_silos = 3" in str(done.exception)
     assert not out.exists()
+
+
+def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = np.arange(256).astype(str)
+    widths = {"bank": 2, "shop": 5, "lab": 3}
+    tables = []
+    for party, width in widths.items():
+        columns = {f"{party}{j}": rng.normal(size=256) for j in range(width)} | {"_id": ids}
+        if party == "bank":
+            columns["label"] = rng.integers(0, 2, 256)
+        pq.write_table(pa.table(columns), tmp_path / f"{party}.parquet")
+        tables.append(f"{party}={tmp_path / party}.parquet")
+    text = 'strategy = "secureboost"\n[secureboost]\nactive = "bank"\nrounds = 2\n'
+    spec = job_file.parse(text + "[booster]\nmax_depth = 3\nmax_bin = 16\n")
+    here: dict[str, int] = {}
+    for step in plan_here(spec, tuple(tables)).steps:
+        here[step.silo] = here.get(step.silo, 0) + step.bytes_up
+    told = {Silo("bank"): 4, Silo("shop"): 6, Silo("lab"): 4}
+    plans = _forecasts(job_wire.decode(spec), dict.fromkeys(told, 256), told)
+    there = {silo: sum(up for _, up, _ in plan.steps.values()) for silo, plan in plans.items()}
+    assert there.keys() == here.keys()
+    for party, n_bytes in there.items():
+        assert n_bytes == pytest.approx(here[party], rel=0.02)
+    assert here["shop"] > here["lab"]
+    assert here["bank"] != here["shop"]
