@@ -103,10 +103,11 @@ class DurableLines:
         self._room = max(self._room, self._end)
 
     def close(self) -> None:
-        """Give the room back and close the file."""
+        """Give the room back and close the file; later lines are refused."""
         os.ftruncate(self._file, self._end)
         os.fsync(self._file)
         os.close(self._file)
+        self._file = -1
 
     def _make_room(self) -> None:
         try:
@@ -296,11 +297,13 @@ class SiloLedger:
         os.pwrite(self._head, f"{self._count:020d} {self._last}\n".encode(), 0)
 
     def close(self) -> None:
-        """Write what was counted, and close the files."""
-        self.settle()
-        os.fsync(self._head)
-        os.close(self._head)
-        self._file.close()
+        """Write what was counted, and close the files; later lines raise :class:`LedgerFull`."""
+        with self._lock:
+            self._settle(None)
+            os.fsync(self._head)
+            os.close(self._head)
+            self._head = -1
+            self._file.close()
 
 
 def _mend(path: Path) -> None:

@@ -249,6 +249,18 @@ def test_a_ledger_that_cannot_be_written_at_all_sends_nothing(tmp_path: Path) ->
     ledger.close()
 
 
+def test_a_ledger_that_was_closed_lets_nothing_be_sent(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl", 2)
+    ledger = opened(path)
+    ledger.close()
+    whole = path.read_bytes()
+    with (tmp_path / "another").open("wb") as other:  # it may get the number of the closed file
+        with pytest.raises(LedgerFull, match="nothing was sent"):
+            write(ledger, 10)
+        assert os.fstat(other.fileno()).st_size == 0
+    assert path.read_bytes() == whole
+
+
 def test_lines_beyond_the_room_made_ahead_hold_and_are_read_while_the_ledger_is_open(
     tmp_path: Path,
 ) -> None:
