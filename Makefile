@@ -47,6 +47,7 @@ test-containers-quick: setup images  ## the demo, the profiles and one fault of 
 test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose pods, upgrade, leave
 	deploy/ci/kube-tools
 	deploy/ci/kube-cluster $(BIN)/python -m pytest tests/kubernetes/rollout.py --timeout 900
+	$(BIN)/python -m json.tool build/rollout.json
 
 dashboards: setup  ## regenerate deploy/grafana/*.json
 	$(BIN)/python -m deploy.grafana.generate

@@ -27,6 +27,7 @@ from tests.kubernetes.cluster import (
     ROOT,
     SILOS,
     Rollout,
+    apply,
     command,
     kubectl,
     log_of,
@@ -40,6 +41,8 @@ from tests.kubernetes.cluster import (
 READY_SECONDS = 30.0
 REJOIN_SECONDS = 15.0
 API_VERSIONS = ("1.20", "1.37")
+OTHERS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
+"""APIs of cert-manager and of the Prometheus operator."""
 
 BAGGING = """
 name = "rollout-bagging"
@@ -99,6 +102,7 @@ def rollout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
     tables = folder / "tables"
     for k, silo in enumerate(SILOS):
         (tables / f"silo-{k}.parquet").rename(tables / f"{silo}.parquet")
+    defined = define_kinds()
     made.identity("operator", Role.OPERATOR, "office")
     hosts = (f"{RELEASE}.{OFFICE}.svc", RELEASE, "localhost")
     made.identity("coordinator", Role.COORDINATOR, "coordinator", hosts)
@@ -119,9 +123,37 @@ def rollout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
             made.claim(namespace(silo), "tables", tables / f"{silo}.parquet")
         yield made
     finally:
-        for name, value in made.figures.items():
-            sys.__stderr__.write(f"{name}: {value:.1f} s\n")
+        folder = ROOT / "build"
+        folder.mkdir(exist_ok=True)
+        figures = {name: round(value, 1) for name, value in made.figures.items()}
+        figures["load average"] = round(os.getloadavg()[0], 1)
+        (folder / "rollout.json").write_text(json.dumps(figures) + "\n")
         kubectl("delete", "namespace", *made.namespaces, "--wait=true", check=False)
+        kubectl("delete", "customresourcedefinition", *defined, check=False)
+
+
+def define_kinds() -> list[str]:
+    """Let the API server know the kinds of others that the chart uses; returns what was new."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "build/kubernetes/definitions")}
+    printed = subprocess.run(
+        [sys.executable, "-m", "tests.kubernetes.definitions"],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    ).stdout
+    there = kubectl("get", "customresourcedefinition", "-o", "name")
+    items = [
+        item
+        for item in json.loads(printed)["items"]
+        if f"/{item['metadata']['name']}\n" not in there
+    ]
+    names = [item["metadata"]["name"] for item in items]
+    if items:
+        apply(*items)
+        kubectl("wait", "--for=condition=Established", "--timeout=60s",
+                *(f"customresourcedefinition/{name}" for name in names))  # fmt: skip
+    return names
 
 
 @pytest.mark.parametrize("version", API_VERSIONS)
@@ -151,20 +183,46 @@ def test_every_example_is_valid_for_the_oldest_and_the_newest_api(
         assert done.stderr.count("passed") + done.stdout.count("passed") == len(kinds)
 
 
+def rendered_for(rollout: Rollout, helm: str, who: str, *more: str) -> str:
+    """Return a release's manifests, for this cluster with the kinds of others."""
+    return command(
+        helm, "template", RELEASE, str(CHART), "--values", str(rollout.values(who)),
+        "-n", rollout.space(who), "--kube-version", "1.20.2", *more,
+        *(part for api in OTHERS for part in ("--api-versions", api)),
+    )  # fmt: skip
+
+
+def dry_run(space: str, manifests: str) -> str:
+    return kubectl("-n", space, "apply", "--dry-run=server", "-f", "-", stdin=manifests.encode())
+
+
 @pytest.mark.parametrize("helm", ["helm", "helm3"])
-def test_helm_lints_and_the_server_accepts_what_it_renders(rollout: Rollout, helm: str) -> None:
+@pytest.mark.parametrize("certificates", ["secrets", "cert-manager"])
+def test_helm_lints_and_the_server_accepts_what_it_renders(
+    rollout: Rollout, helm: str, certificates: str
+) -> None:
+    manager = "certificates.certManager.enabled=true,certificates.certManager.issuer.name=ca"
+    more = ("--set", manager) if certificates == "cert-manager" else ()
     for who in ("office", *SILOS):
-        values = str(rollout.values(who))
-        command(helm, "lint", "--strict", str(CHART), "--values", values)
-        space = rollout.space(who)
-        rendered = command(
-            helm, "template", RELEASE, str(CHART), "--values", values, "-n", space,
-            "--kube-version", "1.20.2",
-        )  # fmt: skip
-        accepted = kubectl(
-            "-n", space, "apply", "--dry-run=server", "-f", "-", stdin=rendered.encode()
-        )
+        command(helm, "lint", "--strict", str(CHART), "--values", str(rollout.values(who)))
+        rendered = rendered_for(rollout, helm, who, *more)
+        for kind in ("PodMonitor", "PrometheusRule", *(["Certificate"] if more else [])):
+            assert f"\nkind: {kind}\n" in rendered
+        accepted = dry_run(rollout.space(who), rendered)
         assert accepted.count("created (server dry run)") == rendered.count("\nkind: ")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("podMetricsEndpoints:", "podMetricEndpoints:"), ("  groups:", "  groupings: 3\n  groups:")],
+)
+def test_server_knows_the_fields_of_the_kinds_of_others(
+    rollout: Rollout, right: str, wrong: str
+) -> None:
+    rendered = rendered_for(rollout, "helm", "office")
+    assert rendered.count(right) == 1
+    with pytest.raises(AssertionError, match=r"unknown field|required"):
+        dry_run(OFFICE, rendered.replace(right, wrong))
 
 
 def test_each_organisation_installs_one_release_and_is_ready(rollout: Rollout) -> None:
@@ -173,6 +231,10 @@ def test_each_organisation_installs_one_release_and_is_ready(rollout: Rollout) -
     for silo in SILOS:
         assert "registered" in log_of(namespace(silo), f"{RELEASE}-agent-0")
         assert rollout.figures[f"install to ready, {silo}"] <= READY_SECONDS * patience()
+        monitors = kubectl(
+            "-n", namespace(silo), "get", "podmonitors,prometheusrules", "-o", "name"
+        )
+        assert len(monitors.split()) == 3
     assert rollout.figures["install to ready, office"] <= READY_SECONDS * patience()
 
 
