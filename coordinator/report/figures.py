@@ -281,8 +281,10 @@ def _point(series: str, kind: str, round: int, value: float | None) -> Row:
 def cost_of_quality(runs: Sequence[Run]) -> Figure | None:
     """Return the first common metric over the bytes that were moved to reach it."""
     scored = [run for run in runs if run.report.metrics]
+    if len(scored) < 2:
+        return None
     common = [m for m in scored[0].report.metrics if all(m in r.report.metrics for r in scored)]
-    if len(scored) < 2 or not common:
+    if not common:
         return None
     name = common[0]
     rows: list[Row] = []
@@ -327,13 +329,15 @@ def _bytes_axis(**more: Any) -> alt.Axis:
 # --- bytes ---
 
 
-def bytes_by_step(runs: Sequence[Run]) -> Figure:
+def bytes_by_step(runs: Sequence[Run]) -> Figure | None:
     """Return what silos moved for each step, up and down, beside the plan.
 
     Silos of a horizontal job move the same, so one row stands for all; parties of a vertical job
     have rows of their own.
     """
     rows = [row for run in runs for row in (_of_parties(run) if _parted(run) else _of_all(run))]
+    if not rows:
+        return None
     if len(runs) > 1:
         rows = [{**row, "step": f"{row['run']}: {row['step']}"} for row in rows]
     parted = all(map(_parted, runs))
@@ -463,7 +467,7 @@ def _ratio(measured: float, planned: float | None) -> Cell:
     return number(measured / planned, f"{measured / planned:.2f}")
 
 
-def bytes_by_silo(runs: Sequence[Run]) -> Figure:
+def bytes_by_silo(runs: Sequence[Run]) -> Figure | None:
     """Return what each silo moved over the whole job."""
     rows: list[Row] = [
         {"run": run.label, "silo": silo.name, "direction": way, "bytes": moved}
@@ -471,6 +475,8 @@ def bytes_by_silo(runs: Sequence[Run]) -> Figure:
         for silo in run.report.silos
         for way, moved in (("up", silo.bytes_up), ("down", silo.bytes_down))
     ]
+    if not rows:
+        return None
     title = "Bytes by silo"
     lead = "Data-plane protobuf bytes of the whole job, from the silo (up) and to it (down)."
     return Figure(

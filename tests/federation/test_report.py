@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from coordinator.cli import main
+from tests.coordinator.report.folders import report as report_of
 from tests.coordinator.report.folders import run_folder
 from tests.coordinator.report.test_parties import parts, vertical_folder
 from tests.coordinator.report.test_rates import stacked
@@ -322,6 +323,27 @@ def test_what_was_scored_once_is_a_table_and_no_plot_of_one_dot(
         "#quality-f1 .role-axis-label text", "texts => texts.map(t => t.textContent)"
     )
     assert [label for label in labels if label in ("1", "2")] == ["1", "2"]
+
+
+def test_a_job_that_failed_before_its_first_round_has_a_report_that_says_why(
+    tmp_path: Path, opened: Any
+) -> None:
+    nothing = {"up": 0, "down": 0, "messages": 0, "calls": 0}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    told = report_of(
+        state="FAILED", detail="silo b: it has no column 'age'", rounds=[], best_round=-1,
+        model="", artefacts=[], plan=None, silos=(),
+        bytes={"up": 0, "down": 0, "by_step": {}, "by_silo": {}, "control": nothing},
+    )  # fmt: skip
+    (folder / "report.json").write_text(json.dumps({**told, "silos": []}))
+    for others in ([], [run_folder(tmp_path / "other")]):
+        out = tmp_path / f"report-{len(others)}.html"
+        report(folder, *others, "--out", out)
+        page = opened(out)
+        assert page.complaints == []
+        overview = page.page.inner_text("#overview")
+        assert "failed: silo b: it has no column 'age'" in overview
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_parties_bytes_stand_beside_each_partys_own_plan(tmp_path: Path) -> None
     }
     (folder / "report.json").write_text(json.dumps(report))
     figure = bytes_by_step(read_runs([folder]))
+    assert figure is not None
     found = [tuple(cell.value or cell.text for cell in row[1:7]) for row in figure.rows]
     assert found[:2] == [
         ("ExchangeTrees, north", "up", "66", "33", "30", repr(33 / 30)),
