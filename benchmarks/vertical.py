@@ -74,7 +74,7 @@ GATES = {
     "fate_motor_hetero": ("regression", "rmse", 0.05),
 }
 ROWS = [10_000, 30_000, 100_000]
-SPLITS = 20
+SPLITS = [20]
 PEERS: list[str] = []
 JOB = """
 name = "benchmark"
@@ -276,7 +276,7 @@ def gates(data: Path, quick: bool) -> list[Row]:
             )
         differences = [
             _difference(data / f"{name}.parquet", label, Task(task), metric, seed)
-            for seed in range(1, 1 + (2 if quick else SPLITS))
+            for seed in range(1, 1 + (2 if quick else SPLITS[0]))
         ]
         mean = statistics.fmean(differences)
         error = statistics.stdev(differences) / len(differences) ** 0.5
@@ -536,7 +536,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="for scaling")
     parser.add_argument("--peers", default="", help="interpreter that has secretflow")
+    parser.add_argument("--splits", type=int, default=SPLITS[0], help="for gates")
+    parser.add_argument("--sets", nargs="+", default=list(GATES), help="for gates and equality")
     arguments = parser.parse_args()
+    SPLITS[:] = [arguments.splits]
+    for name in set(GATES) - set(arguments.sets):
+        del GATES[name]
     ROWS[:] = arguments.rows
     PEERS[:] = [arguments.peers] if arguments.peers else []
     rows: list[Row] = []
