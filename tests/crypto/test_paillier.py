@@ -320,6 +320,16 @@ def test_empty_vectors_pass_through(kernel):
     assert len(who.public.negate(who.public.load(vector))) == 0
 
 
+@pytest.mark.parametrize("n", [1, 4, 5, 11])
+def test_a_vector_encrypted_in_blocks_decrypts_in_its_order(n, monkeypatch):
+    monkeypatch.setattr(paillier, "_ROWS_A_PASS", 4)
+    who = holder(KERNELS[0])
+    vector = who.encrypt(list(range(-3, n - 3)), key_holder_obfuscators(KERNELS[0]))
+    assert len(vector) == n
+    assert who.decrypt(vector) == list(range(-3, n - 3))
+    assert len({row.tobytes() for row in vector.data}) == n
+
+
 def test_public_operations_need_no_engine_named():
     assert PublicOperations(private_key(512).public_key).engine.kernel in KERNELS
 
