@@ -56,6 +56,7 @@ from boosting.ports import (
     FederationError,
     Hub,
     Identity,
+    InvalidJob,
     Link,
     Place,
     PlacePassed,
@@ -477,6 +478,8 @@ class CoordinatorSums:
         ------
         QuorumLost
             Fewer silos than a sum needs.
+        InvalidJob
+            The threshold is half of the silos, or fewer.
         """
         self._session = session_name(self._job_id, self._attempt, at)
         self._number = 0
@@ -485,6 +488,17 @@ class CoordinatorSums:
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS)
         offers = await self._hub.collect(KEYS, at, quorum=least)
+        threshold = self._parameters.threshold_of(len(offers))
+        if threshold > len(offers):
+            raise QuorumLost(
+                f"threshold {threshold}: so many silos have to agree to an unmasking, "
+                f"{len(offers)} are there: {', '.join(sorted(offers))}"
+            )
+        if threshold <= len(offers) // 2:
+            raise InvalidJob(
+                f"threshold {threshold}: of {len(offers)} silos more than half have to agree to an "
+                f"unmasking; expected {len(offers) // 2 + 1} to {len(offers)}"
+            )
         roster = KeyRoster(offers)
         self._hub.answer(KEYS, at, dict.fromkeys(offers, roster))
         self._members = self._participants = tuple(sorted(offers))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boosting.ports import Call, OfferRejected, Place, PlacePassed, QuorumLost, Silo
+from boosting.ports import Call, InvalidJob, OfferRejected, Place, PlacePassed, QuorumLost, Silo
 from boosting.secure_sum import CoordinatorSums, SiloSums, SumRefused
 from boosting.sum_exchanges import SumParameters, Total, sum_steps
 from crypto.fixed_point import residue_dtype
@@ -216,6 +218,21 @@ def test_too_many_lost_during_recovery_end_the_job_and_nothing_is_unmasked() -> 
 def test_two_silos_are_too_few_to_hide_behind(mode: str) -> None:
     ended = run(Federation(names(2), MODES[mode]))
     assert isinstance(ended.error, QuorumLost)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "kind", "says"),
+    [
+        (8, QuorumLost, "threshold 8: .* 7 are there: "),
+        (3, InvalidJob, "threshold 3: of 7 silos .* expected 4 to 7"),
+    ],
+)
+def test_a_threshold_that_does_not_fit_the_silos_ends_the_job_and_says_so(
+    threshold: int, kind: type[Exception], says: str
+) -> None:
+    ended = run(Federation(SEVEN, replace(RECOVERING, threshold=threshold)))
+    assert isinstance(ended.error, kind)
+    assert re.search(says, str(ended.error))
 
 
 def test_without_recovery_a_lost_silo_ends_the_job_with_its_name() -> None:
