@@ -29,6 +29,7 @@ from services.ledgers import (
     LedgerBroken,
     Total,
     Verified,
+    chain_of,
     checked,
     head_of,
     line_of,
@@ -316,7 +317,8 @@ def _mend(path: Path) -> None:
     lines = data.rstrip(ROOM)
     end = lines.rfind(b"\n") + 1
     start = lines.rfind(b"\n", 0, max(end - 1, 0)) + 1
-    if end == len(lines) and not _is_line(lines[start:end]):
+    before = lines.rfind(b"\n", 0, max(start - 1, 0)) + 1
+    if end == len(lines) and not _is_whole(lines[start:end], lines[before:start]):
         head = read_head(path)
         if lines.count(b"\n") > (head[0] if head else 0):
             end = start
@@ -325,8 +327,18 @@ def _mend(path: Path) -> None:
             file.truncate(end)
 
 
-def _is_line(line: bytes) -> bool:
+def _is_whole(line: bytes, before: bytes) -> bool:
+    """Tell whether nothing of a line is missing; what was changed by hand is whole, and found."""
     try:
-        return "chain" in json.loads(line)
-    except (ValueError, TypeError):
+        fields = json.loads(line)
+        chain = fields.pop("chain")
+        Entry(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
+    if ROOM[:1] * 2 not in line:
+        return True
+    # Room may be where a part of a string was to be: then the chain does not hold.
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        previous = json.loads(before)["chain"] if before else FIRST
+        return bool(chain == chain_of(previous, fields))
+    return True

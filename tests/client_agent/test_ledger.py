@@ -9,6 +9,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -293,11 +294,11 @@ def test_whatever_a_power_cut_leaves_of_the_last_line_the_others_hold_and_it_goe
     line = bytearray(path.read_bytes())[before:]
     kept = data.draw(st.lists(st.booleans(), min_size=3, max_size=3), "parts of it on disk")
     empty = data.draw(st.sampled_from([b" ", b"\0"]), "what the disk had there")
-    third = len(line) // 3 + 1
-    for k in range(3):
-        part = slice(k * third, min((k + 1) * third, len(line)))
+    cuts = st.lists(st.integers(1, len(line) // 2 - 1), min_size=2, max_size=2, unique=True)
+    edges = [0, *sorted(2 * k for k in data.draw(cuts, "where they meet")), len(line)]
+    for k, (start, stop) in enumerate(pairwise(edges)):
         if not kept[k]:
-            line[part] = empty * (part.stop - part.start)
+            line[start:stop] = empty * (stop - start)
     path.write_bytes(path.read_bytes()[:before] + line + b" " * 1000)
     head_of(path).write_bytes(head)
     again = opened(path)
@@ -305,6 +306,22 @@ def test_whatever_a_power_cut_leaves_of_the_last_line_the_others_hold_and_it_goe
     again.close()
     expected = [10, 11, 12, 13] if all(kept) else [10, 11, 13]
     assert [entry.bytes for entry in verify(path).entries] == expected
+
+
+def test_a_last_line_that_a_power_cut_left_as_other_json_is_dropped(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.jsonl", 2)
+    head, whole = head_of(path).read_bytes(), path.read_bytes()
+    more = opened(path)
+    write(more, 12)
+    more.close()
+    line = path.read_bytes()[len(whole) :]
+    start, stop = line.index(b"oordinator"), line.index(b"fit this")
+    torn = line[:start] + b" " * (stop - start) + line[stop:]
+    assert "chain" in json.loads(torn)
+    path.write_bytes(whole + torn)
+    head_of(path).write_bytes(head)
+    opened(path).close()
+    assert path.read_bytes() == whole
 
 
 def test_a_damaged_last_line_that_the_head_counts_is_no_crash(tmp_path: Path) -> None:
