@@ -24,6 +24,8 @@ from boosting.ports import FederationError
 from services.durable import write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+MAX_CERTIFICATE_BYTES = 1 << 16
+"""Longest certificate chain that a peer may show; what was read of it is kept in memory."""
 
 
 class IdentityUnusable(FederationError):
@@ -145,7 +147,7 @@ def _issuer_of(certificate: bytes, roots: bytes) -> x509.Certificate | None:
 
     Kept, as is :func:`subject_of`: silos check one another's signatures many times a round.
     """
-    leaf = parse(certificate, "the certificate")[0]
+    leaf = _leaf(certificate)
     issuer = next((root for root in parse(roots, "the CA bundle") if _issued(root, leaf)), None)
     if issuer is not None and (_is_authority(leaf) or not _is_authority(issuer)):
         raise IdentityUnusable("a holder's certificate was expected, signed by a CA's")
@@ -155,7 +157,7 @@ def _issuer_of(certificate: bytes, roots: bytes) -> x509.Certificate | None:
 @lru_cache(maxsize=4096)
 def public_key_of(certificate: bytes) -> CertificatePublicKeyTypes:
     """Return the public key of a certificate (PEM)."""
-    return parse(certificate, "the certificate")[0].public_key()
+    return _leaf(certificate).public_key()
 
 
 @lru_cache(maxsize=4096)
@@ -167,7 +169,7 @@ def subject_of(certificate: bytes) -> Subject:
     IdentityUnusable
         It has not exactly one URI of the form ``hedgerow://<federation>/<role>/<name>``.
     """
-    leaf = parse(certificate, "the certificate")[0]
+    leaf = _leaf(certificate)
     named = uris(leaf.extensions)
     if len(named) != 1:
         raise IdentityUnusable("a Hedgerow certificate names its holder by exactly one URI")
@@ -183,6 +185,16 @@ def subject_of(certificate: bytes) -> Subject:
         leaf.not_valid_before_utc.timestamp(),
         leaf.not_valid_after_utc.timestamp(),
     )
+
+
+def _leaf(certificate: bytes) -> x509.Certificate:
+    """Return the certificate of a chain's holder."""
+    if len(certificate) > MAX_CERTIFICATE_BYTES:
+        raise IdentityUnusable(
+            f"expected a certificate of at most {MAX_CERTIFICATE_BYTES} bytes, "
+            f"{len(certificate)} came"
+        )
+    return parse(certificate, "the certificate")[0]
 
 
 def hosts_of(certificate: bytes) -> tuple[str, ...]:

@@ -305,6 +305,18 @@ def test_a_silo_signs_and_others_check_it_by_the_ca(ca, tmp_path):
             b.verify(silo, certificate, message, given)
 
 
+def test_a_certificate_that_is_padded_is_refused_and_not_kept(ca, tmp_path):
+    a = FileIdentity(make(ca, tmp_path / "a"))
+    padded = b"padding\n" * certificates.MAX_CERTIFICATE_BYTES + a.certificate
+    kept = certificates.subject_of.cache_info().currsize
+    for read_it in (certificates.subject_of, certificates.public_key_of):
+        with pytest.raises(IdentityUnusable, match="at most 65536 bytes"):
+            read_it(padded)
+    with pytest.raises(SignatureInvalid, match="at most 65536 bytes"):
+        a.verify("a", padded, b"m", a.sign(b"m"))
+    assert certificates.subject_of.cache_info().currsize == kept
+
+
 def test_signatures_under_another_ca_role_or_date_prove_nothing(ca, tmp_path):
     b = FileIdentity(make(ca, tmp_path / "b", name="b"))
     foreign = tmp_path / "foreign"
