@@ -513,10 +513,12 @@ class JobRun:
             if loop.time() > deadline:
                 break
             await self.changed(0.25)
+        artefacts = self._around.artefacts
+        settled_before = await asyncio.to_thread(artefacts.exists, self.job_id, AGREED_SCHEMA)
         while True:
             agreed = dict(sorted(attempt.accepted.items()))
             self._check_enough(attempt, known - attempt.candidates)
-            schema = await asyncio.to_thread(self._agree, agreed)
+            schema = await asyncio.to_thread(self._agree, agreed, settled_before)
             if agreed.keys() == attempt.accepted.keys():  # else somebody came meanwhile
                 break
         # Silos that are away may come back; those that declined do not.
@@ -541,15 +543,18 @@ class JobRun:
                 + ("; ".join(reasons) or "none is registered")
             )
 
-    def _agree(self, accepted: dict[Silo, Acceptance]) -> Schema:
-        """Check and store what the silos that have accepted agree on; return their schema."""
+    def _agree(self, accepted: dict[Silo, Acceptance], settled_before: bool) -> Schema:
+        """Check and store what the silos that have accepted agree on; return their schema.
+
+        One that an earlier attempt settled stays as it is.
+        """
         schemas = {s: a.schema for s, a in accepted.items() if a.schema is not None}
         if self._vertical:
             active = self._active
             if active not in schemas:
                 raise SchemaMismatch(f"the active party {active!r} did not accept")
             schema = schemas[active]
-        elif self._around.artefacts.exists(self.job_id, AGREED_SCHEMA):
+        elif settled_before:
             schema = self._around.load_schema(
                 self._around.artefacts.read(self.job_id, AGREED_SCHEMA)
             )

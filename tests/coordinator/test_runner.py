@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from boosting.dataset import Feature, Schema, Task
+from boosting.dataset import Feature, Schema, Task, merge
 from boosting.ports import JobStopped, PolicyDeclined, SchemaMismatch, Silo
 from client_agent.policy import Policy
 from coordinator.runner import JobRun
@@ -182,5 +185,38 @@ def test_a_job_whose_silos_were_refused_says_so_and_why(tmp_path: Path) -> None:
         assert record is not None
         assert "a was refused (a agreed to another job than job-1)" in record.detail
         assert "b did not come" in record.detail
+
+    asyncio.run(main())
+
+
+def test_a_silo_that_comes_while_a_schema_is_made_has_its_categories_in_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(schemas: Mapping[str, Schema]) -> Schema:
+        begun.set()
+        assert go_on.wait(10.0)
+        return merge(schemas)
+
+    def of(category: str) -> Schema:
+        return Schema((Feature("x", (category,)),), "y", Task.BINARY, 2)
+
+    async def main() -> None:
+        bench.around = replace(bench.around, merge=slowly)
+        run = bench.run("a", "b", "c", patience=0.5)
+        run.start()
+        await until(lambda: asked(run, A))
+        answers = [
+            asyncio.create_task(run.accept(silo, acceptance(schema=of(category)), 10.0))
+            for silo, category in ((A, "red"), (B, "green"))
+        ]
+        await until(begun.is_set)
+        answers.append(asyncio.create_task(run.accept(C, acceptance(schema=of("blue")), 10.0)))
+        await asyncio.sleep(0)
+        go_on.set()
+        for agreed in await asyncio.gather(*answers):
+            assert agreed is not None
+            assert agreed.schema.features == (Feature("x", ("blue", "green", "red")),)
+        await run.shut_down()
 
     asyncio.run(main())
