@@ -13,15 +13,21 @@ import os
 import struct
 from pathlib import Path
 
+from boosting.ports import FederationError
+
 _MAGIC = b"hedgerow record1"
 _HEAD = struct.Struct("<16sQQ32s")
 _BLOCK = 1 << 14
 
 
+class RecordDamaged(FederationError):
+    """Neither slot of a record is whole, which is not what a crash leaves."""
+
+
 def write_record(file: Path, value: bytes) -> None:
     """Store a record as the newest of ``file``; it is on disk when this returns."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    turns = [_turn(slot) for slot in _slots(file)]
+    turns = [0 if record is None else record[0] for record in _records(file)]
     older = turns.index(min(turns))
     turn = max(turns) + 1
     data = _HEAD.pack(_MAGIC, turn, len(value), _digest(turn, value)) + value
@@ -48,8 +54,13 @@ def write_record(file: Path, value: bytes) -> None:
 
 
 def read_record(file: Path) -> bytes | None:
-    """Return the newest whole record of ``file``, or None."""
-    found = [record for record in map(_read, _slots(file)) if record is not None]
+    """Return the newest whole record of ``file``, or None.
+
+    Raises
+    ------
+    RecordDamaged
+    """
+    found = [record for record in _records(file) if record is not None]
     return max(found)[1] if found else None
 
 
@@ -57,10 +68,17 @@ def _slots(file: Path) -> list[Path]:
     return [file.with_name(f"{file.name}.{k}") for k in range(2)]
 
 
-def _turn(slot: Path) -> int:
-    """Return which record a slot holds; 0 for one that holds no whole one."""
-    record = _read(slot)
-    return 0 if record is None else record[0]
+def _records(file: Path) -> list[tuple[int, bytes] | None]:
+    """Return what the slots hold: which record, and its value; None for no whole one."""
+    slots = _slots(file)
+    records = [_read(slot) for slot in slots]
+    # A crash tears the slot being written; the second is made after the first is whole on disk.
+    if records == [None, None] and slots[1].exists():
+        raise RecordDamaged(
+            "a record of this job is damaged on this silo's disk: what it has let be unmasked is "
+            "not known any more"
+        )
+    return records
 
 
 def _read(slot: Path) -> tuple[int, bytes] | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_agent.records import read_record, write_record
+from client_agent.records import RecordDamaged, read_record, write_record
 from client_agent.state import StateFolder
 
 
@@ -48,6 +48,17 @@ def test_a_first_record_that_was_torn_is_none(tmp_path: Path) -> None:
     slot = tmp_path / "key.0"
     slot.write_bytes(slot.read_bytes()[:60])
     assert read_record(tmp_path / "key") is None
+
+
+def test_a_record_whose_slots_are_both_damaged_is_not_taken_for_none(tmp_path: Path) -> None:
+    for value in (b"one", b"two"):
+        write_record(tmp_path / "key", value)
+    for slot in tmp_path.iterdir():
+        slot.write_bytes(slot.read_bytes()[:60])
+    with pytest.raises(RecordDamaged, match="is damaged"):
+        read_record(tmp_path / "key")
+    with pytest.raises(RecordDamaged):
+        write_record(tmp_path / "key", b"three")
 
 
 def test_a_shorter_record_does_not_end_with_the_longer_one_before(tmp_path: Path) -> None:
