@@ -115,10 +115,13 @@ def _function(module: str, name: str) -> Callable[..., Any]:
 
 def _exception(module: str, name: str, text: str) -> Exception:
     """Return what a worker raised: of this package or built in, with its text."""
-    kind = getattr(builtins, name, None) if module == "builtins" else _function(module, name)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return RuntimeError(f"{module}.{name}: {text}")
-    return kind(text)
+    try:
+        kind = getattr(builtins, name) if module == "builtins" else _function(module, name)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            return kind(text)
+    except (AttributeError, ImportError, TypeError, ValueError):
+        pass  # of another package, or made of more than a text
+    return RuntimeError(f"{module}.{name}: {text}")
 
 
 class _Worker:

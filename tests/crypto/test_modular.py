@@ -226,6 +226,16 @@ def test_what_a_worker_raises_is_raised_here():
         pool.close()
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("builtins", "UnicodeDecodeError"), ("binascii", "Error"), ("crypto.modular", "Gone")],
+)
+def test_what_a_worker_raises_keeps_its_name_and_text_where_it_cannot_be_made_again(module, name):
+    failure = worker_processes._exception(module, name, "what went wrong")
+    assert type(failure) is RuntimeError
+    assert str(failure) == f"{module}.{name}: what went wrong"
+
+
 def test_a_worker_calls_functions_of_this_package_only():
     pool = worker_processes.WorkerPool(1)
     try:

@@ -63,8 +63,26 @@ def test_bytes_that_are_cut_or_run_on_are_left_to_protobuf(data: bytes, cut: int
     assert opened(whole + b"\x00", MASKING, "more", MORE) is None
 
 
-@given(data=st.binary(max_size=60))
-def test_what_is_opened_protobuf_reads_as_the_same(data: bytes) -> None:
-    found = opened(data, MASKING, "more", MORE)
+def varint(value: int, padding: int) -> bytes:
+    """A number with ``padding`` bytes more than it takes."""
+    low = [value & 0x7F]
+    while value := value >> 7:
+        low.append(value & 0x7F)
+    low += [0] * padding
+    return bytes([*(byte | 0x80 for byte in low[:-1]), low[-1]])
+
+
+@given(
+    data=st.binary(max_size=200),
+    paddings=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    wrong=st.tuples(st.integers(-1, 1), st.integers(-1, 1)),
+)
+def test_what_is_opened_protobuf_reads_as_the_same(
+    data: bytes, paddings: tuple[int, int], wrong: tuple[int, int]
+) -> None:
+    part = head(MORE, 0)[:-1] + varint(max(len(data) + wrong[1], 0), paddings[1]) + data
+    whole = head(MASKING, 0)[:-1] + varint(len(part) + wrong[0], paddings[0]) + part
+    found = opened(whole, MASKING, "more", MORE)
     if found is not None:
-        assert REQUEST.FromString(data) == REQUEST(masking=pb.MaskingPart(more=bytes(found.more)))
+        assert REQUEST.FromString(whole) == REQUEST(masking=pb.MaskingPart(more=bytes(found.more)))
+    assert found is not None or wrong != (0, 0) or max(paddings) > 3
