@@ -45,6 +45,8 @@ MAX_OFFER_BYTES = 1 << 30
 """Largest offer that is taken in."""
 MAX_BUFFERED_BYTES = 2 * MAX_OFFER_BYTES
 """Most bytes of one silo's unfinished streams: an offer, and a resend whose first try hangs."""
+FRAME_BYTES = 512
+"""Least that a frame counts for in these: about what an empty one takes in memory."""
 
 _METHODS = {
     call: (
@@ -187,13 +189,15 @@ class ExchangeServicer:
     ) -> tuple[Callable[[type[Any]], Any], int]:
         """Return how to decode the frames of an offer, and their bytes."""
         parts: list[Any] = []
-        field_name, received = "", 0
+        field_name, received, held = "", 0, 0
         masking = request_type.DESCRIPTOR.fields_by_name.get("masking")
         try:
             async for data in frames:
                 received += len(data)
-                self._buffered[silo] = self._buffered.get(silo, 0) + len(data)
-                if received > MAX_OFFER_BYTES:
+                size = max(len(data), FRAME_BYTES)
+                held += size
+                self._buffered[silo] = self._buffered.get(silo, 0) + size
+                if held > MAX_OFFER_BYTES:
                     raise OfferRejected(f"{call.value}: the offer is over {MAX_OFFER_BYTES} bytes")
                 if self._buffered[silo] > MAX_BUFFERED_BYTES:
                     raise OfferRejected(
@@ -214,7 +218,7 @@ class ExchangeServicer:
                 field_name = name
                 parts.append(part)
         finally:
-            self._buffered[silo] = self._buffered.get(silo, 0) - received
+            self._buffered[silo] = self._buffered.get(silo, 0) - held
             if not self._buffered[silo]:
                 del self._buffered[silo]
         if key.HasField("frames") and len(parts) != key.frames:

@@ -316,6 +316,23 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
     thread.join(5)
 
 
+def test_frames_with_nothing_in_them_are_bounded_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_OFFER_BYTES", 1 << 16)
+    empty = pb.ExchangeWeightsRequest(tensor=tensor_pb2.TensorBlock()).SerializeToString()
+
+    def offer() -> Iterator[bytes]:
+        yield key_frame()
+        for _ in range(1000):
+            yield empty
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(offer())
+    assert "the offer is over 65536 bytes" in (caught.value.details() or "")
+    assert server.servicer._buffered == {}
+
+
 def test_a_frame_over_the_message_limit_is_refused(server: Server) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(iter([b"\x00" * (5 << 20)]))
