@@ -139,7 +139,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         policy=config.policy,
         load=_loader(config, silo),
         recode=recode,
-        decode=job_wire.decode,
+        decode=job_wire.decode_known,
         vault=vaults,
         accept_message=accept_message,
         registration=Registration(

@@ -12,6 +12,7 @@ import importlib.util
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from hedgerow.federation.v1 import job_pb2
 
 from boosting.dataset import Task
@@ -118,6 +119,29 @@ def fill(kind: type[Parameters], message: Message) -> Parameters:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise InvalidJob(str(error)) from error
+
+
+def decode_known(spec: bytes) -> JobParameters:
+    """Return the parameters of a JobSpec that this version knows all of, for who agrees to them.
+
+    Raises
+    ------
+    InvalidJob
+        As :func:`decode`, or there are parameters of a newer version, which would be ignored.
+    """
+    _check_known(parse(spec))
+    return decode(spec)
+
+
+def _check_known(message: Message) -> None:
+    if len(UnknownFieldSet(message)):
+        raise InvalidJob(
+            f"{_table(message)} has parameters that this version does not know; leave them out, or "
+            "upgrade this silo's agent"
+        )
+    for _, value in message.ListFields():
+        if isinstance(value, Message):
+            _check_known(value)
 
 
 def _table(message: Any) -> str:

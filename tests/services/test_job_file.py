@@ -180,3 +180,12 @@ def test_a_strategys_message_has_the_fields_of_its_dataclass(name):
 def test_the_booster_message_has_the_fields_of_its_dataclass():
     booster = {field.name.rstrip("_") for field in dataclasses.fields(Booster)}
     assert {field.name for field in job_pb2.Booster.DESCRIPTOR.fields} == booster
+
+
+@pytest.mark.parametrize("table", ["", "bagging", "booster"])
+def test_a_parameter_of_a_newer_version_is_not_ignored(table):
+    spec = job_pb2.JobSpec.FromString(job_file.parse(ADULT))
+    newer = getattr(spec, table) if table else spec
+    newer.MergeFromString(b"\xa0\x38\x01")  # field 900
+    with pytest.raises(InvalidJob, match=f"{table or 'jobspec'} has parameters that this version"):
+        job_wire.decode_known(spec.SerializeToString(deterministic=True))
