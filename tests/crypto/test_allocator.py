@@ -11,8 +11,7 @@ PROGRAM = """
 import threading
 import psutil
 from crypto.allocator import return_freed_memory
-if {tuned}:
-    assert return_freed_memory()
+assert return_freed_memory()
 kept = []
 
 def work(k):
@@ -34,16 +33,14 @@ print(used() - before)
 """
 
 
-def growth(tuned: bool) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(tuned=tuned)], capture_output=True, text=True
-    )
+def printed(program: str) -> int:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
 def test_large_blocks_of_several_threads_are_given_back() -> None:
-    assert growth(tuned=True) < 2_000_000
+    assert printed(PROGRAM) < 2_000_000
 
 
 FAULTS = """
@@ -67,16 +64,12 @@ print(faults() - before)
 """
 
 
-def faults(tuning: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS.format(tuning=tuning)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
-
-
 def test_blocks_that_are_kept_cost_no_page_faults_when_they_are_taken_again() -> None:
-    assert faults("keep_freed_memory") < 500 < faults("return_freed_memory")
+    kept, returned = (
+        printed(FAULTS.format(tuning=tuning))
+        for tuning in ("keep_freed_memory", "return_freed_memory")
+    )
+    assert kept < 500 < returned
 
 
 def test_a_process_can_be_told_twice() -> None:
