@@ -114,7 +114,7 @@ class Jobs:
                 for job_id, run in self._runs.items():
                     try:
                         run.lost(silo)
-                    except Exception as error:
+                    except Exception as error:  # one job's defect is not the others'
                         _log_failure("lost silo not noted", error, job=job_id, silo=silo)
             # Leases have to be watched whatever becomes of the store.
             try:
@@ -122,7 +122,7 @@ class Jobs:
                 await self._gauge()
             except DatabaseAway as error:
                 log.warning("database away", why=str(error))
-            except Exception as error:
+            except Exception as error:  # nor may a defect of ours end the watch
                 _log_failure("sweep failed", error)
             await self._wake()
 

@@ -101,7 +101,7 @@ class Family:
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        except BaseException:
+        except BaseException:  # a forked child must not run on in its parent's frames
             traceback.print_exc()
         finally:
             sys.stdout.flush()
