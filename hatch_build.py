@@ -154,7 +154,7 @@ class CustomBuildHook(BuildHookInterface):
                 return
         if not editable:
             for module in modules:
-                build_data["force_include"][str(module)] = f"crypto/native/{module.name}"
+                build_data["force_include"][str(module)] = f"hedgerow/crypto/native/{module.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"cp311-abi3-{self._platform()}"
 

@@ -16,21 +16,28 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.job import JobParameters
-from boosting.ports import Artefact, CoordinatorStart, Place, Silo, SiloStart, Step
-from boosting.strategies.secureboost.inference import (
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import (
+    Artefact,
+    CoordinatorStart,
+    Place,
+    Silo,
+    SiloStart,
+    Step,
+)
+from hedgerow.boosting.strategies.secureboost.inference import (
     Router,
     n_exchanges,
     router_of_active,
     router_of_passive,
 )
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart
-from coordinator.rendezvous import Parcel, Rendezvous
-from crypto import cipher_schemes
-from crypto.modular import Engine
-from crypto.vault import LocalVault
-from services.wire import codec_of
+from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
+from hedgerow.crypto import cipher_schemes
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.vault import LocalVault
+from hedgerow.services.wire import codec_of
 
 PHASES = {
     "encrypt_gradients": "encrypt",

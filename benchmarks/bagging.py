@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import xgboost as xgb
 
-from boosting.dataset import Dataset
-from boosting.ensemble import load
-from boosting.job import JobParameters
-from boosting.metrics import exact_auc
-from boosting.ports import Silo
-from boosting.silo_rows import TRAIN, stream_seed
-from boosting.strategies.bagging import Bagging
-from boosting.tables import for_job, read_table
-from boosting.tree_packing import Shrinkage, pack, unpack
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.metrics import exact_auc
+from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.tables import for_job, read_table
+from hedgerow.boosting.trees.ensemble import load
+from hedgerow.boosting.trees.local import TRAIN, stream_seed
+from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
 
 ROOT = Path(__file__).resolve().parent.parent
 ADULT = ROOT / "examples/data/adult.parquet"
@@ -193,7 +193,7 @@ def federation(
             )
         )
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "coordinator.cli", "local", str(folder / "job.toml")]
+        command = [sys.executable, "-m", "hedgerow", "local", str(folder / "job.toml")]
         arguments += ["--test", str(folder / "test.parquet"), "--out", str(folder / "run")]
         subprocess.run(
             [*command, *arguments],

@@ -64,7 +64,7 @@ def in_containers(made: Project, rounds: int) -> float:
 def on_this_machine(folder: Path, rounds: int) -> float:
     """Return the seconds of the same job's rounds by ``hedgerow local``."""
     (folder / "job.toml").write_text(JOB.format(rounds=rounds, test=""))
-    command = [sys.executable, "-m", "coordinator.cli"]
+    command = [sys.executable, "-m", "hedgerow"]
     table = str(ROOT / "examples/data/adult.parquet")
     if not (folder / "data").exists():
         subprocess.run(

@@ -24,16 +24,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import crypto_curve, secure_sums
-from crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
-from crypto.modular import Engine, available_kernels, usable_cores
-from crypto.obfuscators import (
+from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
+from hedgerow.crypto.modular import Engine, available_kernels, usable_cores
+from hedgerow.crypto.obfuscators import (
     KeyHolderObfuscators,
     Obfuscators,
     PublicObfuscators,
     UniformObfuscators,
 )
-from crypto.packing import PairLayout
-from crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, generate_private_key
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, generate_private_key
 
 Row = dict[str, object]
 

@@ -26,18 +26,18 @@ from pathlib import Path
 
 import numpy as np
 
-from crypto.bin_sums import plan_bin_sums
-from crypto.curve25519 import hash_uniform
-from crypto.curve_kernels import available_kernels, curve_kernel
-from crypto.elgamal import (
+from hedgerow.crypto.bin_sums import plan_bin_sums
+from hedgerow.crypto.curve25519 import hash_uniform
+from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+from hedgerow.crypto.elgamal import (
     KeyHolder,
     PublicOperations,
     ValueRange,
     generate_private_key,
     sum_bins,
 )
-from crypto.modular import usable_cores
-from crypto.psi import DST
+from hedgerow.crypto.modular import usable_cores
+from hedgerow.crypto.psi import DST
 
 Row = dict[str, str | float]
 

@@ -27,14 +27,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from crypto.cipher_vault import CipherVault, Scheme
-from crypto.packing import PairLayout
-from crypto.vault import LocalVault
-from services.authority import throwaway
-from services.channel import dial
-from services.crypto import RemoteVault
-from services.identity import channel_credentials
-from services.metering import Metrics
+from hedgerow.crypto.cipher_vault import CipherVault, Scheme
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.vault import LocalVault
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.identity.peers import channel_credentials
+from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.crypto import RemoteVault
+from hedgerow.services.rpc.metering import Metrics
 
 Row = dict[str, str | float]
 N_FEATURES, N_BINS = 20, 32
@@ -58,7 +58,7 @@ def crypto_process() -> Iterator[tuple[RemoteVault, psutil.Process]]:
         }
         toml = folder / "crypto.toml"
         toml.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in settings.items()))
-        command = [sys.executable, "-m", "crypto", "--config", str(toml)]
+        command = [sys.executable, "-m", "hedgerow.crypto", "--config", str(toml)]
         with subprocess.Popen(command) as process:
             while not ready.exists() or not ready.read_text():
                 time.sleep(0.05)

@@ -39,14 +39,10 @@ import xgboost
 from numpy.typing import NDArray
 
 from benchmarks.secure_sums import CountingLink
-from boosting import metrics
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.decision_tree import DecisionTree, grow_cart
-from boosting.evolution import from_bytes, unpack
-from boosting.genetics import depth_of, random_structures
-from boosting.job import JobParameters
-from boosting.personal_trees import OBJECTIVES, LocalTrees, TreeSettings
-from boosting.ports import (
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     JobStopped,
@@ -54,12 +50,16 @@ from boosting.ports import (
     Silo,
     SiloStart,
 )
-from boosting.strategies.dp_tree import DPTree
-from boosting.strategies.fedga import FedGA
-from boosting.structures import fitness_of, rank_table
-from boosting.tables import read_table, to_dataset
-from coordinator.rendezvous import Rendezvous
-from crypto.vault import LocalVault
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.tables import read_table, to_dataset
+from hedgerow.boosting.trees.decision_tree import DecisionTree, grow_cart
+from hedgerow.boosting.trees.genetics import depth_of, random_structures
+from hedgerow.boosting.trees.personal import OBJECTIVES, LocalTrees, TreeSettings
+from hedgerow.boosting.trees.structures import fitness_of, rank_table
+from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.crypto.vault import LocalVault
 
 Row = dict[str, object]
 N_SILOS = 20

@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fedga import EXAMPLES, Row, federate, load
-from boosting.dataset import Dataset
-from boosting.evolution import from_bytes, unpack
-from boosting.genetics import Genes
-from boosting.job import JobParameters
-from boosting.metrics import exact_auc
-from boosting.ports import Silo
-from boosting.strategies.fedga import FedGA
-from boosting.structures import fitness_of, rank_table
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.metrics import exact_auc
+from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.trees.genetics import Genes
+from hedgerow.boosting.trees.structures import fitness_of, rank_table
 
 Floats = NDArray[np.float64]
 N_SILOS = 20

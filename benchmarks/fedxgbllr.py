@@ -25,21 +25,26 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from boosting.combiners import Combiner, HeadCombiner, Rows
-from boosting.dataset import Dataset, Task
-from boosting.ensemble import Tree, trees_of
-from boosting.heads import Head, HeadKind
-from boosting.job import Booster, JobParameters
-from boosting.leaf_values import LeafOrdinals
-from boosting.learning_rates import Schedule, fit_head
-from boosting.silo_rows import booster_parameters, matrix
-from boosting.strategies.fedxgbllr import FedXGBllr
-from boosting.strategies.fedxgbllr_record import Agreed
-from boosting.strategies.fedxgbllr_vectors import read_points, read_update, update, write_points
-from boosting.tables import for_job, read_table
-from boosting.tensors import Tensors, scalar
-from boosting.tree_uploads import encode_trees
-from services.wire import codec_of
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, HeadCombiner, Rows
+from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule, fit_head
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.record import Agreed
+from hedgerow.boosting.strategies.fedxgbllr.uploads import encode_trees
+from hedgerow.boosting.strategies.fedxgbllr.vectors import (
+    read_points,
+    read_update,
+    update,
+    write_points,
+)
+from hedgerow.boosting.tables import for_job, read_table
+from hedgerow.boosting.tensors import Tensors, scalar
+from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.local import booster_parameters, matrix
+from hedgerow.services.wire import codec_of
 
 ADULT = Path(__file__).resolve().parent.parent / "examples/data/adult.parquet"
 REGRESSIONS = ("abalone", "cpusmall", "space_ga")
@@ -316,7 +321,7 @@ def step_times(n_rows: int = 6400) -> Iterator[Row]:
 
     rng = np.random.default_rng(0)
     offsets = np.arange(TREES + 1) * 60
-    from boosting.leaf_values import LeafTable
+    from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafTable
 
     table = LeafTable(
         rng.normal(0, 0.05, 60 * TREES).astype(np.float32), offsets, np.zeros(TREES, np.int64)
@@ -381,8 +386,8 @@ def traffic(study: Study) -> Iterator[Row]:
 
 def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int], float]:
     """Return payload bytes by kind, of all silos up and down, and the score they buy."""
-    from boosting.cuts import merge_summaries, summarise
-    from boosting.tree_uploads import cut_columns, uncut, with_fences
+    from hedgerow.boosting.engine.cuts import merge_summaries, summarise
+    from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, uncut, with_fences
 
     n_silos, schema = len(study.silos), study.silos[0].schema
     job = replace(study.job, strategy=strategy)

@@ -35,14 +35,14 @@ import pyarrow.parquet as pq
 import xgboost as xgb
 from sklearn.datasets import make_classification
 
-from boosting.cuts import cuts_from_thresholds, merge_summaries, summarise
-from boosting.dataset import Dataset, Task
-from boosting.ensemble import Ensemble, load
-from boosting.job import Booster, JobParameters
-from boosting.metrics import exact_auc
-from boosting.pooled import train_pooled
-from boosting.strategies.histogram import Histogram
-from boosting.tables import for_job, read_table
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.cuts import cuts_from_thresholds, merge_summaries, summarise
+from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.metrics import exact_auc
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.tables import for_job, read_table
+from hedgerow.boosting.trees.ensemble import Ensemble, load
 
 SILOS = 5
 TEST_ROWS = 200_000
@@ -159,7 +159,7 @@ def local(folder: Path, variant: Variant, rounds: int) -> Run:
     """Run a federation and watch its processes' CPU time over the last two thirds of its rounds."""
     job, out = folder / "job.toml", folder / "run"
     job.write_text(toml(variant, rounds))
-    code = "import sys; from coordinator.cli import run; sys.argv[0] = 'hedgerow'; run()"
+    code = "import sys; from hedgerow.coordinator.cli import run; sys.argv[0] = 'hedgerow'; run()"
     command = [sys.executable, "-c", code, "local", str(job), "--out", str(out)]
     for k in range(SILOS):
         command += ["--silo", f"silo-{k}={folder / f'silo-{k}.parquet'}"]

@@ -18,14 +18,14 @@ import xgboost as xgb
 from numba import njit
 from sklearn.datasets import make_classification
 
-from boosting.binning import bin_features
-from boosting.cuts import cuts_from_xgboost
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.histogram import build_histograms, layout_of
-from boosting.job import Booster, JobParameters
-from boosting.partition import RowPartition
-from boosting.pooled import local_cuts, train_pooled
-from boosting.sampling import Sampler
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.engine.binning import bin_features
+from hedgerow.boosting.engine.cuts import cuts_from_xgboost
+from hedgerow.boosting.engine.histogram import build_histograms, layout_of
+from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.pooled import local_cuts, train_pooled
+from hedgerow.boosting.engine.sampling import Sampler
+from hedgerow.boosting.job import Booster, JobParameters
 
 TREES = 10
 

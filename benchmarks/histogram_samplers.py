@@ -28,14 +28,14 @@ import pyarrow as pa
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from boosting import metrics
-from boosting.dataset import Dataset, Task
-from boosting.ensemble import Ensemble, load
-from boosting.job import Booster, JobParameters
-from boosting.pooled import train_pooled
-from boosting.sampling import Sampler
-from boosting.strategies.histogram import Histogram
-from boosting.tables import for_job, read_table
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.sampling import Sampler
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.tables import for_job, read_table
+from hedgerow.boosting.trees.ensemble import Ensemble, load
 
 Row = dict[str, object]
 Floats = NDArray[np.float64]

@@ -31,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from boosting.ports import Call, Place, Step
-from client_agent.ledger import SiloLedger
-from services import ledgers
+from hedgerow.boosting.ports import Call, Place, Step
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.services.process import ledgers
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP: Step[Any, Any] = Step(
@@ -162,7 +162,7 @@ def _timed(out: Path) -> None:
 def _adult(folder: Path) -> Path:
     folder.mkdir()
     subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "split",
+        [sys.executable, "-m", "hedgerow", "split",
          str(ROOT / "examples/data/adult.parquet"), "--silos", "5", "--out", str(folder)],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
@@ -190,7 +190,7 @@ def one(way: str, job: Path, out: Path) -> None:
     """Run a job in this process' children, whose ledgers keep nothing if ``way`` is without."""
     from rich.console import Console
 
-    from coordinator.commands import local
+    from hedgerow.coordinator.operator.commands import local
 
     if way == "without":
         SiloLedger.record = lambda self, **payload: None  # type: ignore[method-assign]

@@ -33,16 +33,16 @@ import pyarrow.parquet as pq
 import structlog
 
 from benchmarks.bagging import in_process
-from boosting.job import JobParameters
-from boosting.strategies.bagging import Bagging
-from boosting.tables import for_job, read_table
-from client_agent.__main__ import build
-from client_agent.config import AgentSettings, Source
-from client_agent.loop import Agent
-from coordinator.commands.operate import client_for
-from services import job_file
-from services.authority import throwaway
-from services.jobs import JobClient, JobView
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.tables import for_job, read_table
+from hedgerow.client_agent.__main__ import build
+from hedgerow.client_agent.config import AgentSettings, Source
+from hedgerow.client_agent.loop import Agent
+from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.wire import job_file
 
 ROOT = Path(__file__).resolve().parent.parent
 N_ROWS = 200
@@ -92,7 +92,7 @@ def start_coordinator(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
     with (folder / "coordinator.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "coordinator", "--config", str(path)],
+            [sys.executable, "-m", "hedgerow.coordinator", "--config", str(path)],
             stdout=log,
             stderr=log,
             cwd=ROOT,

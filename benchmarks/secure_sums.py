@@ -27,19 +27,19 @@ from typing import Any
 
 import numpy as np
 
-from boosting.ports import JobStopped, Place, QuorumLost, Silo
-from boosting.secure_sum import CoordinatorSums, SiloSums
-from boosting.sum_exchanges import SumParameters
-from coordinator.rendezvous import Parcel, Rendezvous
-from crypto import shamir
-from crypto.fixed_point import RINGS, pack, residue_dtype, unpack
-from crypto.keystream import apply_keystreams
-from crypto.masking import Residues
-from crypto.vault import LocalVault
-from services import authority
-from services.certificates import IdentityPaths, Role
-from services.identity import FileIdentity
-from services.wire import codec_of
+from hedgerow.boosting.ports import JobStopped, Place, QuorumLost, Silo
+from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.steps import SumParameters
+from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
+from hedgerow.crypto import shamir
+from hedgerow.crypto.fixed_point import RINGS, pack, residue_dtype, unpack
+from hedgerow.crypto.keystream import apply_keystreams
+from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.vault import LocalVault
+from hedgerow.services.identity import authority
+from hedgerow.services.identity.certificates import IdentityPaths, Role
+from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.wire import codec_of
 
 Row = dict[str, object]
 PEERS_PYTHON = Path(__file__).resolve().parent.parent / ".venv-peers/bin/python"

@@ -53,15 +53,15 @@ from benchmarks._vertical_parties import (
     routed,
     synthetic,
 )
-from boosting.dataset import Dataset, Schema, Task
-from boosting.job import Booster, JobParameters
-from boosting.pooled import train_pooled
-from boosting.strategies.secureboost import SecureBoost
-from boosting.strategies.secureboost.inference import margins, n_exchanges
+from hedgerow.boosting.dataset import Dataset, Schema, Task
+from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.strategies.secureboost.inference import margins, n_exchanges
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 Row = dict[str, object]
 WITHOUT_KERNELS = (
-    "import crypto.modular as m, crypto.curve_kernels as c\n"
+    "import hedgerow.crypto.modular as m, hedgerow.crypto.curve_kernels as c\n"
     "m.available_kernels = lambda: ('gmpy2',)\n"
     "c.available_kernels = lambda: ('python',)\n"
 )
@@ -142,7 +142,7 @@ def local(
         arguments += ["--test" if name != party else "--silo", f"{party}={path}"]
     (folder / "job.toml").write_text(job)
     program = "" if kernels else WITHOUT_KERNELS
-    program += "from coordinator.cli import run; run()"
+    program += "from hedgerow.coordinator.cli import run; run()"
     command = [sys.executable, "-c", program, "local", str(folder / "job.toml"), *arguments]
     process = subprocess.Popen(
         [*command, "--out", str(folder / "run")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT

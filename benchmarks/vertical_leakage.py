@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._vertical_parties import datasets, in_process, parts_of, read_tables, routed
-from boosting import metrics
-from boosting.dataset import Dataset, Task
-from boosting.job import Booster, JobParameters
-from boosting.strategies.secureboost import SecureBoost
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 Row = dict[str, object]
 ETAS = (0.3, 1.0)

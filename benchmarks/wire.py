@@ -40,7 +40,7 @@ def measure(folder: Path, rounds: int, trees: int) -> dict[str, int]:
     out = folder / f"run-{rounds}-{trees}"
     script = (
         "ip link set lo up && "
-        f"{python} -m coordinator.cli local {folder}/job.toml {silos} "
+        f"{python} -m hedgerow local {folder}/job.toml {silos} "
         f"--test {folder}/data/test.parquet --out {out} && cat /proc/net/dev"
     )
     done = subprocess.run(
@@ -67,7 +67,7 @@ def rows(quick: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        split = [sys.executable, "-m", "coordinator.cli", "split", str(DATA), "--silos", "5"]
+        split = [sys.executable, "-m", "hedgerow", "split", str(DATA), "--silos", "5"]
         subprocess.run(
             [*split, "--test", "0.25", "--out", str(folder / "data")],
             check=True,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from boosting.dataset import Task
+from hedgerow.boosting.dataset import Task
 
 if TYPE_CHECKING:
-    from boosting.ports import Strategy
+    from hedgerow.boosting.ports import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class JobParameters:
     min_silos : int
         Least number of silos that must be present to start and to go on.
     metrics : tuple[str, ...]
-        Names as in ``boosting.metrics``.
+        Names as in ``hedgerow.boosting.metrics``.
     features : tuple[str, ...]
         Columns to use; empty means all.
     classes : int

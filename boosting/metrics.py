@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.dataset import Task
-from boosting.ports import InvalidJob
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.ports import InvalidJob
 
 N_SCORE_BINS = 1024
 """Bins of the score histogram behind a pooled AUC (a class of a multi-class job has fewer)."""

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from boosting.dataset import Dataset, Schema
-    from boosting.ensemble import Tree
-    from boosting.job import JobParameters
-    from crypto.vault import Vault
+    from hedgerow.boosting.dataset import Dataset, Schema
+    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.trees.ensemble import Tree
+    from hedgerow.crypto.vault import Vault
 
 Silo = NewType("Silo", str)
 """Name of a silo as its certificate gives it; sorts as text."""
@@ -75,7 +75,7 @@ class Step(Generic[Offer, Reply]):
     call : Call
         The RPC that carries it.
     offer, reply : type
-        Payload types; each has a codec in ``services.wire``.
+        Payload types; each has a codec in ``hedgerow.services.wire``.
     reveals : str
         What the offer tells whoever reads it; copied into the silo's ledger.
     """

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.ports import DataError
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.ports import DataError
 
 if TYPE_CHECKING:
-    from boosting.job import JobParameters
+    from hedgerow.boosting.job import JobParameters
 
 _FORMATS = {
     ".parquet": "parquet",

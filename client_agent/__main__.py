@@ -14,25 +14,25 @@ from types import FrameType
 
 import click
 
-from boosting.dataset import Dataset, recode
-from boosting.job import JobParameters
-from boosting.ports import FederationError, LocalTrainer, Silo
-from boosting.strategies import TABLE
-from client_agent import sources
-from client_agent.config import AgentSettings
-from client_agent.ledger import SiloLedger
-from client_agent.loop import Agent, Surroundings
-from client_agent.state import StateFolder
-from crypto.allocator import keep_freed_memory
-from crypto.vault import LocalVault, Vault
-from services import logs, settings
-from services.certificates import IdentityPaths, IdentityUnusable, Role
-from services.channel import dial, wait_until_ready
-from services.crypto import RemoteVault
-from services.federation import Registration, accept_message
-from services.identity import FileIdentity, channel_credentials, expiry
-from services.metering import MeteredChannel, Metrics
-from services.wire import job as job_wire
+from hedgerow.boosting.dataset import Dataset, recode
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import FederationError, LocalTrainer, Silo
+from hedgerow.boosting.strategies import TABLE
+from hedgerow.client_agent import sources
+from hedgerow.client_agent.config import AgentSettings
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.loop import Agent, Surroundings
+from hedgerow.client_agent.state import StateFolder
+from hedgerow.crypto.allocator import keep_freed_memory
+from hedgerow.crypto.vault import LocalVault, Vault
+from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
+from hedgerow.services.identity.peers import FileIdentity, channel_credentials, expiry
+from hedgerow.services.process import logs, settings
+from hedgerow.services.rpc.channel import dial, wait_until_ready
+from hedgerow.services.rpc.crypto import RemoteVault
+from hedgerow.services.rpc.federation import Registration, accept_message
+from hedgerow.services.rpc.metering import MeteredChannel, Metrics
+from hedgerow.services.wire import job as job_wire
 
 CRYPTO_SECONDS = 30.0
 """How long an attempt waits for the silo's crypto process."""
@@ -181,7 +181,7 @@ def _loader(config: AgentSettings, silo: Silo) -> Callable[[JobParameters, bool]
 def _trainer(config: AgentSettings) -> LocalTrainer | None:
     if not config.dask:
         return None
-    from client_agent.dask_training import DaskTrainer
+    from hedgerow.client_agent.dask_training import DaskTrainer
 
     return DaskTrainer(config.dask)
 

@@ -16,10 +16,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from boosting.ports import FederationError
-from client_agent import ledger as ledgers
-from client_agent.ledger import Entry, LedgerBroken, Verified
-from services.durable import write_atomically
+from hedgerow.boosting.ports import FederationError
+from hedgerow.client_agent import ledger as ledgers
+from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
+from hedgerow.services.process.durable import write_atomically
 
 PATH = click.Path(path_type=Path)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
-from client_agent.policy import Policy
-from services.settings import FileSettings
+from hedgerow.client_agent.policy import Policy
+from hedgerow.services.process.settings import FileSettings
 
 
 class Source(BaseModel):

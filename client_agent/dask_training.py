@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.dataset import Dataset
-from boosting.ensemble import Tree, trees_of
-from boosting.ports import DataError, FederationError
-from boosting.silo_rows import first_line
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.ports import DataError, FederationError
+from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.local import first_line
 
 if TYPE_CHECKING:
     import dask.array
@@ -26,7 +26,7 @@ CONNECT_SECONDS = 20.0
 
 
 class DaskTrainer:
-    """A :class:`~boosting.ports.LocalTrainer` on a Dask cluster.
+    """A :class:`~hedgerow.boosting.ports.LocalTrainer` on a Dask cluster.
 
     Cuts and sums are merged over the workers, so trees agree with those of one machine where the
     features have no more values than bins, and come close elsewhere; bits may differ between runs.

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import structlog
 
-from boosting.ports import FederationError
-from client_agent.ledger import LedgerFull
-from services.errors import LeaseHeld, LeaseLost, Unreachable
-from services.federation import AttemptKey, FederationClient, Registration
+from hedgerow.boosting.ports import FederationError
+from hedgerow.client_agent.ledger import LedgerFull
+from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost, Unreachable
+from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
 
 log = structlog.get_logger()
 

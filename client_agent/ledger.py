@@ -1,9 +1,9 @@
 """The silo's ledger: an append-only, hash-chained record of every payload that left it.
 
-Its format is in :mod:`services.ledgers`. A payload's line is on disk before its bytes are sent;
-when the disk is full, nothing is sent. So is the line of a control call that tells something of the
-silo's data. Calls that only keep the connection up, as a lease renewal every other second does, are
-counted and share a line: at a job's end, every hour, and when the agent ends.
+Its format is in :mod:`services.process.ledgers`. A payload's line is on disk before its bytes are
+sent; when the disk is full, nothing is sent. So is the line of a control call that tells something
+of the silo's data. Calls that only keep the connection up, as a lease renewal every other second does,
+are counted and share a line: at a job's end, every hour, and when the agent ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from boosting.ports import FederationError, Place, PolicyDeclined, Step
-from services.federation import REVEALS, TELLING
-from services.ledgers import (
+from hedgerow.boosting.ports import FederationError, Place, PolicyDeclined, Step
+from hedgerow.services.process.ledgers import (
     DATA_PLANE,
     FIRST,
     ROOM,
@@ -38,6 +37,7 @@ from services.ledgers import (
     totals,
     verify,
 )
+from hedgerow.services.rpc.federation import REVEALS, TELLING
 
 __all__ = [
     "DATA_PLANE",

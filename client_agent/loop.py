@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from boosting.dataset import Dataset, Schema
-from boosting.job import JobParameters
-from boosting.ports import (
+from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import (
     DataError,
     FederationError,
     Identity,
@@ -25,15 +25,16 @@ from boosting.ports import (
     SiloStart,
     StaleAttempt,
 )
-from client_agent.lease import LeaseKeeper
-from client_agent.ledger import SiloLedger
-from client_agent.policy import Policy
-from client_agent.state import StateFolder
-from client_agent.timing import TimedVault, summary
-from crypto.vault import Vault
-from services.errors import LeaseLost, Unreachable
-from services.exchange import GrpcLink
-from services.federation import (
+from hedgerow.client_agent.lease import LeaseKeeper
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.state import StateFolder
+from hedgerow.client_agent.timing import TimedVault, summary
+from hedgerow.crypto.vault import Vault
+from hedgerow.services.process.logs import where
+from hedgerow.services.rpc.errors import LeaseLost, Unreachable
+from hedgerow.services.rpc.exchange import GrpcLink
+from hedgerow.services.rpc.federation import (
     Acceptance,
     Agreement,
     Assignment,
@@ -41,9 +42,8 @@ from services.federation import (
     FederationClient,
     Registration,
 )
-from services.logs import where
-from services.metering import MeteredChannel
-from services.wire import schema as schema_wire
+from hedgerow.services.rpc.metering import MeteredChannel
+from hedgerow.services.wire import schema as schema_wire
 
 log = structlog.get_logger()
 

@@ -6,10 +6,10 @@ import difflib
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from boosting.dataset import Schema
-from boosting.job import JobParameters
-from boosting.ports import Forecast, PolicyDeclined
-from boosting.strategies import TABLE
+from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import Forecast, PolicyDeclined
+from hedgerow.boosting.strategies import TABLE
 
 
 class Policy(BaseModel):

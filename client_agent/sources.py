@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from boosting.dataset import Dataset
-from boosting.job import JobParameters
-from boosting.ports import DataError
-from boosting.tables import for_job, read_table, short_name
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.tables import for_job, read_table, short_name
 
 if TYPE_CHECKING:
-    from client_agent.config import Source
+    from hedgerow.client_agent.config import Source
 
 _FETCH_ROWS = 50_000
 

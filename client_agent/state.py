@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from boosting.ports import FederationError
-from client_agent.records import read_record, write_record
+from hedgerow.boosting.ports import FederationError
+from hedgerow.client_agent.records import read_record, write_record
 
 SESSIONS = "memory/sessions"
 """File of a job with the names under which the vault holds secrets of it; no part of its result."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from crypto.vault import Vault
-from services.exchange import LinkTimes
+from hedgerow.crypto.vault import Vault
+from hedgerow.services.rpc.exchange import LinkTimes
 
 
 class TimedVault:

@@ -15,28 +15,35 @@ from pathlib import Path
 import click
 import structlog
 
-from boosting.dataset import Dataset, Feature, Schema, fits, merge, recode
-from boosting.job import JobParameters
-from boosting.ports import DataError, FederationError, Forecast, Silo
-from boosting.tables import for_job, read_table, short_name
-from coordinator.artefacts import Artefacts
-from coordinator.config import CoordinatorSettings
-from coordinator.jobs import Jobs
-from coordinator.roster import Roster
-from coordinator.runner import Surroundings
-from coordinator.store import Store
-from crypto.allocator import keep_freed_memory
-from services import logs, settings
-from services.certificates import IdentityPaths
-from services.durable import write_atomically
-from services.exchange import ExchangeServicer
-from services.federation import FederationServicer
-from services.identity import FileIdentity, expiry, server_credentials
-from services.jobs import JobServicer
-from services.metering import Metrics
-from services.server import serve
-from services.wire import job as job_wire
-from services.wire import schema as schema_wire
+from hedgerow.boosting.dataset import (
+    Dataset,
+    Feature,
+    Schema,
+    fits,
+    merge,
+    recode,
+)
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import DataError, FederationError, Forecast, Silo
+from hedgerow.boosting.tables import for_job, read_table, short_name
+from hedgerow.coordinator.config import CoordinatorSettings
+from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.jobs import Jobs
+from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.runner import Surroundings
+from hedgerow.coordinator.server.store import Store
+from hedgerow.crypto.allocator import keep_freed_memory
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
+from hedgerow.services.process import logs, settings
+from hedgerow.services.process.durable import write_atomically
+from hedgerow.services.rpc.exchange import ExchangeServicer
+from hedgerow.services.rpc.federation import FederationServicer
+from hedgerow.services.rpc.jobs import JobServicer
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.server import serve
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import schema as schema_wire
 
 log = structlog.get_logger()
 

@@ -8,24 +8,24 @@ import sys
 import click
 
 _COMMANDS = {
-    "split": "coordinator.commands.split:split",
-    "local": "coordinator.commands.local:local",
-    "coordinator": "coordinator.__main__:main",
-    "agent": "client_agent.__main__:main",
-    "crypto": "crypto.__main__:main",
-    "submit": "coordinator.commands.operate:submit",
-    "plan": "coordinator.commands.operate:plan",
-    "jobs": "coordinator.commands.operate:jobs",
-    "watch": "coordinator.commands.operate:watch",
-    "cancel": "coordinator.commands.operate:cancel",
-    "download": "coordinator.commands.operate:download",
-    "predict": "coordinator.commands.predict:predict",
-    "evaluate": "coordinator.commands.predict:evaluate",
-    "part": "coordinator.commands.vertical:part",
-    "compare": "coordinator.commands.compare:compare",
-    "report": "coordinator.commands.report:report",
-    "pki": "coordinator.commands.pki:pki",
-    "ledger": "client_agent.commands:ledger",
+    "split": "hedgerow.coordinator.operator.commands.split:split",
+    "local": "hedgerow.coordinator.operator.commands.local:local",
+    "coordinator": "hedgerow.coordinator.__main__:main",
+    "agent": "hedgerow.client_agent.__main__:main",
+    "crypto": "hedgerow.crypto.__main__:main",
+    "submit": "hedgerow.coordinator.operator.commands.operate:submit",
+    "plan": "hedgerow.coordinator.operator.commands.operate:plan",
+    "jobs": "hedgerow.coordinator.operator.commands.operate:jobs",
+    "watch": "hedgerow.coordinator.operator.commands.operate:watch",
+    "cancel": "hedgerow.coordinator.operator.commands.operate:cancel",
+    "download": "hedgerow.coordinator.operator.commands.operate:download",
+    "predict": "hedgerow.coordinator.operator.commands.predict:predict",
+    "evaluate": "hedgerow.coordinator.operator.commands.predict:evaluate",
+    "part": "hedgerow.coordinator.operator.commands.vertical:part",
+    "compare": "hedgerow.coordinator.operator.commands.compare:compare",
+    "report": "hedgerow.coordinator.operator.commands.report:report",
+    "pki": "hedgerow.coordinator.operator.commands.pki:pki",
+    "ledger": "hedgerow.client_agent.commands:ledger",
 }
 """Name to ``module:command``. The agent's and crypto process' commands are theirs; they are named
 here as a process table, not imported."""
@@ -56,8 +56,8 @@ def main() -> None:
 
 def run() -> None:
     """Run :func:`main`; what goes wrong is one line on standard error and an exit code."""
-    from boosting.ports import FederationError
-    from crypto.allocator import return_freed_memory
+    from hedgerow.boosting.ports import FederationError
+    from hedgerow.crypto.allocator import return_freed_memory
 
     return_freed_memory()  # processes that are forked from this one have the settings, too
     try:

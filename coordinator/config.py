@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.settings import FileSettings
+from hedgerow.services.process.settings import FileSettings
 
 
 class CoordinatorSettings(FileSettings):

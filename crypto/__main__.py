@@ -13,20 +13,20 @@ from pathlib import Path
 import click
 import structlog
 
-from boosting.ports import FederationError
-from crypto.allocator import return_freed_memory
-from crypto.config import CryptoSettings
-from crypto.key_files import KeyFolder
-from crypto.modular import Engine
-from crypto.paillier import KeyRejected
-from crypto.vault import LocalVault
-from services import logs, settings
-from services.certificates import IdentityPaths
-from services.crypto import CryptoServicer
-from services.durable import write_atomically
-from services.identity import expiry, server_credentials
-from services.metering import Metrics
-from services.server import serve
+from hedgerow.boosting.ports import FederationError
+from hedgerow.crypto.allocator import return_freed_memory
+from hedgerow.crypto.config import CryptoSettings
+from hedgerow.crypto.key_files import KeyFolder
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.paillier import KeyRejected
+from hedgerow.crypto.vault import LocalVault
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import expiry, server_credentials
+from hedgerow.services.process import logs, settings
+from hedgerow.services.process.durable import write_atomically
+from hedgerow.services.rpc.crypto import CryptoServicer
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.server import serve
 
 log = structlog.get_logger()
 

@@ -25,9 +25,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import elgamal, paillier
-from crypto.bin_sums import plan_bin_sums
-from crypto.ciphertext_histogram import (
+from hedgerow.crypto import elgamal, paillier
+from hedgerow.crypto.bin_sums import plan_bin_sums
+from hedgerow.crypto.ciphertext_histogram import (
     CiphertextHistograms,
     HistogramRefused,
     check_bins,
@@ -37,7 +37,7 @@ from crypto.ciphertext_histogram import (
     read_answer,
     running_sums,
 )
-from crypto.curve_kernels import (
+from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     ROW_BYTES,
     CurveKernel,
@@ -46,10 +46,10 @@ from crypto.curve_kernels import (
     Sums,
     curve_kernel,
 )
-from crypto.modular import Engine
-from crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
-from crypto.packing import PairLayout, classes_per_ciphertext
-from crypto.paillier import CiphertextRejected, CiphertextVector, KeyRejected
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
+from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext
+from hedgerow.crypto.paillier import CiphertextRejected, CiphertextVector, KeyRejected
 
 Scheme = Literal["paillier", "elgamal"]
 Bins = NDArray[np.uint8] | NDArray[np.uint16]

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.cipher_schemes import (
+from hedgerow.crypto.cipher_schemes import (
     Bins,
     Ciphertexts,
     HeldRows,
@@ -27,11 +27,11 @@ from crypto.cipher_schemes import (
     owner_of,
     peer_of,
 )
-from crypto.key_files import KeyFolder
-from crypto.modular import Engine
-from crypto.packing import PairLayout
-from crypto.paillier import KeyRejected
-from crypto.psi import LocalBlinder
+from hedgerow.crypto.key_files import KeyFolder
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.paillier import KeyRejected
+from hedgerow.crypto.psi import LocalBlinder
 
 __all__ = ["CipherVault", "Ciphertexts", "LocalCipherVault", "NothingHeld", "Scheme"]
 
@@ -52,7 +52,7 @@ class CipherVault(Protocol):
         """Return the session's public key, made on the first call and kept.
 
         The key's scheme decides what all other calls of the session do; their shapes are the same.
-        See :mod:`crypto.cipher_schemes`.
+        See :mod:`hedgerow.crypto.cipher_schemes`.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class CipherVault(Protocol):
         Returns
         -------
         tuple of Ciphertexts
-            Part k holds classes as :func:`~crypto.packing.classes_per_ciphertext` tells.
+            Part k holds classes as :func:`~hedgerow.crypto.packing.classes_per_ciphertext` tells.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class CipherVault(Protocol):
             Running sums over each feature's bins.
         missing
             Features whose last bin holds missing values, for running sums in both directions; see
-            :func:`~crypto.ciphertext_histogram.cumulate`.
+            :func:`~hedgerow.crypto.ciphertext_histogram.cumulate`.
         order
             Numbers of the sums to send and their order, counted over nodes, features and sums; all
             when left out.
@@ -195,8 +195,8 @@ class CipherVault(Protocol):
         Returns
         -------
         bytes
-            32 bytes an id, in order. :class:`crypto.psi.PsiParty` uses it through
-            :class:`crypto.psi.VaultBlinder`.
+            32 bytes an id, in order. :class:`hedgerow.crypto.psi.PsiParty` uses it through
+            :class:`hedgerow.crypto.psi.VaultBlinder`.
         """
         ...
 

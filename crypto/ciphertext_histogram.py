@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.modular import Modulus, Residues
-from crypto.obfuscators import Obfuscators
-from crypto.packing import PairLayout
-from crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
+from hedgerow.crypto.modular import Modulus, Residues
+from hedgerow.crypto.obfuscators import Obfuscators
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
 
 # Cell numbers stay 16 bits wide, where numpy sorts by radix.
 _MOST_CELLS = 1 << 16
@@ -81,7 +81,7 @@ class CiphertextHistograms:
     HistogramRefused
         Shapes, types or bins do not fit.
     CiphertextRejected
-        As :meth:`~crypto.paillier.PublicOperations.load`.
+        As :meth:`~hedgerow.crypto.paillier.PublicOperations.load`.
     """
 
     def __init__(
@@ -435,14 +435,14 @@ def read_answer(
     -------
     grad, hess
         Each of shape (n_bins, n_classes), exact integers in units of 2^-s, see
-        :meth:`~crypto.packing.PairLayout.unpack`.
+        :meth:`~hedgerow.crypto.packing.PairLayout.unpack`.
 
     Raises
     ------
     HistogramRefused
         The answer has another number of ciphertexts.
     CiphertextRejected, PlaintextOutOfRange
-        As :meth:`~crypto.paillier.KeyHolder.decrypt`.
+        As :meth:`~hedgerow.crypto.paillier.KeyHolder.decrypt`.
     """
     key_bits = holder.private_key.public_key.bits
     expected = n_answer_ciphertexts(n_bins, layout, key_bits)

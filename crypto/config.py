@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from crypto.key_files import SealingSecret, make_key_file
-from crypto.modular import usable_cores
-from services.settings import FileSettings, SettingsInvalid
+from hedgerow.crypto.key_files import SealingSecret, make_key_file
+from hedgerow.crypto.modular import usable_cores
+from hedgerow.services.process.settings import FileSettings, SettingsInvalid
 
 
 class CryptoSettings(FileSettings):

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.modular import usable_cores
+from hedgerow.crypto.modular import usable_cores
 
 ROW_BYTES = 96
 SCALAR_BYTES = 32
@@ -121,7 +121,7 @@ NOT_FOUND = int(np.iinfo(np.int64).min)
 def available_kernels() -> tuple[KernelName, ...]:
     """Give the kernels that run on this machine, fastest first."""
     try:
-        from crypto.native import _curve
+        from hedgerow.crypto.native import _curve
     except ImportError:
         return ("python",)
     return ("ifma", "portable", "python") if _curve.cpu_has_ifma() else ("portable", "python")
@@ -145,9 +145,9 @@ def curve_kernel(name: KernelName | None = None, workers: int | None = None) -> 
     if workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
     if name == "python":
-        from crypto.curve_python import PythonCurve
+        from hedgerow.crypto.curve_python import PythonCurve
 
         return PythonCurve(workers)
-    from crypto.curve_native import NativeCurve
+    from hedgerow.crypto.curve_native import NativeCurve
 
     return NativeCurve(name == "ifma", workers)

@@ -15,16 +15,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import curve25519
-from crypto.curve25519 import InvalidPoint, Point
-from crypto.curve_kernels import (
+from hedgerow.crypto import curve25519
+from hedgerow.crypto.curve25519 import InvalidPoint, Point
+from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     ROW_BYTES,
     SCALAR_BYTES,
     KernelName,
     Sums,
 )
-from crypto.native import _curve
+from hedgerow.crypto.native import _curve
 
 _T = TypeVar("_T")
 _WORDS = 24
@@ -59,7 +59,7 @@ def _words(point: Point) -> NDArray[np.uint64]:
 
 
 class NativeSums:
-    """See :class:`crypto.curve_kernels.Sums`; ``points`` is (n, 3, 24) uint64."""
+    """See :class:`hedgerow.crypto.curve_kernels.Sums`; ``points`` is (n, 3, 24) uint64."""
 
     def __init__(self, kernel: NativeCurve, points: NDArray[np.uint64]) -> None:
         self.kernel, self.points = kernel, points
@@ -69,7 +69,7 @@ class NativeSums:
         return len(self.points)
 
     def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> NativeSums:
-        """See :meth:`crypto.curve_kernels.Sums.combine`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Sums.combine`."""
         out = _curve.combine(
             self.kernel.ifma,
             self.points,
@@ -80,12 +80,12 @@ class NativeSums:
         return NativeSums(self.kernel, np.frombuffer(out, np.uint64).reshape(-1, 3, _WORDS))
 
     def append(self, others: Sums) -> NativeSums:
-        """See :meth:`crypto.curve_kernels.Sums.append`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Sums.append`."""
         assert isinstance(others, NativeSums)
         return NativeSums(self.kernel, np.concatenate([self.points, others.points]))
 
     def encode(self) -> bytes:
-        """See :meth:`crypto.curve_kernels.Sums.encode`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Sums.encode`."""
         points, ifma = self.points, self.kernel.ifma
         return b"".join(
             _in_parts(len(self), self.kernel.workers, lambda a, b: _curve.encode(ifma, points[a:b]))
@@ -93,7 +93,7 @@ class NativeSums:
 
 
 class NativeRows:
-    """See :class:`crypto.curve_kernels.Rows`; ``points`` is (n, 3, 16) uint64."""
+    """See :class:`hedgerow.crypto.curve_kernels.Rows`; ``points`` is (n, 3, 16) uint64."""
 
     def __init__(self, kernel: NativeCurve, points: NDArray[np.uint64]) -> None:
         self._kernel, self._points = kernel, points
@@ -103,7 +103,7 @@ class NativeRows:
         return len(self._points)
 
     def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> NativeSums:
-        """See :meth:`crypto.curve_kernels.Rows.sum_segments`.
+        """See :meth:`hedgerow.crypto.curve_kernels.Rows.sum_segments`.
 
         Segments much longer than the rest are summed in pieces, so that no lane ends alone.
         """
@@ -140,7 +140,7 @@ class NativeRows:
 
 
 class NativeMasker:
-    """See :class:`crypto.curve_kernels.Masker`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Masker`."""
 
     def __init__(self, kernel: NativeCurve, p1: bytes, p2: bytes) -> None:
         self._kernel = kernel
@@ -152,7 +152,7 @@ class NativeMasker:
         )
 
     def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
-        """See :meth:`crypto.curve_kernels.Masker.encrypt`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Masker.encrypt`."""
         view, ifma, tables = memoryview(scalars), self._kernel.ifma, self._tables
 
         def part(a: int, b: int) -> bytes:
@@ -162,7 +162,7 @@ class NativeMasker:
         return b"".join(_in_parts(len(g), self._kernel.workers, part))
 
     def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
-        """See :meth:`crypto.curve_kernels.Masker.rerandomise`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Masker.rerandomise`."""
         assert isinstance(sums, NativeSums)
         view, ifma, tables, points = (
             memoryview(scalars),
@@ -179,7 +179,7 @@ class NativeMasker:
 
 
 class NativeOpener:
-    """See :class:`crypto.curve_kernels.Opener`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Opener`."""
 
     def __init__(self, kernel: NativeCurve, x1: int, x2: int, limit: int) -> None:
         self._kernel, self._limit = kernel, limit
@@ -194,7 +194,7 @@ class NativeOpener:
         self._table = kernel.log_table(self._bits)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
-        """See :meth:`crypto.curve_kernels.Opener.decrypt`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Opener.decrypt`."""
         if len(ciphertexts) % ROW_BYTES:
             raise InvalidPoint(f"{ROW_BYTES} bytes a ciphertext expected, got {len(ciphertexts)}")
         view, ifma = memoryview(ciphertexts), self._kernel.ifma
@@ -223,7 +223,7 @@ def _located(decode: Callable[[], bytes], first: int, points_a_row: int = 1) -> 
 
 
 class NativeCurve:
-    """See :class:`crypto.curve_kernels.CurveKernel`.
+    """See :class:`hedgerow.crypto.curve_kernels.CurveKernel`.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ class NativeCurve:
         return "ifma" if self.ifma else "portable"
 
     def map_to_curve(self, uniform: bytes) -> bytes:
-        """See :meth:`crypto.curve_kernels.PsiKernel.map_to_curve`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.map_to_curve`."""
         size = curve25519.HASH_BYTES
         view = memoryview(uniform)
         return b"".join(
@@ -254,7 +254,7 @@ class NativeCurve:
         )
 
     def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        """See :meth:`crypto.curve_kernels.PsiKernel.multiply`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.multiply`."""
         view = memoryview(points)
         try:
             return b"".join(
@@ -268,7 +268,7 @@ class NativeCurve:
             raise InvalidPoint("a point of small order: its product is zero") from None
 
     def load(self, ciphertexts: bytes) -> NativeRows:
-        """See :meth:`crypto.curve_kernels.CurveKernel.load`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.load`."""
         if len(ciphertexts) % ROW_BYTES:
             raise InvalidPoint(f"{ROW_BYTES} bytes a ciphertext expected, got {len(ciphertexts)}")
         view = memoryview(ciphertexts)
@@ -282,11 +282,11 @@ class NativeCurve:
         return NativeRows(self, points)
 
     def masker(self, p1: bytes, p2: bytes) -> NativeMasker:
-        """See :meth:`crypto.curve_kernels.CurveKernel.masker`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.masker`."""
         return NativeMasker(self, p1, p2)
 
     def opener(self, x1: int, x2: int, limit: int) -> NativeOpener:
-        """See :meth:`crypto.curve_kernels.CurveKernel.opener`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.opener`."""
         return NativeOpener(self, x1, x2, limit)
 
     def table(self, encoding: bytes) -> bytes:

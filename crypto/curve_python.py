@@ -13,9 +13,17 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import curve25519, worker_processes
-from crypto.curve25519 import BASE, IDENTITY, ORDER, PRIME, D, InvalidPoint, Point
-from crypto.curve_kernels import (
+from hedgerow.crypto import curve25519, worker_processes
+from hedgerow.crypto.curve25519 import (
+    BASE,
+    IDENTITY,
+    ORDER,
+    PRIME,
+    D,
+    InvalidPoint,
+    Point,
+)
+from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     NOT_FOUND,
     ROW_BYTES,
@@ -60,7 +68,7 @@ def _sum(rows: Iterable[_Row]) -> _Row:
 
 
 class PythonSums:
-    """See :class:`crypto.curve_kernels.Sums`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Sums`."""
 
     def __init__(self, rows: list[_Row]) -> None:
         self.rows = rows
@@ -70,7 +78,7 @@ class PythonSums:
         return len(self.rows)
 
     def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> PythonSums:
-        """See :meth:`crypto.curve_kernels.Sums.combine`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Sums.combine`."""
         rows, order = self.rows, index.tolist()
         return PythonSums(
             [
@@ -80,18 +88,18 @@ class PythonSums:
         )
 
     def append(self, others: Sums) -> PythonSums:
-        """See :meth:`crypto.curve_kernels.Sums.append`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Sums.append`."""
         assert isinstance(others, PythonSums)
         return PythonSums(self.rows + others.rows)
 
     def encode(self) -> bytes:
-        """See :meth:`crypto.curve_kernels.Sums.encode`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Sums.encode`."""
         encode = curve25519.ristretto_encode
         return b"".join(encode(point) for row in self.rows for point in row)
 
 
 class PythonRows:
-    """See :class:`crypto.curve_kernels.Rows`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Rows`."""
 
     def __init__(self, rows: list[_Row]) -> None:
         self._rows = rows
@@ -101,7 +109,7 @@ class PythonRows:
         return len(self._rows)
 
     def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> PythonSums:
-        """See :meth:`crypto.curve_kernels.Rows.sum_segments`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Rows.sum_segments`."""
         return PythonSums(self._rows).combine(index.astype(np.int64), starts)
 
 
@@ -138,7 +146,7 @@ def _value_table() -> list[list[Point]]:
 
 
 class PythonMasker:
-    """See :class:`crypto.curve_kernels.Masker`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Masker`."""
 
     def __init__(self, p1: bytes, p2: bytes) -> None:
         base = curve25519.ristretto_encode(BASE)
@@ -163,7 +171,7 @@ class PythonMasker:
         return b"".join(out)
 
     def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
-        """See :meth:`crypto.curve_kernels.Masker.rerandomise`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Masker.rerandomise`."""
         assert isinstance(sums, PythonSums)
         masked = [_add_rows(row, self._mask(scalars, i)) for i, row in enumerate(sums.rows)]
         return PythonSums(masked).encode()
@@ -180,7 +188,7 @@ class PythonOpener:
         self._giant = _giant_steps(bits, (limit + (1 << bits)) // self._modulus)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
-        """See :meth:`crypto.curve_kernels.Opener.decrypt`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.Opener.decrypt`."""
         rows = _decode_rows(ciphertexts)
         out = np.empty((len(rows), 2), np.int64)
         add, double, multiply = curve25519.add, curve25519.double, curve25519.multiply
@@ -281,7 +289,7 @@ def _decode_rows(ciphertexts: bytes) -> list[_Row]:
 
 
 class PythonCurve:
-    """See :class:`crypto.curve_kernels.CurveKernel`.
+    """See :class:`hedgerow.crypto.curve_kernels.CurveKernel`.
 
     Parameters
     ----------
@@ -298,22 +306,22 @@ class PythonCurve:
         return "python"
 
     def map_to_curve(self, uniform: bytes) -> bytes:
-        """See :meth:`crypto.curve_kernels.PsiKernel.map_to_curve`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.map_to_curve`."""
         size = curve25519.HASH_BYTES
         return _in_processes(curve25519.map_to_curve, uniform, size, self.workers)
 
     def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        """See :meth:`crypto.curve_kernels.PsiKernel.multiply`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.multiply`."""
         return _in_processes(curve25519.multiply_u, points, 32, self.workers, scalar)
 
     def load(self, ciphertexts: bytes) -> PythonRows:
-        """See :meth:`crypto.curve_kernels.CurveKernel.load`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.load`."""
         return PythonRows(_decode_rows(ciphertexts))
 
     def masker(self, p1: bytes, p2: bytes) -> PythonMasker:
-        """See :meth:`crypto.curve_kernels.CurveKernel.masker`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.masker`."""
         return PythonMasker(p1, p2)
 
     def opener(self, x1: int, x2: int, limit: int) -> PythonOpener:
-        """See :meth:`crypto.curve_kernels.CurveKernel.opener`."""
+        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.opener`."""
         return PythonOpener(x1, x2, limit)

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import curve25519
-from crypto.bin_sums import Bins, BinSumPlan, plan_bin_sums
-from crypto.curve25519 import InvalidPoint
-from crypto.curve_kernels import (
+from hedgerow.crypto import curve25519
+from hedgerow.crypto.bin_sums import Bins, BinSumPlan, plan_bin_sums
+from hedgerow.crypto.curve25519 import InvalidPoint
+from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     NOT_FOUND,
     ROW_BYTES,

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from crypto import elgamal
-from crypto.paillier import KeyRejected, PrivateKey, PublicKey
+from hedgerow.crypto import elgamal
+from hedgerow.crypto.paillier import KeyRejected, PrivateKey, PublicKey
 
 AnyPrivateKey = PrivateKey | elgamal.PrivateKey
 

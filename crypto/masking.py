@@ -21,9 +21,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from crypto.fixed_point import reduce_residues, residue_dtype
-from crypto.key_agreement import encode_fields, expand, extract
-from crypto.keystream import apply_keystreams
+from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype
+from hedgerow.crypto.key_agreement import encode_fields, expand, extract
+from hedgerow.crypto.keystream import apply_keystreams
 
 Residues = NDArray[np.unsignedinteger]
 """Residue vector of shape (n,): uint32 for a 32-bit ring, else uint64 (48 bits: reduced)."""

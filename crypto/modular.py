@@ -31,7 +31,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from crypto import worker_processes
+from hedgerow.crypto import worker_processes
 
 Kernel = Literal["ifma", "portable", "gmpy2"]
 Residues: TypeAlias = "NDArray[np.generic]"
@@ -49,7 +49,7 @@ _ROWS_A_PASS = 512
 @functools.cache
 def _native() -> ModuleType | None:
     try:
-        from crypto.native import _paillier
+        from hedgerow.crypto.native import _paillier
     except ImportError:
         return None
     return _paillier

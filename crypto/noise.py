@@ -32,7 +32,7 @@ import gmpy2
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.key_agreement import Entropy
+from hedgerow.crypto.key_agreement import Entropy
 
 _WORD_BITS = 64
 _GUARD_BITS = 64  # more than the rounding of a table of 2**22 entries can use up

@@ -49,10 +49,16 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from crypto.modular import Engine, FixedBases, Modulus, Residues, all_products
+from hedgerow.crypto.modular import (
+    Engine,
+    FixedBases,
+    Modulus,
+    Residues,
+    all_products,
+)
 
 if TYPE_CHECKING:
-    from crypto.paillier import PrivateKey, PublicKey
+    from hedgerow.crypto.paillier import PrivateKey, PublicKey
 
 _SLACK_BITS = 128
 _LEAST_SHORT_EXPONENT_BITS = 224

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.paillier import PlaintextOutOfRange
+from hedgerow.crypto.paillier import PlaintextOutOfRange
 
 MAX_FRACTION_BITS = 52
 MAX_ROWS = 1 << 40

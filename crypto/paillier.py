@@ -29,8 +29,8 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from crypto.modular import Engine, Residues, bytes_to_ints, ints_to_bytes
-from crypto.obfuscators import Obfuscators, random_unit
+from hedgerow.crypto.modular import Engine, Residues, bytes_to_ints, ints_to_bytes
+from hedgerow.crypto.obfuscators import Obfuscators, random_unit
 
 KEY_BITS = (2048, 3072, 4096)
 KEY_ID_BYTES = 16

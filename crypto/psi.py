@@ -52,8 +52,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.curve25519 import InvalidPoint, hash_uniform
-from crypto.curve_kernels import PsiKernel, curve_kernel
+from hedgerow.crypto.curve25519 import InvalidPoint, hash_uniform
+from hedgerow.crypto.curve_kernels import PsiKernel, curve_kernel
 
 DST = b"HEDGEROW-V01-PSI-with-curve25519_XMD:SHA-512_ELL2_NU_"
 POINT_BYTES = 32

@@ -18,7 +18,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from crypto.key_agreement import Entropy
+from hedgerow.crypto.key_agreement import Entropy
 
 PRIME = 2**255 - 19
 SECRET_BYTES = 32

@@ -31,11 +31,11 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from crypto import key_agreement, masking, shamir
-from crypto.cipher_vault import CipherVault, LocalCipherVault
-from crypto.key_agreement import BoxInvalid, Entropy, encode_fields
-from crypto.key_files import KeyFolder
-from crypto.modular import Engine
+from hedgerow.crypto import key_agreement, masking, shamir
+from hedgerow.crypto.cipher_vault import CipherVault, LocalCipherVault
+from hedgerow.crypto.key_agreement import BoxInvalid, Entropy, encode_fields
+from hedgerow.crypto.key_files import KeyFolder
+from hedgerow.crypto.modular import Engine
 
 LEAST_SILOS = 3
 """A sum of two tells each the other's vector."""
@@ -105,13 +105,13 @@ class SumTicket:
 
     @property
     def context(self) -> bytes:
-        """The sum's context, :func:`crypto.masking.sum_context`."""
+        """The sum's context, :func:`hedgerow.crypto.masking.sum_context`."""
         return masking.sum_context(self.session, self.number, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class SumMasks:
-    """The masks of a silo's vector in one sum, for :func:`crypto.masking.masked`.
+    """The masks of a silo's vector in one sum, for :func:`hedgerow.crypto.masking.masked`.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class LocalVault(LocalCipherVault):
     entropy : callable
         Source of the secure sums' keys and masks.
     engine, key_folder, insecure_test_keys
-        As :class:`~crypto.cipher_vault.LocalCipherVault`.
+        As :class:`~hedgerow.crypto.cipher_vault.LocalCipherVault`.
     """
 
     def __init__(

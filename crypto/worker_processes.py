@@ -30,11 +30,12 @@ from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 
-from crypto.allocator import return_freed_memory
+import hedgerow
+from hedgerow.crypto.allocator import return_freed_memory
 
 _R = TypeVar("_R")
 _LENGTH = struct.Struct("<Q")
-_PACKAGE = "crypto."
+_PACKAGE = "hedgerow.crypto."
 
 
 class WorkerLost(RuntimeError):
@@ -126,8 +127,11 @@ def _exception(module: str, name: str, text: str) -> Exception:
 
 class _Worker:
     def __init__(self) -> None:
-        root = str(Path(__file__).resolve().parents[1])
-        code = f"import sys; sys.path.insert(0, {root!r}); import crypto.worker_processes as w; "
+        root = str(Path(hedgerow.__file__).resolve().parents[1])
+        code = (
+            f"import sys; sys.path.insert(0, {root!r}); "
+            "import hedgerow.crypto.worker_processes as w; "
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code + "w.serve()"],
             stdin=subprocess.PIPE,

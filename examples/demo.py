@@ -23,7 +23,7 @@ def main() -> None:
     """Split, train, compare."""
     runs = Path("runs/demo")
     shutil.rmtree(runs, ignore_errors=True)
-    hedgerow = [sys.executable, "-m", "coordinator.cli"]
+    hedgerow = [sys.executable, "-m", "hedgerow"]
     data, job = HERE / "data/adult.parquet", HERE / "adult-bagging.toml"
     print(f"$ hedgerow split {data.name} --silos {N_SILOS} --test 0.25 --seed 7", flush=True)
     subprocess.run(
@@ -48,11 +48,11 @@ def _compare(silos: dict[str, Path], runs: Path, job: Path) -> None:
     import numpy as np
     import xgboost as xgb
 
-    from boosting.dataset import Dataset, merge, recode
-    from boosting.metrics import evaluate
-    from boosting.tables import for_job, read_table
-    from services import job_file
-    from services.wire import job as job_wire
+    from hedgerow.boosting.dataset import Dataset, merge, recode
+    from hedgerow.boosting.metrics import evaluate
+    from hedgerow.boosting.tables import for_job, read_table
+    from hedgerow.services.wire import job as job_wire
+    from hedgerow.services.wire import job_file
 
     parameters = job_wire.decode(job_file.load(job))
     tables = {

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xgboost as xgb
 
-from boosting.cuts import Cuts, cuts_from_xgboost
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.ensemble import Tree, trees_of
-from boosting.job import Booster
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.engine.cuts import Cuts, cuts_from_xgboost
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.trees.ensemble import Tree, trees_of
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

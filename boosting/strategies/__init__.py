@@ -6,15 +6,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from boosting.ports import Strategy
+    from hedgerow.boosting.ports import Strategy
 
 TABLE: dict[str, tuple[str, str]] = {
-    "bagging": ("boosting.strategies.bagging", "Bagging"),
-    "fedxgbllr": ("boosting.strategies.fedxgbllr", "FedXGBllr"),
-    "histogram": ("boosting.strategies.histogram", "Histogram"),
-    "fedga": ("boosting.strategies.fedga", "FedGA"),
-    "dp_tree": ("boosting.strategies.dp_tree", "DPTree"),
-    "secureboost": ("boosting.strategies.secureboost", "SecureBoost"),
+    "bagging": ("hedgerow.boosting.strategies.bagging.parameters", "Bagging"),
+    "fedxgbllr": ("hedgerow.boosting.strategies.fedxgbllr.parameters", "FedXGBllr"),
+    "histogram": ("hedgerow.boosting.strategies.histogram.parameters", "Histogram"),
+    "fedga": ("hedgerow.boosting.strategies.fedga.parameters", "FedGA"),
+    "dp_tree": ("hedgerow.boosting.strategies.dp_tree.parameters", "DPTree"),
+    "secureboost": ("hedgerow.boosting.strategies.secureboost.parameters", "SecureBoost"),
 }
 """Name in job files to module and dataclass; a module is imported when it is asked for."""
 

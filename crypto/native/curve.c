@@ -1,4 +1,4 @@
-/* Batch kernels over Curve25519 for crypto.curve_kernels.
+/* Batch kernels over Curve25519 for hedgerow.crypto.curve_kernels.
  *
  * Every kernel exists twice from one source: with AVX-512 IFMA, eight lanes at a time, and
  * portable. The caller names the path; `cpu_has_ifma` says whether the first may be chosen. Both,

@@ -1,4 +1,4 @@
-/* Extension module crypto.native._paillier: vectors of residues modulo n^2, p^2 and q^2.
+/* Extension module hedgerow.crypto.native._paillier: vectors of residues modulo n^2, p^2 and q^2.
  *
  * The functions know nothing of keys: they multiply, raise and gather residues of one modulus, and
  * let other Python threads run meanwhile. crypto/modular.py wraps them beside a gmpy2 twin that

@@ -21,9 +21,9 @@ LD_PRELOAD="$runtimes" PYTHONMALLOC=malloc \
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
   UBSAN_OPTIONS=print_stacktrace=1 \
   timeout "${SANITIZE_SECONDS:-900}" "$python" -c '
-import sys, crypto.native
-crypto.native.__path__.insert(0, sys.argv[1])
-from crypto.native import _curve, _paillier
+import sys, hedgerow.crypto.native
+hedgerow.crypto.native.__path__.insert(0, sys.argv[1])
+from hedgerow.crypto.native import _curve, _paillier
 assert {_curve.__file__.rpartition("/")[0], _paillier.__file__.rpartition("/")[0]} == {sys.argv[1]}
 import pytest
 chosen = "not gmpy2 and not python and not worker_process and not other_threads"

@@ -12,8 +12,8 @@ import secrets
 import time
 from pathlib import Path
 
-from services import authority, certificates
-from services.certificates import IdentityPaths, Role
+from hedgerow.services.identity import authority, certificates
+from hedgerow.services.identity.certificates import IdentityPaths, Role
 
 ROOT = Path("/pki")
 FEDERATION = "demo"

@@ -35,7 +35,7 @@ def _cut(wanted: dict[str, Path], *how: str) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "coordinator.cli", "split", "/demo/adult.parquet",
+            [sys.executable, "-m", "hedgerow", "split", "/demo/adult.parquet",
              *how, "--test", "0.25", "--seed", "7", "--out", folder],
             check=True,
         )  # fmt: skip

@@ -60,7 +60,7 @@ def main() -> None:
             head = f'name = "{job}"\ntask = "{task}"\nlabel = "label"\nseed = 1\nmin_silos = 3\n'
             (folder / f"{job}.toml").write_text(head + text)
             subprocess.run(
-                [sys.executable, "-m", "coordinator.cli", "local", str(folder / f"{job}.toml"),
+                [sys.executable, "-m", "hedgerow", "local", str(folder / f"{job}.toml"),
                  *silos, "--out", str(folder / "run")],
                 check=True,
             )  # fmt: skip

@@ -21,13 +21,13 @@ _SCALARS = {
 }  # fmt: skip
 _PAGES = {
     "federation": (
-        "hedgerow.federation.v1",
+        "hedgerow.api.federation.v1",
         "Federation",
         "What operators, silos and the coordinator say to each other. Control calls are unary; "
         "an exchange is a stream both ways whose first frame is a `StepKey`.",
     ),
     "crypto": (
-        "hedgerow.crypto.v1",
+        "hedgerow.api.crypto.v1",
         "Crypto",
         "What a silo's agent asks of its own crypto process, on a network of the silo.",
     ),

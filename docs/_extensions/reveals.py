@@ -8,7 +8,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from boosting.strategies import strategy_type
+from hedgerow.boosting.strategies import strategy_type
 
 
 class Reveals(SphinxDirective):

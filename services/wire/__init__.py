@@ -2,7 +2,7 @@
 
 A codec turns a payload into the frames of one field of the ``frame`` oneof of the exchange
 messages, and back. ``decode`` validates everything that a hostile peer could have written and
-raises :class:`~boosting.ports.OfferRejected` with what was expected and what came.
+raises :class:`~hedgerow.boosting.ports.OfferRejected` with what was expected and what came.
 
 To add a payload: define its frozen dataclass in ``boosting``, its noun in ``proto``, its field
 in the RPC's request and response, its :class:`Codec` in a module here, and its line in
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from boosting.ports import Receipt
-from services.wire.bulk import Part
+from hedgerow.boosting.ports import Receipt
+from hedgerow.services.wire.bulk import Part
 
 Payload = TypeVar("Payload")
 
@@ -57,30 +57,30 @@ def _receipt(messages: Iterable[Any]) -> Receipt:
 RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
 _MODULES: dict[str, str] = {
-    # payload type -> module of services.wire that holds its codec in CODECS
-    "boosting.strategies.dp_tree.Growth": "services.wire.noisy_tree",
-    "boosting.strategies.fedga_steps.Comparison": "services.wire.structures",
-    "boosting.strategies.fedga_steps.DepthVote": "services.wire.structures",
-    "boosting.strategies.fedga_steps.Proposal": "services.wire.structures",
-    "boosting.strategies.fedga_steps.Scores": "services.wire.structures",
-    "boosting.strategies.fedga_steps.Standing": "services.wire.structures",
-    "boosting.parcels.Parcels": "services.wire.parcels",
-    "boosting.tensors.Tensors": "services.wire.tensors",
-    "boosting.sum_exchanges.KeyOffer": "services.wire.masking",
-    "boosting.sum_exchanges.KeyRoster": "services.wire.masking",
-    "boosting.sum_exchanges.MaskedVector": "services.wire.masking",
-    "boosting.sum_exchanges.PairSeeds": "services.wire.masking",
-    "boosting.sum_exchanges.PlainVector": "services.wire.masking",
-    "boosting.sum_exchanges.PresentSet": "services.wire.masking",
-    "boosting.sum_exchanges.SealedShares": "services.wire.masking",
-    "boosting.sum_exchanges.SetSignature": "services.wire.masking",
-    "boosting.sum_exchanges.Total": "services.wire.masking",
-    "boosting.sum_exchanges.Unmasking": "services.wire.masking",
-    "boosting.tree_exchanges.CatchUp": "services.wire.trees",
-    "boosting.tree_exchanges.ScoreSums": "services.wire.scores",
-    "boosting.tree_exchanges.Standing": "services.wire.trees",
-    "boosting.tree_exchanges.TreeOffer": "services.wire.trees",
-    "boosting.tree_exchanges.Verdict": "services.wire.scores",
+    # payload type -> module of hedgerow.services.wire that holds its codec in CODECS
+    "hedgerow.boosting.strategies.dp_tree.parameters.Growth": "hedgerow.services.wire.noisy_tree",
+    "hedgerow.boosting.strategies.fedga.steps.Comparison": "hedgerow.services.wire.structures",
+    "hedgerow.boosting.strategies.fedga.steps.DepthVote": "hedgerow.services.wire.structures",
+    "hedgerow.boosting.strategies.fedga.steps.Proposal": "hedgerow.services.wire.structures",
+    "hedgerow.boosting.strategies.fedga.steps.Scores": "hedgerow.services.wire.structures",
+    "hedgerow.boosting.strategies.fedga.steps.Standing": "hedgerow.services.wire.structures",
+    "hedgerow.boosting.strategies.secureboost.parcels.Parcels": "hedgerow.services.wire.parcels",
+    "hedgerow.boosting.tensors.Tensors": "hedgerow.services.wire.tensors",
+    "hedgerow.boosting.sums.steps.KeyOffer": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.KeyRoster": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.MaskedVector": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.PairSeeds": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.PlainVector": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.PresentSet": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.SealedShares": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.SetSignature": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.Total": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.sums.steps.Unmasking": "hedgerow.services.wire.masking",
+    "hedgerow.boosting.strategies.bagging.steps.CatchUp": "hedgerow.services.wire.trees",
+    "hedgerow.boosting.strategies.bagging.steps.ScoreSums": "hedgerow.services.wire.scores",
+    "hedgerow.boosting.strategies.bagging.steps.Standing": "hedgerow.services.wire.trees",
+    "hedgerow.boosting.strategies.bagging.steps.TreeOffer": "hedgerow.services.wire.trees",
+    "hedgerow.boosting.strategies.bagging.steps.Verdict": "hedgerow.services.wire.scores",
 }
 """Where each payload's codec is; keys are ``module.TypeName``."""
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import zstandard
-from hedgerow.federation.v1 import tensor_pb2
 from numpy.typing import NDArray
 
-from boosting.ports import OfferRejected
+from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting.ports import OfferRejected
 
 BLOCK_BYTES = 1 << 20
 """Largest block before compression."""

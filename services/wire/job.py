@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from hedgerow.federation.v1 import job_pb2
 
-from boosting.dataset import Task
-from boosting.job import Booster, JobParameters
-from boosting.ports import InvalidJob
-from boosting.strategies import TABLE, strategy_type
+from hedgerow.api.federation.v1 import job_pb2
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.strategies import TABLE, strategy_type
 
 DEFAULT_MAX_ATTEMPTS = 3
 

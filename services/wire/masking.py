@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hedgerow.federation.v1 import masking_pb2
-
-from boosting.ports import OfferRejected, Silo
-from boosting.sum_exchanges import (
+from hedgerow.api.federation.v1 import masking_pb2
+from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.sums.steps import (
     KeyOffer,
     KeyRoster,
     MaskedVector,
@@ -20,10 +19,10 @@ from boosting.sum_exchanges import (
     Total,
     Unmasking,
 )
-from crypto.fixed_point import RINGS, pack, unpack
-from crypto.masking import Residues
-from services.wire import Codec
-from services.wire.bulk import LongBytes
+from hedgerow.crypto.fixed_point import RINGS, pack, unpack
+from hedgerow.crypto.masking import Residues
+from hedgerow.services.wire import Codec
+from hedgerow.services.wire.bulk import LongBytes
 
 PIECE_BYTES = 1 << 20
 """Most bytes of values in one frame."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hedgerow.federation.v1 import tensor_pb2
-
-from boosting.ports import OfferRejected
-from boosting.strategies.dp_tree import Growth, pack_growth, unpack_growth
-from services.wire import Codec
-from services.wire.arrays import decode_arrays, encode_arrays, require
+from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.strategies.dp_tree.parameters import Growth, pack_growth, unpack_growth
+from hedgerow.services.wire import Codec
+from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
 
 _TYPES = {
     "state": ("<i8", 1),

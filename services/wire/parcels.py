@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from hedgerow.federation.v1 import relay_pb2
-
-from boosting.parcels import PASS_PIECES, PIECE_BYTES, SEALED, Parcels, Piece
-from boosting.ports import OfferRejected
-from services.wire import Codec
+from hedgerow.api.federation.v1 import relay_pb2
+from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.strategies.secureboost.parcels import (
+    PASS_PIECES,
+    PIECE_BYTES,
+    SEALED,
+    Parcels,
+    Piece,
+)
+from hedgerow.services.wire import Codec
 
 MAX_PARTS = 4096
 """Most ciphertexts a row."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from google.protobuf import json_format
-from hedgerow.federation.v1 import job_pb2, schema_pb2
 
-from boosting.dataset import Feature, Schema, Task
-from boosting.ports import OfferRejected
+from hedgerow.api.federation.v1 import job_pb2, schema_pb2
+from hedgerow.boosting.dataset import Feature, Schema, Task
+from hedgerow.boosting.ports import OfferRejected
 
 _TASKS = {
     job_pb2.TASK_UNSPECIFIED: Task.BINARY,

@@ -2,7 +2,7 @@
 
 Most sums are counts, and most counts are zero. A vector is: its length and the number of its
 values that are no whole numbers (uint32 each), those values (float64), then as Golomb columns
-(:mod:`boosting.golomb`) the gaps between their positions and all whole numbers in order.
+(:mod:`boosting.trees.golomb`) the gaps between their positions and all whole numbers in order.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from hedgerow.federation.v1 import score_pb2
 from numpy.typing import NDArray
 
-from boosting.golomb import ColumnReader, ColumnWriter
-from boosting.ports import OfferRejected
-from boosting.tree_exchanges import ScoreSums, Verdict
-from services.wire import Codec
+from hedgerow.api.federation.v1 import score_pb2
+from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.strategies.bagging.steps import ScoreSums, Verdict
+from hedgerow.boosting.trees.golomb import ColumnReader, ColumnWriter
+from hedgerow.services.wire import Codec
 
 MAX_VALUES = 1 << 20
 """Longest vector that a peer may send."""

@@ -10,14 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from hedgerow.federation.v1 import tensor_pb2
 from numpy.typing import NDArray
 
-from boosting.genetics import Genes
-from boosting.ports import OfferRejected
-from boosting.strategies.fedga_steps import Comparison, DepthVote, Phase, Proposal, Scores, Standing
-from services.wire import Codec
-from services.wire.arrays import decode_arrays, encode_arrays, require
+from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.strategies.fedga.steps import (
+    Comparison,
+    DepthVote,
+    Phase,
+    Proposal,
+    Scores,
+    Standing,
+)
+from hedgerow.boosting.trees.genetics import Genes
+from hedgerow.services.wire import Codec
+from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
 
 Blocks = Iterator[tensor_pb2.TensorBlock]
 Arrays = Mapping[str, NDArray[Any]]

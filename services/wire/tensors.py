@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hedgerow.federation.v1 import tensor_pb2
-
-from boosting.tensors import Tensors
-from services.wire import Codec
-from services.wire.arrays import decode_arrays, encode_arrays
+from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting.tensors import Tensors
+from hedgerow.services.wire import Codec
+from hedgerow.services.wire.arrays import decode_arrays, encode_arrays
 
 
 def encode(payload: Tensors) -> Iterator[tensor_pb2.TensorBlock]:

@@ -9,11 +9,10 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hedgerow.federation.v1 import tree_pb2
-
-from boosting.ports import OfferRejected, Silo
-from boosting.tree_exchanges import CatchUp, Standing, TreeBlock, TreeOffer
-from services.wire import Codec
+from hedgerow.api.federation.v1 import tree_pb2
+from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.strategies.bagging.steps import CatchUp, Standing, TreeBlock, TreeOffer
+from hedgerow.services.wire import Codec
 
 PIECE_BYTES = 1 << 20
 """Most packed bytes of one frame."""

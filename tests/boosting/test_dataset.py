@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boosting.dataset import (
+from hedgerow.boosting.dataset import (
     Dataset,
     Feature,
     Schema,
@@ -12,7 +12,7 @@ from boosting.dataset import (
     merge,
     recode,
 )
-from boosting.ports import SchemaMismatch
+from hedgerow.boosting.ports import SchemaMismatch
 
 
 def schema(*features, task=Task.BINARY, label="label", n_classes=2, classes=()):

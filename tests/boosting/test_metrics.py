@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
-from boosting import metrics
-from boosting.dataset import Task
-from boosting.ports import InvalidJob
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.ports import InvalidJob
 
 
 def binary_rows(seed, n=400, spread=2.0):

@@ -12,9 +12,9 @@ import pytest
 import zstandard
 from sklearn.datasets import dump_svmlight_file
 
-from boosting.dataset import Task
-from boosting.ports import DataError
-from boosting.tables import read_table, to_dataset
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.tables import read_table, to_dataset
 
 
 def dataset(table, task=Task.BINARY, label="label", **changes):

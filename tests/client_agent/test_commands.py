@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from client_agent.ledger import SiloLedger, head_of
-from coordinator.cli import main
+from hedgerow.client_agent.ledger import SiloLedger, head_of
+from hedgerow.coordinator.cli import main
 from tests.client_agent.test_ledger import filled, write
 
 

@@ -7,13 +7,13 @@ import distributed
 import numpy as np
 import pytest
 
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.ensemble import blank
-from boosting.job import Booster
-from boosting.ports import DataError, FederationError
-from boosting.silo_rows import ScoredRows
-from client_agent import dask_training
-from client_agent.dask_training import DaskTrainer
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import DataError, FederationError
+from hedgerow.boosting.trees.ensemble import blank
+from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.client_agent import dask_training
+from hedgerow.client_agent.dask_training import DaskTrainer
 from tests.federation.processes import Federation, write_table
 
 PARAMETERS = {

@@ -4,12 +4,12 @@ import signal
 import time
 from pathlib import Path
 
-from boosting.ports import Silo
-from client_agent.__main__ import Channels, Identities
-from services.authority import throwaway
-from services.certificates import IdentityPaths
-from services.identity import FileIdentity
-from services.metering import Metrics
+from hedgerow.boosting.ports import Silo
+from hedgerow.client_agent.__main__ import Channels, Identities
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.rpc.metering import Metrics
 from tests.federation.processes import federation, wait_until
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.state import StateFolder
-from client_agent.timing import TimedVault
-from crypto.vault import LocalVault
+from hedgerow.client_agent.state import StateFolder
+from hedgerow.client_agent.timing import TimedVault
+from hedgerow.crypto.vault import LocalVault
 from tests.federation.processes import federation, wait_until
 from tests.federation.test_secureboost_faults import JOB, check_result, restart_coordinator
 from tests.federation.test_secureboost_faults import federation as vertical_federation

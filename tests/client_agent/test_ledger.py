@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boosting.ports import Call, Place, PolicyDeclined, Step
-from client_agent.ledger import (
+from hedgerow.boosting.ports import Call, Place, PolicyDeclined, Step
+from hedgerow.client_agent.ledger import (
     ROOM_BYTES,
     SETTLE_SECONDS,
     Entry,
@@ -29,7 +29,7 @@ from client_agent.ledger import (
     totals,
     verify,
 )
-from services.ledgers import copy
+from hedgerow.services.process.ledgers import copy
 
 
 @dataclass(frozen=True)
@@ -397,9 +397,8 @@ def test_counted_calls_get_their_line_every_hour_and_a_full_disk_loses_none(
 
 
 def test_what_every_control_call_tells_is_written(tmp_path: Path) -> None:
-    from hedgerow.federation.v1 import federation_service_pb2
-
-    from services.federation import REVEALS
+    from hedgerow.api.federation.v1 import federation_service_pb2
+    from hedgerow.services.rpc.federation import REVEALS
 
     service = federation_service_pb2.DESCRIPTOR.services_by_name["FederationService"]
     assert set(REVEALS) == {method.name for method in service.methods}

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from boosting.dataset import Feature, Schema, Task
-from boosting.job import JobParameters
-from boosting.ports import Forecast, PolicyDeclined
-from client_agent.config import AgentSettings
-from client_agent.policy import Policy
-from services import job_file
-from services.settings import SettingsInvalid, load
-from services.wire import job as job_wire
+from hedgerow.boosting.dataset import Feature, Schema, Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import Forecast, PolicyDeclined
+from hedgerow.client_agent.config import AgentSettings
+from hedgerow.client_agent.policy import Policy
+from hedgerow.services.process.settings import SettingsInvalid, load
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 
 SCHEMA = Schema((Feature("age"), Feature("wage")), "label", Task.BINARY, 2)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_agent.records import RecordDamaged, read_record, write_record
-from client_agent.state import StateFolder
+from hedgerow.client_agent.records import RecordDamaged, read_record, write_record
+from hedgerow.client_agent.state import StateFolder
 
 
 @settings(max_examples=20)

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from boosting.dataset import Task
-from boosting.job import JobParameters
-from boosting.ports import DataError
-from client_agent.config import Source
-from client_agent.sources import load
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import DataError
+from hedgerow.client_agent.config import Source
+from hedgerow.client_agent.sources import load
 
 
 @dataclass(frozen=True)

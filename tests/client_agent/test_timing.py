@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from client_agent.timing import TimedVault, summary
-from crypto.vault import LocalVault, VaultRefused
-from services.exchange import LinkTimes
+from hedgerow.client_agent.timing import TimedVault, summary
+from hedgerow.crypto.vault import LocalVault, VaultRefused
+from hedgerow.services.rpc.exchange import LinkTimes
 
 
 def test_the_parts_add_up_to_the_whole() -> None:

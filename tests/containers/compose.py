@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from boosting.ports import FederationError
-from coordinator.commands.operate import client_for
-from services import job_file
-from services.jobs import JobClient, JobView
+from hedgerow.boosting.ports import FederationError
+from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.wire import job_file
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = (

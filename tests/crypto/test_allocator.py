@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from crypto.allocator import keep_freed_memory, return_freed_memory
+from hedgerow.crypto.allocator import keep_freed_memory, return_freed_memory
 
 PROGRAM = """
 import threading
 import psutil
-from crypto.allocator import return_freed_memory
+from hedgerow.crypto.allocator import return_freed_memory
 assert return_freed_memory()
 kept = []
 
@@ -46,7 +46,7 @@ def test_large_blocks_of_several_threads_are_given_back() -> None:
 FAULTS = """
 import resource
 import threading
-from crypto.allocator import keep_freed_memory, return_freed_memory
+from hedgerow.crypto.allocator import keep_freed_memory, return_freed_memory
 assert {tuning}()
 
 def work():

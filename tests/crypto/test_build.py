@@ -12,22 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crypto.curve_kernels import curve_kernel
-from crypto.modular import Engine
-from crypto.paillier import KeyHolder, generate_private_key
-from crypto.psi import LocalBlinder
+from hedgerow.crypto.curve_kernels import curve_kernel
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.paillier import KeyHolder, generate_private_key
+from hedgerow.crypto.psi import LocalBlinder
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_COMPILER = {**os.environ, "CC": "false"}
 
 INSIDE = """
 import json, sys
-import crypto.modular, crypto.curve_kernels
-from crypto.modular import Engine
-from crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, PublicKey
-from crypto.psi import LocalBlinder
+import hedgerow
+from hedgerow.crypto import curve_kernels, modular
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, PublicKey
+from hedgerow.crypto.psi import LocalBlinder
 given = json.load(sys.stdin)
-assert crypto.__file__.startswith(given["folder"]), crypto.__file__
+assert hedgerow.__file__.startswith(given["folder"]), hedgerow.__file__
 key = PrivateKey(PublicKey(given["p"] * given["q"], None, True), given["p"], given["q"])
 holder = KeyHolder(key, Engine(workers=1))
 vector = CiphertextVector.from_bytes(key.public_key, bytes.fromhex(given["rows"]), 3)
@@ -35,7 +36,7 @@ rows = holder.public.load(vector)
 blinder = LocalBlinder(b"s")
 blinder._scalar[:] = bytes(range(32))
 print(json.dumps({
-    "kernels": [crypto.modular.available_kernels(), crypto.curve_kernels.available_kernels()],
+    "kernels": [modular.available_kernels(), curve_kernels.available_kernels()],
     "plain": holder.decrypt(vector),
     "sum": holder.public.store(holder.public.modulus.product(rows)).to_bytes().hex(),
     "scaled": holder.public.store(holder.public.scale(rows, -77)).to_bytes().hex(),

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crypto.cipher_vault import LocalCipherVault, NothingHeld
-from crypto.ciphertext_histogram import HistogramRefused
-from crypto.curve25519 import InvalidPoint
-from crypto.elgamal import RangeRefused
-from crypto.key_files import KeyFolder, SealingSecret
-from crypto.modular import Engine, available_kernels
-from crypto.packing import PackingRefused, PairLayout
-from crypto.paillier import (
+from hedgerow.crypto.cipher_vault import LocalCipherVault, NothingHeld
+from hedgerow.crypto.ciphertext_histogram import HistogramRefused
+from hedgerow.crypto.curve25519 import InvalidPoint
+from hedgerow.crypto.elgamal import RangeRefused
+from hedgerow.crypto.key_files import KeyFolder, SealingSecret
+from hedgerow.crypto.modular import Engine, available_kernels
+from hedgerow.crypto.packing import PackingRefused, PairLayout
+from hedgerow.crypto.paillier import (
     CiphertextRejected,
     KeyRejected,
     PlaintextOutOfRange,
     PublicKey,
     generate_private_key,
 )
-from crypto.psi import PsiParty, VaultBlinder
-from crypto.vault import LocalVault
-from tests.services.crypto_servers import new_vaults
+from hedgerow.crypto.psi import PsiParty, VaultBlinder
+from hedgerow.crypto.vault import LocalVault
+from tests.services.rpc.crypto_servers import new_vaults
 
 ENGINE = Engine(workers=1)
 KEY_BITS = 512

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crypto import modular
-from crypto.ciphertext_histogram import (
+from hedgerow.crypto import modular
+from hedgerow.crypto.ciphertext_histogram import (
     BinSums,
     CiphertextHistograms,
     HistogramRefused,
@@ -21,10 +21,10 @@ from crypto.ciphertext_histogram import (
     read_answer,
     sibling,
 )
-from crypto.modular import Engine
-from crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
-from crypto.packing import PairLayout
-from crypto.paillier import CiphertextRejected, KeyHolder, generate_private_key
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.paillier import CiphertextRejected, KeyHolder, generate_private_key
 
 KERNELS = modular.available_kernels()
 
@@ -198,7 +198,7 @@ def test_cores_share_a_node_without_changing_it(kernel, monkeypatch):
 
 
 def test_a_pass_over_few_rows_at_a_time_changes_nothing(monkeypatch):
-    from crypto import ciphertext_histogram
+    from hedgerow.crypto import ciphertext_histogram
 
     monkeypatch.setattr(ciphertext_histogram, "_ROWS_A_PASS", 300)
     n_bins = (8, 5, 3, 9)

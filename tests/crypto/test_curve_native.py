@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crypto.curve_kernels import available_kernels
+from hedgerow.crypto.curve_kernels import available_kernels
 
-native = pytest.importorskip("crypto.native._curve")
+native = pytest.importorskip("hedgerow.crypto.native._curve")
 
 IFMA = "ifma" in available_kernels()
 ROWS = np.zeros((4, 3, 16), np.uint64)

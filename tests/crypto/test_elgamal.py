@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crypto import curve25519 as curve
-from crypto.curve25519 import InvalidPoint
-from crypto.curve_kernels import available_kernels, curve_kernel
-from crypto.elgamal import (
+from hedgerow.crypto import curve25519 as curve
+from hedgerow.crypto.curve25519 import InvalidPoint
+from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+from hedgerow.crypto.elgamal import (
     KeyHolder,
     KeyRejected,
     PrivateKey,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crypto import fixed_point
-from crypto.fixed_point import RINGS, FixedPoint, OutOfRange
+from hedgerow.crypto import fixed_point
+from hedgerow.crypto.fixed_point import RINGS, FixedPoint, OutOfRange
 
 rings = st.sampled_from(RINGS)
 

@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crypto import masking, shamir
-from crypto.fixed_point import RINGS, residue_dtype
-from crypto.keystream import CHUNK_BYTES, apply_keystreams, keystream
+from hedgerow.crypto import masking, shamir
+from hedgerow.crypto.fixed_point import RINGS, residue_dtype
+from hedgerow.crypto.keystream import CHUNK_BYTES, apply_keystreams, keystream
 
 
 def counter_mode(key: bytes, counter: bytes, data: bytes) -> bytes:

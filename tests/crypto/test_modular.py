@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crypto import curve25519, modular, worker_processes
-from crypto.curve25519 import InvalidPoint
-from crypto.curve_kernels import curve_kernel
-from crypto.modular import Engine, FixedBases
+from hedgerow.crypto import curve25519, modular, worker_processes
+from hedgerow.crypto.curve25519 import InvalidPoint
+from hedgerow.crypto.curve_kernels import curve_kernel
+from hedgerow.crypto.modular import Engine, FixedBases
 
 KERNELS = modular.available_kernels()
 SIZES = [61, 512, 1024, 2048, 3072, 4096, 6144, 8192]
@@ -228,7 +228,11 @@ def test_what_a_worker_raises_is_raised_here():
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("builtins", "UnicodeDecodeError"), ("binascii", "Error"), ("crypto.modular", "Gone")],
+    [
+        ("builtins", "UnicodeDecodeError"),
+        ("binascii", "Error"),
+        ("hedgerow.crypto.modular", "Gone"),
+    ],
 )
 def test_what_a_worker_raises_keeps_its_name_and_text_where_it_cannot_be_made_again(module, name):
     failure = worker_processes._exception(module, name, "what went wrong")
@@ -306,7 +310,7 @@ class TestNativeModuleRefusesBadBuffers:
 
     @pytest.fixture(autouse=True)
     def _native_module(self, kernel):
-        from crypto.native import _paillier
+        from hedgerow.crypto.native import _paillier
 
         self.native = _paillier
         self.modulus = Engine(kernel, workers=1).modulus(odd_number(512))

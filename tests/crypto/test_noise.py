@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from crypto.noise import Polya, discrete_laplace_part, discrete_laplace_variance
+from hedgerow.crypto.noise import Polya, discrete_laplace_part, discrete_laplace_variance
 
 
 def entropy(seed: int) -> Callable[[int], bytes]:

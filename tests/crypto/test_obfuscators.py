@@ -11,10 +11,10 @@ import gmpy2
 import numpy as np
 import pytest
 
-from crypto import modular
-from crypto.modular import Engine
-from crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
-from crypto.paillier import KeyHolder, PrivateKey, PublicKey, generate_private_key
+from hedgerow.crypto import modular
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
+from hedgerow.crypto.paillier import KeyHolder, PrivateKey, PublicKey, generate_private_key
 
 KERNELS = modular.available_kernels()
 FAST = Engine(KERNELS[0], workers=1)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crypto.packing import (
+from hedgerow.crypto.packing import (
     OffsetLayout,
     PackingRefused,
     PairLayout,
     classes_per_ciphertext,
     usable_bits,
 )
-from crypto.paillier import PlaintextOutOfRange
+from hedgerow.crypto.paillier import PlaintextOutOfRange
 
 layouts = st.builds(
     PairLayout,

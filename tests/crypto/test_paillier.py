@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crypto import modular, paillier
-from crypto.key_files import SealingSecret, open_private_key, seal_private_key
-from crypto.modular import Engine
-from crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
-from crypto.paillier import (
+from hedgerow.crypto import modular, paillier
+from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
+from hedgerow.crypto.paillier import (
     CiphertextRejected,
     CiphertextVector,
     KeyHolder,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crypto.curve25519 import InvalidPoint, hash_uniform
-from crypto.curve_kernels import available_kernels, curve_kernel
-from crypto.psi import (
+from hedgerow.crypto.curve25519 import InvalidPoint, hash_uniform
+from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+from hedgerow.crypto.psi import (
     LocalBlinder,
     PsiKind,
     PsiMessage,

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from crypto import masking, shamir
-from crypto.fixed_point import residue_dtype
-from crypto.key_agreement import BoxInvalid, KeyInvalid
-from crypto.masking import Residues
-from crypto.vault import MaskGroup, SumTicket, Vault, VaultRefused
-from tests.services.crypto_servers import new_vaults
+from hedgerow.crypto import masking, shamir
+from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
+from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.vault import MaskGroup, SumTicket, Vault, VaultRefused
+from tests.services.rpc.crypto_servers import new_vaults
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir")
 SESSION = "job/1/0.0.0"

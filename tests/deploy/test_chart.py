@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from client_agent.config import AgentSettings
-from client_agent.policy import Policy
-from coordinator.config import CoordinatorSettings
-from crypto.config import CryptoSettings
-from services import settings
+from hedgerow.client_agent.config import AgentSettings
+from hedgerow.client_agent.policy import Policy
+from hedgerow.coordinator.config import CoordinatorSettings
+from hedgerow.crypto.config import CryptoSettings
+from hedgerow.services.process import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"

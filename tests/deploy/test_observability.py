@@ -19,13 +19,13 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard
 
-from crypto.vault import VaultRefused
 from deploy.grafana import generate
-from services.certificates import IdentityPaths
-from services.channel import dial
-from services.crypto import RemoteVault
-from services.identity import channel_credentials
-from services.metering import Metrics
+from hedgerow.crypto.vault import VaultRefused
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import channel_credentials
+from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.crypto import RemoteVault
+from hedgerow.services.rpc.metering import Metrics
 from tests.federation.processes import ROOT, Federation, federation
 from tests.federation.prometheus import Prometheus, prometheus
 

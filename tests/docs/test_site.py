@@ -74,8 +74,8 @@ def extension() -> Any:
 
 
 def test_the_api_pages_have_every_method_field_and_value_of_the_protos(site: Path) -> None:
-    from hedgerow.crypto.v1 import crypto_service_pb2
-    from hedgerow.federation.v1 import federation_service_pb2, job_pb2, job_service_pb2
+    from hedgerow.api.crypto.v1 import crypto_service_pb2
+    from hedgerow.api.federation.v1 import federation_service_pb2, job_pb2, job_service_pb2
 
     shown = {name: (site / f"api/{name}.html").read_text() for name in ("federation", "crypto")}
     for page, module in (

@@ -13,12 +13,12 @@ from typing import Any, get_type_hints
 import click
 import pytest
 
-from boosting.strategies import TABLE, strategy_type
-from client_agent.policy import Policy
-from coordinator.cli import main
-from services import job_file
-from services.ledgers import Entry
-from services.wire import job as job_wire
+from hedgerow.boosting.strategies import TABLE, strategy_type
+from hedgerow.client_agent.policy import Policy
+from hedgerow.coordinator.cli import main
+from hedgerow.services.process.ledgers import Entry
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from boosting.dataset import Dataset, Schema
-from boosting.job import JobParameters
-from boosting.ports import (
+from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     JobStopped,
@@ -25,7 +25,7 @@ from boosting.ports import (
     SiloStart,
     Step,
 )
-from coordinator.rendezvous import Parcel, Rendezvous
+from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 
 
 class SiloKilled(BaseException):
@@ -109,7 +109,7 @@ class MemoryJournal:
 
 def through_wire(payload: Any) -> Any:
     """Encode a payload to serialised frames and decode it again."""
-    from services.wire import codec_of
+    from hedgerow.services.wire import codec_of
 
     codec = codec_of(type(payload))
     parts = list(codec.encode(payload))
@@ -120,7 +120,7 @@ def through_wire(payload: Any) -> Any:
 
 def again(part: Any) -> Any:
     """Return a part as it comes out of its frame."""
-    from services.wire.bulk import LongBytes, frame, opened
+    from hedgerow.services.wire.bulk import LongBytes, frame, opened
 
     if isinstance(part, LongBytes):
         return opened(frame(9, part), 9, part.kind, part.number)

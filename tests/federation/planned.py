@@ -22,7 +22,7 @@ def plan_and_run(
     test = write_table(folder / "test.parquet", n_samples, 99)
 
     def hedgerow(command: str, *arguments: str) -> dict[str, Any]:
-        call = [sys.executable, "-m", "coordinator.cli", command, str(folder / "job.toml")]
+        call = [sys.executable, "-m", "hedgerow", command, str(folder / "job.toml")]
         done = subprocess.run(
             [*call, *silos, *arguments, "--json"], capture_output=True, text=True, timeout=300
         )

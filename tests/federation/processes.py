@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coordinator.commands.operate import client_for
-from services import job_file
-from services.authority import throwaway
-from services.jobs import JobClient, JobView
+from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.wire import job_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ class Federation:
         log = (self.folder / f"{name}.log").open("ab")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.processes[name] = subprocess.Popen(
-            [*prefix, sys.executable, "-m", module, "--config", str(path)],
+            [*prefix, sys.executable, "-m", f"hedgerow.{module}", "--config", str(path)],
             stdout=log,
             stderr=log,
             cwd=self.folder,

@@ -13,18 +13,26 @@ import pytest
 import xgboost as xgb
 
 from benchmarks.bagging import in_process
-from boosting import metrics
-from boosting.dataset import Dataset
-from boosting.ensemble import blank, load
-from boosting.job import Booster, JobParameters
-from boosting.ports import Artefact, DataError, Link, Place, PlacePassed, Silo, SiloStart
-from boosting.silo_rows import ScoredRows
-from boosting.strategies.bagging import SYNC, TREES, Bagging
-from boosting.tree_exchanges import CatchUp, TreeLog, TreeOffer
-from boosting.tree_packing import pack, unpack
-from crypto.vault import LocalVault
-from tests.boosting.ensembles import KINDS, Kind, dataset, margin, matrix
-from tests.boosting.federation_of_sums import Authority, TestIdentity
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.ports import (
+    Artefact,
+    DataError,
+    Link,
+    Place,
+    PlacePassed,
+    Silo,
+    SiloStart,
+)
+from hedgerow.boosting.strategies.bagging.parameters import SYNC, TREES, Bagging
+from hedgerow.boosting.strategies.bagging.steps import CatchUp, TreeLog, TreeOffer
+from hedgerow.boosting.trees.ensemble import blank, load
+from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.packing import pack, unpack
+from hedgerow.crypto.vault import LocalVault
+from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
+from tests.boosting.trees.ensembles import KINDS, Kind, dataset, margin, matrix
 from tests.federation.memory import Fault, Outcome, run_in_memory
 
 BINARY, REGRESSION, POISSON, CLASSES = KINDS[:4]
@@ -364,8 +372,8 @@ class Lying(Bagging):
 
 
 def offer_of(kind: Kind, steps: int, **columns: Any) -> TreeOffer:
-    from boosting.ensemble import trees_of
-    from tests.boosting.ensembles import train
+    from hedgerow.boosting.trees.ensemble import trees_of
+    from tests.boosting.trees.ensembles import train
 
     trees = trees_of(train(kind, dataset(kind, 100, 1), 1))
     return TreeOffer(0, steps, 1.0, pack([replace(tree, **columns) for tree in trees]))
@@ -404,7 +412,7 @@ def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
 
 
 def test_a_model_that_differs_is_noticed() -> None:
-    from boosting.ports import FederationError
+    from hedgerow.boosting.ports import FederationError
 
     class Deceived(Flaky):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:

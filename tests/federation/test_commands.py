@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
 
-from services import authority, certificates
-from services.certificates import Role
+from hedgerow.services.identity import authority, certificates
+from hedgerow.services.identity.certificates import Role
 from tests.federation.processes import Federation, federation, wait_until, write_table
 
 JOB = """
@@ -40,7 +40,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 def hedgerow(*arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", *map(str, arguments)],
+        [sys.executable, "-m", "hedgerow", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout,

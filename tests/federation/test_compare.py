@@ -15,10 +15,10 @@ import xgboost as xgb
 from click.testing import CliRunner
 from sklearn.metrics import log_loss, roc_auc_score
 
-from coordinator import baselines
-from coordinator.cli import main
-from services import job_file
-from services.wire import job as job_wire
+from hedgerow.coordinator.cli import main
+from hedgerow.coordinator.operator import baselines
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 from tests.federation.processes import write_table
 
 JOB = """
@@ -44,7 +44,7 @@ def tables(folder: Path) -> list[str]:
 
 def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "compare", *arguments, "--out",
+        [sys.executable, "-m", "hedgerow", "compare", *arguments, "--out",
          str(folder / "out")],
         capture_output=True, text=True, timeout=280,
     )  # fmt: skip

@@ -12,11 +12,9 @@ import pytest
 import xgboost
 from sklearn.tree import DecisionTreeClassifier
 
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.evolution import from_bytes
-from boosting.job import JobParameters
-from boosting.noisy_tree import bin_counts, to_bins
-from boosting.ports import (
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import (
     CoordinatorStart,
     InvalidJob,
     OfferRejected,
@@ -25,13 +23,15 @@ from boosting.ports import (
     Receipt,
     Silo,
 )
-from boosting.privacy import BudgetExceeded, BudgetLedger
-from boosting.private_bins import STAGES
-from boosting.strategies import dp_tree
-from boosting.strategies.dp_tree import DPTree, unpack_growth
-from coordinator.rendezvous import Rendezvous
-from crypto.vault import LocalVault
-from tests.boosting.federation_of_sums import Authority, TestIdentity
+from hedgerow.boosting.strategies.dp_tree import parameters as dp_tree
+from hedgerow.boosting.strategies.dp_tree.bins import STAGES
+from hedgerow.boosting.strategies.dp_tree.budget import BudgetExceeded, BudgetLedger
+from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts, to_bins
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree, unpack_growth
+from hedgerow.boosting.strategies.fedga.evolution import from_bytes
+from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.crypto.vault import LocalVault
+from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.authority import throwaway
-from services.jobs import JobView
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.rpc.jobs import JobView
 from tests.federation.processes import Federation, federation, wait_until, write_table
 
 JOB = """

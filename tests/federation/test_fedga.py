@@ -8,19 +8,25 @@ import numpy as np
 import pytest
 import xgboost
 
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.decision_tree import fit_structure
-from boosting.evolution import absorb, empty_generation, first_brood, next_brood, unpack
-from boosting.evolution import from_bytes as arrays_from
-from boosting.genetics import Operators, decision_nodes, keys
-from boosting.job import JobParameters
-from boosting.personal_trees import LocalTrees, TreeSettings
-from boosting.ports import InvalidJob, OfferRejected, Place, Silo
-from boosting.strategies import fedga_steps
-from boosting.strategies.fedga import FedGA
-from boosting.strategies.fedga_silo import SiloSide
-from boosting.strategies.fedga_steps import Proposal, Standing
-from boosting.structures import fitness_of, rank_table
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import InvalidJob, OfferRejected, Place, Silo
+from hedgerow.boosting.strategies.fedga import steps as fedga_steps
+from hedgerow.boosting.strategies.fedga.evolution import (
+    absorb,
+    empty_generation,
+    first_brood,
+    next_brood,
+    unpack,
+)
+from hedgerow.boosting.strategies.fedga.evolution import from_bytes as arrays_from
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.strategies.fedga.silo import SiloSide
+from hedgerow.boosting.strategies.fedga.steps import Proposal, Standing
+from hedgerow.boosting.trees.decision_tree import fit_structure
+from hedgerow.boosting.trees.genetics import Operators, decision_nodes, keys
+from hedgerow.boosting.trees.personal import LocalTrees, TreeSettings
+from hedgerow.boosting.trees.structures import fitness_of, rank_table
 from tests.federation.memory import Fault, run_in_memory
 from tests.federation.planned import plan_and_run
 

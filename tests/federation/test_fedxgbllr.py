@@ -8,14 +8,11 @@ import json
 import numpy as np
 import pytest
 
-from boosting import metrics
-from boosting.combiners import Rows
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.ensemble import load
-from boosting.job import Booster, JobParameters
-from boosting.leaf_values import LeafOrdinals
-from boosting.metrics import higher_is_better
-from boosting.ports import (
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.metrics import higher_is_better
+from hedgerow.boosting.ports import (
     CoordinatorStart,
     DataError,
     InvalidJob,
@@ -24,14 +21,21 @@ from boosting.ports import (
     Silo,
     SiloStart,
 )
-from boosting.silo_rows import matrix
-from boosting.stacked_model import StackedModel, learnt_rates, rates_by_tree
-from boosting.strategies.fedxgbllr import FedXGBllr
-from boosting.strategies.fedxgbllr_record import Record, validation_metrics
-from coordinator.rendezvous import Rendezvous
-from crypto.vault import LocalVault
-from services.wire import codec_of
-from tests.boosting.federation_of_sums import Authority, TestIdentity
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Rows
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.record import Record, validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
+    StackedModel,
+    learnt_rates,
+    rates_by_tree,
+)
+from hedgerow.boosting.trees.ensemble import load
+from hedgerow.boosting.trees.local import matrix
+from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.crypto.vault import LocalVault
+from hedgerow.services.wire import codec_of
+from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation import memory
 from tests.federation.memory import Fault, MemoryLink, SiloKilled, run_in_memory
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from boosting.stacked_model import StackedModel
+from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
 from tests.federation.planned import plan_and_run
 from tests.federation.processes import write_table
 
@@ -33,7 +33,7 @@ max_depth = 3
 
 
 def hedgerow(*arguments: object, code: int = 0) -> str:
-    command = [sys.executable, "-m", "coordinator.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "hedgerow", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

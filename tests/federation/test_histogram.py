@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boosting.dataset import Dataset, Task
-from boosting.ensemble import Ensemble, load
-from boosting.job import Booster, JobParameters
-from boosting.pooled import train_pooled
-from boosting.ports import InvalidJob
-from boosting.strategies.histogram import Histogram
-from boosting.strategies.histogram_state import Agreed, unpack
-from crypto.vault import LocalVault
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.state import Agreed, unpack
+from hedgerow.boosting.trees.ensemble import Ensemble, load
+from hedgerow.crypto.vault import LocalVault
 from tests import oracles
-from tests.boosting.federation_of_sums import Authority, TestIdentity
+from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 
 AUTHORITY = Authority()
@@ -277,7 +277,7 @@ def test_one_sampling_threshold_keeps_the_rate_of_all_rows_and_masks_change_noth
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silo whose gradients are larger keeps more of its rows than one whose are smaller."""
-    from boosting.sampling import Sampler
+    from hedgerow.boosting.engine.sampling import Sampler
 
     kept: dict[float, list[int]] = {}
     draw = Sampler.draw
@@ -310,7 +310,7 @@ def test_one_sampling_threshold_keeps_the_rate_of_all_rows_and_masks_change_noth
 
 
 def test_a_blind_coordinator_gets_uniform_noise() -> None:
-    from boosting.strategies import histogram_coordinator
+    from hedgerow.boosting.strategies.histogram import coordinator as histogram_coordinator
 
     totals = []
     job = plain_job(rounds=2, binning="recursive", binning_error=1e-2, blind_coordinator=True)
@@ -353,7 +353,7 @@ def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
 def test_test_rows_of_the_coordinator_are_scored_as_stock_xgboost_scores_them() -> None:
     import xgboost as xgb
 
-    from boosting import metrics
+    from hedgerow.boosting import metrics
 
     test = oracles.generated(Task.BINARY, 600, seed=5)
     outcome = run(plain_job(), silos_of(DATA, (500, 500, 500)), test=test)
@@ -425,7 +425,7 @@ def test_every_payload_fits_its_frames_and_changes_nothing() -> None:
 def test_parameters_and_their_message_have_the_same_fields() -> None:
     from dataclasses import fields
 
-    from hedgerow.federation.v1 import strategy_pb2
+    from hedgerow.api.federation.v1 import strategy_pb2
 
     message = {f.name for f in strategy_pb2.Histogram.DESCRIPTOR.fields}
     assert message == {field.name for field in fields(Histogram)}

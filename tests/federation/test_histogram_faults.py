@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boosting.dataset import Dataset, Task
-from boosting.ensemble import Ensemble
-from boosting.grower import Grower
-from boosting.histogram import build_histograms, node_sums
-from boosting.job import JobParameters
-from boosting.partition import RowPartition
-from boosting.ports import OfferRejected, Place, PlacePassed, QuorumLost, Silo, Step
-from boosting.sampling import Sampler
-from boosting.strategies.histogram_state import Agreed, Plan, unpack
-from boosting.strategies.histogram_steps import ENTER, OPENING, PROPOSALS, matrix_of
-from boosting.table import Table
-from boosting.tensors import Tensors
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.grower import Grower
+from hedgerow.boosting.engine.histogram import build_histograms, node_sums
+from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.sampling import Sampler
+from hedgerow.boosting.engine.table import Table
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import (
+    OfferRejected,
+    Place,
+    PlacePassed,
+    QuorumLost,
+    Silo,
+    Step,
+)
+from hedgerow.boosting.strategies.histogram.state import Agreed, Plan, unpack
+from hedgerow.boosting.strategies.histogram.steps import ENTER, OPENING, PROPOSALS, matrix_of
+from hedgerow.boosting.tensors import Tensors
+from hedgerow.boosting.trees.ensemble import Ensemble
 from tests import oracles
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
 from tests.federation.test_histogram import model_of, plain_job, run, same, silos_of

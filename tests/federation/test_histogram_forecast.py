@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.secure_sums import make_identities
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.job import Booster
-from boosting.ports import Place, Silo, Step
-from boosting.strategies.histogram import Histogram
-from crypto.vault import LocalVault
-from services.identity import FileIdentity
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import Place, Silo, Step
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.crypto.vault import LocalVault
+from hedgerow.services.identity.peers import FileIdentity
 from tests.federation.memory import MemoryLink, run_in_memory
 from tests.federation.test_histogram import job_of, plain_job, silos_of
 
@@ -46,9 +46,8 @@ class CountingLink(MemoryLink):
     down: ClassVar[Counter[str]] = Counter()
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        from hedgerow.federation.v1 import exchange_pb2
-
-        from services.exchange import _METHODS, _serialise
+        from hedgerow.api.federation.v1 import exchange_pb2
+        from hedgerow.services.rpc.exchange import _METHODS, _serialise
 
         request, response = _METHODS[step.call]
         key = exchange_pb2.StepKey(

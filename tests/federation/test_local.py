@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
 
-from client_agent import ledger
-from services.federation import REVEALS
+from hedgerow.client_agent import ledger
+from hedgerow.services.rpc.federation import REVEALS
 from tests.federation.processes import wait_until, write_table
 
 JOB = """
@@ -34,7 +34,7 @@ max_depth = 3
 
 def command(folder: Path, rounds: int, out: str = "run") -> list[str]:
     (folder / "job.toml").write_text(JOB.format(rounds=rounds))
-    arguments = [sys.executable, "-m", "coordinator.cli", "local", str(folder / "job.toml")]
+    arguments = [sys.executable, "-m", "hedgerow", "local", str(folder / "job.toml")]
     for k in range(3):
         path = write_table(folder / f"s{k}.parquet", 400, k)
         arguments += ["--silo", f"s{k}={path}"]
@@ -149,7 +149,7 @@ def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals)
 def test_a_wrong_silo_option_is_one_clear_line(tmp_path: Path, change: str, message: str) -> None:
     (tmp_path / "job.toml").write_text(JOB.format(rounds=1))
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "local", str(tmp_path / "job.toml"),
+        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"),
          "--silo", change, "--out", str(tmp_path / "o")],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, mes
     table = write_table(tmp_path / "a.parquet", 50, 0)
     (tmp_path / "job.toml").write_text(text)
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "local", str(tmp_path / "job.toml"),
+        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"),
          "--silo", f"a={table}", "--out", str(tmp_path / "o")],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from client_agent import ledger
-from services.federation import REVEALS
+from hedgerow.client_agent import ledger
+from hedgerow.services.rpc.federation import REVEALS
 from tests.federation.processes import federation, wait_until
 from tests.federation.prometheus import prometheus
 from tests.federation.test_faults import job, succeeded

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent import ledger
-from coordinator import run_folder
-from services import job_file
+from hedgerow.client_agent import ledger
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.services.wire import job_file
 from tests.federation.processes import ROOT, Federation, federation
 from tests.federation.test_faults import job as faults_job
 from tests.federation.test_faults import rounds_done, succeeded
@@ -90,7 +90,7 @@ def test_watch_names_the_rule(ruled: Federation) -> None:
     job_id = ruled.submit(asking("s0", "s1", depth=6))
     ruled.end(job_id)
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "watch", job_id,
+        [sys.executable, "-m", "hedgerow", "watch", job_id,
          "--coordinator", ruled.address, "--identity", str(ruled.folder / "pki/operator")],
         capture_output=True, text=True, timeout=60, cwd=ROOT,
     )  # fmt: skip

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from coordinator.cli import main
-from tests.coordinator.report.folders import report as report_of
-from tests.coordinator.report.folders import run_folder
-from tests.coordinator.report.test_parties import parts, vertical_folder
-from tests.coordinator.report.test_rates import stacked
+from hedgerow.coordinator.cli import main
+from tests.coordinator.operator.report.folders import report as report_of
+from tests.coordinator.operator.report.folders import run_folder
+from tests.coordinator.operator.report.test_parties import parts, vertical_folder
+from tests.coordinator.operator.report.test_rates import stacked
 from tests.federation.test_local import command
 
 
@@ -348,7 +348,9 @@ def test_a_job_that_failed_before_its_first_round_has_a_report_that_says_why(
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run")
-    blocked = "import sys; sys.modules['altair'] = None; import coordinator.cli as c; c.run()"
+    blocked = (
+        "import sys; sys.modules['altair'] = None; import hedgerow.coordinator.cli as c; c.run()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", blocked, "report", str(folder)],
         capture_output=True, text=True, timeout=60,

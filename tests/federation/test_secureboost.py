@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
-from boosting.dataset import Task
-from boosting.ensemble import Ensemble
-from boosting.job import JobParameters
-from boosting.strategies.secureboost.contents import BATCH_DIVISIONS, batches
-from boosting.strategies.secureboost.inference import (
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.strategies.secureboost.contents import BATCH_DIVISIONS, batches
+from hedgerow.boosting.strategies.secureboost.inference import (
     margins,
     n_exchanges,
     router_of_active,
     router_of_passive,
 )
-from crypto.modular import Engine
-from crypto.vault import LocalVault
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 

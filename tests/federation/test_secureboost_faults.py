@@ -13,12 +13,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boosting.dataset import Dataset
-from boosting.ports import Artefact, DataError, InvalidJob, Link, OfferRejected, SiloStart
-from boosting.strategies.secureboost import SecureBoost
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart
-from crypto.modular import Engine
-from crypto.vault import LocalVault
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.ports import (
+    Artefact,
+    DataError,
+    InvalidJob,
+    Link,
+    OfferRejected,
+    SiloStart,
+)
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 from tests.federation.processes import Federation

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from boosting.dataset import Feature, Task
-from boosting.job import Booster
-from boosting.ports import Place, Silo, Step
-from boosting.strategies.secureboost.forecast import Level, levels
-from crypto.modular import Engine
-from crypto.vault import LocalVault
+from hedgerow.boosting.dataset import Feature, Task
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import Place, Silo, Step
+from hedgerow.boosting.strategies.secureboost.forecast import Level, levels
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 
@@ -28,9 +28,8 @@ class CountingLink(MemoryLink):
     calls: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        from hedgerow.federation.v1 import exchange_pb2
-
-        from services.exchange import _METHODS, _serialise
+        from hedgerow.api.federation.v1 import exchange_pb2
+        from hedgerow.services.rpc.exchange import _METHODS, _serialise
 
         request, response = _METHODS[step.call]
         key = exchange_pb2.StepKey(

@@ -13,13 +13,13 @@ import pytest
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from boosting import metrics
-from boosting.dataset import Dataset, Task
-from boosting.job import JobParameters
-from boosting.pooled import train_pooled
-from boosting.ports import Artefact, OfferRejected, SchemaMismatch
-from boosting.strategies.secureboost.halves import held_back
-from boosting.strategies.secureboost.inference import n_exchanges
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import Artefact, OfferRejected, SchemaMismatch
+from hedgerow.boosting.strategies.secureboost.halves import held_back
+from hedgerow.boosting.strategies.secureboost.inference import n_exchanges
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
 

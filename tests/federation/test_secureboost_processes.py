@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
 
-from boosting.dataset import Dataset
-from boosting.ensemble import Ensemble
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.boosting.trees.ensemble import Ensemble
 from tests.federation import vertical
 
 JOB = """
@@ -59,7 +59,7 @@ def write_parties(
 
 def hedgerow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", *arguments],
+        [sys.executable, "-m", "hedgerow", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import run_folder
-from services.jobs import JobView
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.services.rpc.jobs import JobView
 from tests.federation.processes import federation
 
 ROWS = 300

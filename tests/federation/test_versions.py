@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from boosting.ports import Silo
-from coordinator.roster import check_version
-from services.errors import VersionRefused
+from hedgerow.boosting.ports import Silo
+from hedgerow.coordinator.server.roster import check_version
+from hedgerow.services.rpc.errors import VersionRefused
 from tests.federation.processes import Federation, wait_until, write_table
 
 JOB = (

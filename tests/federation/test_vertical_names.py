@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coordinator.__main__ import run
-from coordinator.config import CoordinatorSettings
-from services.federation import FederationServicer
+from hedgerow.coordinator.__main__ import run
+from hedgerow.coordinator.config import CoordinatorSettings
+from hedgerow.services.rpc.federation import FederationServicer
 from tests.federation.processes import Federation, wait_until
 
 NAMES = {

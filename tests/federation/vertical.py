@@ -10,19 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.dataset import Dataset, Feature, Schema, Task
-from boosting.ensemble import Ensemble, blank
-from boosting.grower import ColumnSampler
-from boosting.job import Booster, JobParameters
-from boosting.objective import objective_of
-from boosting.pooled import grow_tree, local_cuts, start_score, train_pooled, tree_parameters
-from boosting.quantising import Quantiser, bound_of_exponents, exponents, static_bound
-from boosting.sampling import Sample, Sampler
-from boosting.strategies.secureboost import SecureBoost
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart
-from boosting.table import Table
-from crypto.modular import Engine
-from crypto.vault import LocalVault
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.engine.grower import ColumnSampler
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.pooled import (
+    grow_tree,
+    local_cuts,
+    start_score,
+    train_pooled,
+    tree_parameters,
+)
+from hedgerow.boosting.engine.quantising import (
+    Quantiser,
+    bound_of_exponents,
+    exponents,
+    static_bound,
+)
+from hedgerow.boosting.engine.sampling import Sample, Sampler
+from hedgerow.boosting.engine.table import Table
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.boosting.trees.ensemble import Ensemble, blank
+from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.vault import LocalVault
 
 KEY_BITS = 512
 """Of keys in tests; anything below 2048 is refused elsewhere."""

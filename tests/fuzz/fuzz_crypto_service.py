@@ -18,18 +18,20 @@ import atheris
 import grpc
 import numpy as np
 
-with atheris.instrument_imports(include=["crypto", "services.ciphers", "services.wire.arrays"]):
+with atheris.instrument_imports(
+    include=["crypto", "hedgerow.services.rpc.ciphers", "hedgerow.services.wire.arrays"]
+):
     from google.protobuf.message import DecodeError
-    from hedgerow.crypto.v1 import crypto_service_pb2 as pb
-    from hedgerow.federation.v1 import tensor_pb2
 
-    from crypto.modular import Engine
-    from crypto.packing import PairLayout
-    from crypto.vault import LocalVault
-    from services.authority import throwaway
-    from services.crypto import CryptoServicer
-    from services.metering import Metrics
-    from services.wire.arrays import DTYPES, encode_arrays
+    from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
+    from hedgerow.api.federation.v1 import tensor_pb2
+    from hedgerow.crypto.modular import Engine
+    from hedgerow.crypto.packing import PairLayout
+    from hedgerow.crypto.vault import LocalVault
+    from hedgerow.services.identity.authority import throwaway
+    from hedgerow.services.rpc.crypto import CryptoServicer
+    from hedgerow.services.rpc.metering import Metrics
+    from hedgerow.services.wire.arrays import DTYPES, encode_arrays
 
 METHODS = list(pb.DESCRIPTOR.services_by_name["CryptoService"].methods)
 REFUSED = {

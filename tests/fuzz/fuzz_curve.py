@@ -12,10 +12,10 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["crypto"]):
-    from crypto import curve25519 as curve
-    from crypto.curve_kernels import available_kernels, curve_kernel
-    from crypto.elgamal import KeyRejected, PrivateKey, PublicKey
-    from crypto.psi import (
+    from hedgerow.crypto import curve25519 as curve
+    from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+    from hedgerow.crypto.elgamal import KeyRejected, PrivateKey, PublicKey
+    from hedgerow.crypto.psi import (
         LocalBlinder,
         PsiKind,
         PsiMessage,

@@ -12,11 +12,15 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["crypto"]):
-    from crypto.ciphertext_histogram import CiphertextHistograms, HistogramRefused, read_answer
-    from crypto.key_files import SealingSecret, open_private_key, seal_private_key
-    from crypto.modular import Engine, available_kernels
-    from crypto.packing import PackingRefused, PairLayout
-    from crypto.paillier import (
+    from hedgerow.crypto.ciphertext_histogram import (
+        CiphertextHistograms,
+        HistogramRefused,
+        read_answer,
+    )
+    from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
+    from hedgerow.crypto.modular import Engine, available_kernels
+    from hedgerow.crypto.packing import PackingRefused, PairLayout
+    from hedgerow.crypto.paillier import (
         CiphertextRejected,
         CiphertextVector,
         KeyHolder,

@@ -13,11 +13,12 @@ from typing import Any
 
 import yaml
 
-from coordinator.commands.operate import client_for
-from services import authority, certificates, job_file
-from services.certificates import Role
-from services.errors import Unreachable
-from services.jobs import JobClient, JobView
+from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.services.identity import authority, certificates
+from hedgerow.services.identity.certificates import Role
+from hedgerow.services.rpc.errors import Unreachable
+from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.wire import job_file
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"

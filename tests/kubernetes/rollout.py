@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.commands.operate import fetch
-from services import certificates
-from services.certificates import Role
+from hedgerow.coordinator.operator.commands.operate import fetch
+from hedgerow.services.identity import certificates
+from hedgerow.services.identity.certificates import Role
 from tests.kubernetes.cluster import (
     CHART,
     OFFICE,
@@ -96,7 +96,7 @@ def patience() -> float:
 def rollout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
     folder = tmp_path_factory.mktemp("rollout")
     made = Rollout(folder, os.environ.get("HEDGEROW_TAG", "dev"))
-    split = [sys.executable, "-m", "coordinator.cli", "split", "examples/data/adult.parquet"]
+    split = [sys.executable, "-m", "hedgerow", "split", "examples/data/adult.parquet"]
     options = ["--silos", "3", "--test", "0.25", "--seed", "7", "--out", str(folder / "tables")]
     subprocess.run([*split, *options], check=True, cwd=ROOT)
     tables = folder / "tables"
@@ -250,7 +250,7 @@ def test_bagging_over_the_cluster_gives_the_model_of_one_machine_byte_for_byte(
     tables = rollout.folder / "tables"
     silos = [part for s in SILOS for part in ("--silo", f"{s}={tables / f'{s}.parquet'}")]
     command(
-        sys.executable, "-m", "coordinator.cli", "local", str(job), *silos,
+        sys.executable, "-m", "hedgerow", "local", str(job), *silos,
         "--test", str(tables / "test.parquet"), "--out", str(rollout.folder / "local"),
     )  # fmt: skip
     models = [(rollout.folder / run / "model.ubj").read_bytes() for run in ("run", "local")]

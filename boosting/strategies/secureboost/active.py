@@ -11,35 +11,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting import metrics
-from boosting.binning import bin_features
-from boosting.dataset import Dataset, Task
-from boosting.grower import ColumnSampler
-from boosting.objective import Objective, objective_of
-from boosting.parcels import size_class
-from boosting.pooled import COLUMNS, SAMPLING, local_cuts, start_score, stream, tree_parameters
-from boosting.ports import Artefact, DataError
-from boosting.quantising import (
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.binning import bin_features
+from hedgerow.boosting.engine.grower import ColumnSampler
+from hedgerow.boosting.engine.objective import Objective, objective_of
+from hedgerow.boosting.engine.pooled import (
+    COLUMNS,
+    SAMPLING,
+    local_cuts,
+    start_score,
+    stream,
+    tree_parameters,
+)
+from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
     exponents,
     label_exponents,
     static_bound,
 )
-from boosting.sampling import Sample
-from boosting.strategies.secureboost.ciphers import said
-from boosting.strategies.secureboost.growing import PurityGuard
-from boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
-from boosting.strategies.secureboost.inference import (
+from hedgerow.boosting.engine.sampling import Sample
+from hedgerow.boosting.ports import Artefact, DataError
+from hedgerow.boosting.strategies.secureboost.ciphers import said
+from hedgerow.boosting.strategies.secureboost.growing import PurityGuard
+from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
+from hedgerow.boosting.strategies.secureboost.inference import (
     margins,
     n_exchanges,
     route,
     router_of_active,
 )
-from boosting.strategies.secureboost.layouts import layout_of_gradients
-from boosting.strategies.secureboost.parts import ActivePart, Skeleton
-from boosting.strategies.secureboost.single_pass import FRACTION_BITS, ask
-from boosting.strategies.secureboost.steps import (
+from hedgerow.boosting.strategies.secureboost.layouts import layout_of_gradients
+from hedgerow.boosting.strategies.secureboost.parcels import size_class
+from hedgerow.boosting.strategies.secureboost.parts import ActivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.single_pass import FRACTION_BITS, ask
+from hedgerow.boosting.strategies.secureboost.steps import (
     END,
     GRADIENTS,
     IDENTIFIERS,
@@ -48,10 +55,10 @@ from boosting.strategies.secureboost.steps import (
     SCORES,
     meet,
 )
-from boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
-from crypto.cipher_vault import Scheme
-from crypto.fixed_point import OutOfRange
-from crypto.packing import PackingRefused
+from hedgerow.boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
+from hedgerow.crypto.cipher_vault import Scheme
+from hedgerow.crypto.fixed_point import OutOfRange
+from hedgerow.crypto.packing import PackingRefused
 
 PREDICTIONS = "predictions.csv"
 """File of a prediction job's result, at the active party."""

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.dataset import Dataset
-from boosting.parcels import Courier, Received
-from boosting.ports import DataError, OfferRejected
-from boosting.strategies.secureboost.ciphers import said
-from boosting.strategies.secureboost.steps import IDENTIFIERS
-from crypto.cipher_vault import CipherVault
-from crypto.psi import (
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.ports import DataError, OfferRejected
+from hedgerow.boosting.strategies.secureboost.ciphers import said
+from hedgerow.boosting.strategies.secureboost.parcels import Courier, Received
+from hedgerow.boosting.strategies.secureboost.steps import IDENTIFIERS
+from hedgerow.crypto.cipher_vault import CipherVault
+from hedgerow.crypto.psi import (
     PsiKind,
     PsiMessage,
     PsiParty,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from boosting.job import Booster
-from boosting.objective import objective_of
-from boosting.ports import InvalidJob
-from boosting.splitting import TreeParameters
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import InvalidJob
 
 if TYPE_CHECKING:
-    from boosting.job import JobParameters
+    from hedgerow.boosting.job import JobParameters
 
 MOST_BINS = 65535
 _DEFAULT = Booster()

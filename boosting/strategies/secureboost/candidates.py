@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.binning import BinnedFeatures
-from boosting.cuts import Cuts
-from boosting.histogram import build_histograms, layout_of
-from boosting.partition import RowPartition
+from hedgerow.boosting.engine.binning import BinnedFeatures
+from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.histogram import build_histograms, layout_of
+from hedgerow.boosting.engine.partition import RowPartition
 
 NO_ROWS, ALL_ROWS = -1, -2
 """Sums that need no ciphertext: zero, and the node's total."""
@@ -34,7 +34,7 @@ class DivisionTable:
     default_left : ndarray of shape (n_divisions,), bool
     at : ndarray of shape (n_divisions,), int64
         Its number among the running sums of a node, see
-        :func:`crypto.ciphertext_histogram.cumulate`.
+        :func:`hedgerow.crypto.ciphertext_histogram.cumulate`.
     n_sums : int
         Running sums of a node.
     """

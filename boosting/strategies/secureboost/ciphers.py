@@ -9,16 +9,16 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.ports import FederationError
-from crypto import elgamal, paillier
-from crypto.cipher_schemes import ciphertext_bytes
-from crypto.cipher_vault import CipherVault, NothingHeld, Scheme
-from crypto.ciphertext_histogram import HistogramRefused
-from crypto.curve25519 import InvalidPoint
-from crypto.key_agreement import BoxInvalid, KeyInvalid
-from crypto.packing import PackingRefused, PairLayout
-from crypto.psi import PsiRefused
-from crypto.vault import VaultRefused
+from hedgerow.boosting.ports import FederationError
+from hedgerow.crypto import elgamal, paillier
+from hedgerow.crypto.cipher_schemes import ciphertext_bytes
+from hedgerow.crypto.cipher_vault import CipherVault, NothingHeld, Scheme
+from hedgerow.crypto.ciphertext_histogram import HistogramRefused
+from hedgerow.crypto.curve25519 import InvalidPoint
+from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
+from hedgerow.crypto.packing import PackingRefused, PairLayout
+from hedgerow.crypto.psi import PsiRefused
+from hedgerow.crypto.vault import VaultRefused
 
 Bytes = NDArray[np.uint8]
 Bins = NDArray[np.uint8] | NDArray[np.uint16]

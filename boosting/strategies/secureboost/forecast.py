@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from boosting.objective import objective_of
-from boosting.parcels import PASS_PIECES, PIECE_BYTES, size_class
-from boosting.ports import Call, Forecast, InvalidJob, Silo
-from boosting.quantising import static_bound
-from boosting.strategies.secureboost.contents import batches, narrow
-from boosting.strategies.secureboost.layouts import layout_of_gradients
-from crypto.key_agreement import BOX_OVERHEAD_BYTES
-from crypto.packing import PackingRefused, classes_per_ciphertext, usable_bits
-from crypto.psi import POINT_BYTES, n_exchanges, tag_bits
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.quantising import static_bound
+from hedgerow.boosting.ports import Call, Forecast, InvalidJob, Silo
+from hedgerow.boosting.strategies.secureboost.contents import batches, narrow
+from hedgerow.boosting.strategies.secureboost.layouts import layout_of_gradients
+from hedgerow.boosting.strategies.secureboost.parcels import PASS_PIECES, PIECE_BYTES, size_class
+from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES
+from hedgerow.crypto.packing import PackingRefused, classes_per_ciphertext, usable_bits
+from hedgerow.crypto.psi import POINT_BYTES, n_exchanges, tag_bits
 
 if TYPE_CHECKING:
-    from boosting.dataset import Schema
-    from boosting.job import Booster, JobParameters
-    from boosting.strategies.secureboost import SecureBoost
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.job import Booster, JobParameters
+    from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 ELGAMAL_BYTES = 96
 PLAIN_BYTES = 16

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.cuts import Cuts
-from boosting.grower import ColumnSampler, Grower
-from boosting.partition import Splits
-from boosting.splitting import (
+from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.grower import ColumnSampler, Grower
+from hedgerow.boosting.engine.partition import Splits
+from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
     Candidates,
     Scale,

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.cuts import Cuts
-from boosting.dataset import Dataset, Feature, recode
-from boosting.parcels import Courier
-from boosting.pooled import stream
-from boosting.ports import (
+from hedgerow.boosting.dataset import Dataset, Feature, recode
+from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.pooled import stream
+from hedgerow.boosting.ports import (
     Artefact,
     DataError,
     FederationError,
@@ -27,8 +26,8 @@ from boosting.ports import (
     SiloStart,
     StaleAttempt,
 )
-from boosting.strategies.secureboost.alignment import Alignment, align
-from boosting.strategies.secureboost.ciphers import (
+from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
+from hedgerow.boosting.strategies.secureboost.ciphers import (
     REFUSED,
     Cipher,
     PlainCipher,
@@ -37,12 +36,13 @@ from boosting.strategies.secureboost.ciphers import (
     is_away,
     said,
 )
-from boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
-from crypto.psi import PsiPolicy
+from hedgerow.boosting.strategies.secureboost.parcels import Courier
+from hedgerow.boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
+from hedgerow.crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
-    from boosting.strategies.secureboost import SecureBoost
-    from crypto.vault import Vault
+    from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+    from hedgerow.crypto.vault import Vault
 
 PART = "part.json"
 """File of a party's part; it stays in its silo."""
@@ -58,8 +58,8 @@ def run(
     strategy: SecureBoost, link: Link, vault: Vault | None, start: SiloStart
 ) -> Artefact | None:
     """Take part until the job ends; return this party's part, which stays here."""
-    from boosting.strategies.secureboost.active import ActiveHalf
-    from boosting.strategies.secureboost.passive import PassiveHalf
+    from hedgerow.boosting.strategies.secureboost.active import ActiveHalf
+    from hedgerow.boosting.strategies.secureboost.passive import PassiveHalf
 
     context = f"{start.job_id}/{start.attempt}".encode()
     courier = Courier(link, str(start.silo), context, os.urandom, start.first_round)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.parcels import Courier
-from boosting.ports import OfferRejected
-from boosting.strategies.secureboost.parts import ActivePart, PassivePart, Skeleton
-from boosting.strategies.secureboost.steps import MARGINS
+from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.strategies.secureboost.parcels import Courier
+from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.steps import MARGINS
 
 Node = tuple[int, int]
 """Tree and node."""

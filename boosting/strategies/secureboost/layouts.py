@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from crypto.packing import PackingRefused, PairLayout
+from hedgerow.crypto.packing import PackingRefused, PairLayout
 
 PAILLIER_FRACTION_BITS = 26
 ELGAMAL_VALUE_BITS = 16

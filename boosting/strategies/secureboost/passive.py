@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from boosting.binning import bin_features
-from boosting.cuts import Cuts
-from boosting.objective import objective_of
-from boosting.pooled import local_cuts, tree_parameters
-from boosting.ports import Artefact, OfferRejected
-from boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
-from boosting.strategies.secureboost.inference import Router, hop, router_of_passive
-from boosting.strategies.secureboost.parts import PassivePart
-from boosting.strategies.secureboost.single_pass import serve
-from boosting.strategies.secureboost.steps import (
+from hedgerow.boosting.engine.binning import bin_features
+from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.pooled import local_cuts, tree_parameters
+from hedgerow.boosting.ports import Artefact, OfferRejected
+from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
+from hedgerow.boosting.strategies.secureboost.inference import Router, hop, router_of_passive
+from hedgerow.boosting.strategies.secureboost.parts import PassivePart
+from hedgerow.boosting.strategies.secureboost.single_pass import serve
+from hedgerow.boosting.strategies.secureboost.steps import (
     BITMAPS,
     END,
     GRADIENTS,
@@ -29,7 +29,7 @@ from boosting.strategies.secureboost.steps import (
     STEPS,
     meet,
 )
-from boosting.strategies.secureboost.training import PassiveTree
+from hedgerow.boosting.strategies.secureboost.training import PassiveTree
 
 
 class PassiveHalf(Half):

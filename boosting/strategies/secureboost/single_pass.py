@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.parcels import Courier
-from boosting.ports import DataError, OfferRejected
-from boosting.strategies.secureboost.ciphers import VaultCipher
-from boosting.strategies.secureboost.inference import Node, Router
-from boosting.strategies.secureboost.parts import Skeleton
-from boosting.strategies.secureboost.steps import LEAVES
+from hedgerow.boosting.ports import DataError, OfferRejected
+from hedgerow.boosting.strategies.secureboost.ciphers import VaultCipher
+from hedgerow.boosting.strategies.secureboost.inference import Node, Router
+from hedgerow.boosting.strategies.secureboost.parcels import Courier
+from hedgerow.boosting.strategies.secureboost.parts import Skeleton
+from hedgerow.boosting.strategies.secureboost.steps import LEAVES
 
 BLOCK_CIPHERTEXTS = 1 << 12
 """Ciphertexts of a block of rows."""

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from boosting.parcels import EVERYONE, Courier, Parcels, ParcelStep, pack, unpack
-from boosting.ports import Call, OfferRejected, Silo, Step
-from crypto.key_agreement import (
+from hedgerow.boosting.ports import Call, OfferRejected, Silo, Step
+from hedgerow.boosting.strategies.secureboost.parcels import (
+    EVERYONE,
+    Courier,
+    Parcels,
+    ParcelStep,
+    pack,
+    unpack,
+)
+from hedgerow.crypto.key_agreement import (
     KeyInvalid,
     encode_fields,
     new_private_key,
@@ -20,7 +27,7 @@ from crypto.key_agreement import (
 )
 
 if TYPE_CHECKING:
-    from boosting.ports import SiloStart
+    from hedgerow.boosting.ports import SiloStart
 
 KEYS: ParcelStep = Step(
     "keys", Call.KEYS, Parcels, Parcels,

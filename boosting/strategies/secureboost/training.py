@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from boosting.binning import BinnedFeatures
-from boosting.cuts import Cuts
-from boosting.grower import ColumnSampler
-from boosting.histogram import build_histograms, node_sums
-from boosting.parcels import EVERYONE, Courier, Received, size_class
-from boosting.partition import RowPartition, Splits
-from boosting.ports import OfferRejected
-from boosting.sampling import Sample
-from boosting.splitting import Scale, TreeParameters
-from boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
-from boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot, said
-from boosting.strategies.secureboost.contents import (
+from hedgerow.boosting.engine.binning import BinnedFeatures
+from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.grower import ColumnSampler
+from hedgerow.boosting.engine.histogram import build_histograms, node_sums
+from hedgerow.boosting.engine.partition import RowPartition, Splits
+from hedgerow.boosting.engine.sampling import Sample
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters
+from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
+from hedgerow.boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot, said
+from hedgerow.boosting.strategies.secureboost.contents import (
     array_of,
     batches,
     narrow,
@@ -33,13 +32,20 @@ from boosting.strategies.secureboost.contents import (
     unpack_candidates,
     unpack_masks,
 )
-from boosting.strategies.secureboost.growing import PartyGrower, PurityGuard, Wanted
-from boosting.strategies.secureboost.parts import PassivePart, Skeleton, numbers
-from boosting.strategies.secureboost.steps import BITMAPS, GRADIENTS, HISTOGRAMS, SPLITS, Turn
-from crypto.packing import PairLayout
+from hedgerow.boosting.strategies.secureboost.growing import PartyGrower, PurityGuard, Wanted
+from hedgerow.boosting.strategies.secureboost.parcels import EVERYONE, Courier, Received, size_class
+from hedgerow.boosting.strategies.secureboost.parts import PassivePart, Skeleton, numbers
+from hedgerow.boosting.strategies.secureboost.steps import (
+    BITMAPS,
+    GRADIENTS,
+    HISTOGRAMS,
+    SPLITS,
+    Turn,
+)
+from hedgerow.crypto.packing import PairLayout
 
 if TYPE_CHECKING:
-    from boosting.strategies.secureboost.ciphers import Bins, Cipher
+    from hedgerow.boosting.strategies.secureboost.ciphers import Bins, Cipher
 
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24

@@ -12,7 +12,7 @@ from pathlib import Path
 
 def hedgerow(*arguments: str) -> str:
     """Return what a command of the operator prints."""
-    command = [sys.executable, "-m", "coordinator.cli", *arguments]
+    command = [sys.executable, "-m", "hedgerow", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"hedgerow {arguments[0]} ended with code {done.returncode}: {done.stdout}")

@@ -83,7 +83,7 @@ Probes of a gRPC server over mTLS: the kubelet's own speaks no TLS. Each run sta
 node delays: what ends a process asks for nothing but its metrics.
 */}}
 {{- define "hedgerow.probes" -}}
-{{- $probe := printf "[python3, -m, services.probe, %q, --identity, /etc/hedgerow/identity]" .address -}}
+{{- $probe := printf "[python3, -m, hedgerow.services.process.probe, %q, --identity, /etc/hedgerow/identity]" .address -}}
 startupProbe:
   exec:
     command: {{ $probe }}

@@ -1,0 +1,1 @@
+"""The histogram engine: cuts, bins, histograms, splits, growth; no party and no network."""

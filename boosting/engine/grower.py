@@ -1,0 +1,394 @@
+"""Growing one tree as a pure state machine: histograms in, splits out.
+
+The machine holds no rows. Whoever drives it sums histograms of the nodes it asks for, over one
+table or over silos, and moves rows by the splits it gives::
+
+    while grower.request:
+        splits = grower.supply(histograms_of(grower.request))
+        partition.split_by_bins(binned, splits)
+    tree = grower.finish()
+
+Only one child of each pair is asked for, the one with the smaller hessian; its sibling is parent
+minus child, exactly, since sums are integers. ``finish`` may be called at any time: open nodes
+become leaves from sums already known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.histogram import layout_of
+from hedgerow.boosting.engine.partition import Splits
+from hedgerow.boosting.engine.splitting import (
+    MIN_GAIN,
+    Candidates,
+    Scale,
+    TreeParameters,
+    find_splits,
+    node_weights,
+)
+from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.trees.ensemble import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class GrownTree:
+    """A finished tree in terms of bins, before it is tied to thresholds and outputs.
+
+    Parameters
+    ----------
+    left : ndarray of shape (n_nodes,), int32
+        Left child or -1; the right child is ``left + 1``.
+    feature, bin : ndarray of shape (n_nodes,), int32
+        As in :class:`hedgerow.boosting.engine.partition.Splits`; 0 at leaves.
+    default_left : ndarray of shape (n_nodes,), bool
+    categories : tuple of (node, codes)
+        Codes that go right at each categorical split.
+    gain : ndarray of shape (n_nodes,), float32
+    cover : ndarray of shape (n_nodes,), float32
+        Sum of hessians over outputs.
+    value : ndarray of shape (n_nodes, n_outputs), float32
+        Leaf values, shrinkage included; 0 at splits.
+    weight : ndarray of shape (n_nodes, n_outputs), float32
+        XGBoost's ``base_weights``: unshrunken at splits and at the root, shrunken at other leaves.
+    """
+
+    left: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    bin: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    categories: tuple[tuple[int, NDArray[np.int32]], ...]
+    gain: NDArray[np.float32]
+    cover: NDArray[np.float32]
+    value: NDArray[np.float32]
+    weight: NDArray[np.float32]
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes, splits and leaves."""
+        return int(self.left.shape[0])
+
+    @property
+    def leaves(self) -> NDArray[np.int64]:
+        """Leaf positions, ascending."""
+        return np.flatnonzero(self.left < 0)
+
+    def trees(self, cuts: Cuts, groups: Sequence[int]) -> tuple[Tree, ...]:
+        """Return one scalar tree per output; a vector-leaf tree becomes trees of equal shape."""
+        is_leaf = self.left < 0
+        thresholds = np.zeros(self.left.shape[0], dtype=np.float32)
+        categorical = {node for node, _ in self.categories}
+        for node in np.flatnonzero(~is_leaf):
+            if int(node) not in categorical:
+                thresholds[node] = cuts.threshold(int(self.feature[node]), int(self.bin[node]))
+        right = np.where(is_leaf, -1, self.left + 1).astype(np.int32)
+        return tuple(
+            Tree(
+                left=self.left,
+                right=right,
+                feature=self.feature,
+                threshold=np.where(is_leaf, self.value[:, c], thresholds).astype(np.float32),
+                default_left=self.default_left,
+                gain=self.gain,
+                cover=self.cover,
+                weight=self.weight[:, c].copy(),
+                categories=self.categories,
+                group=group,
+            )
+            for c, group in enumerate(groups)
+        )
+
+
+class _Node:
+    """What is known of a node; sums are integers over all silos."""
+
+    __slots__ = ("bounds", "depth", "left", "outer", "sums")
+
+    def __init__(self, depth: int, sums: NDArray[np.int64], outer: tuple[float, float]) -> None:
+        self.depth = depth
+        self.sums = sums
+        self.outer = outer
+        self.bounds = outer
+        self.left = -1
+
+
+class ColumnSampler:
+    """Features that a tree, a level and a node may use, nested, from one generator.
+
+    Parameters
+    ----------
+    rng : numpy Generator
+        Consumed in the order in which levels and nodes are opened.
+    """
+
+    def __init__(self, n_features: int, parameters: TreeParameters, rng: np.random.Generator):
+        self._rng = rng
+        self._parameters = parameters
+        self.of_tree = self._draw(np.arange(n_features), parameters.colsample_bytree)
+        self._levels: dict[int, NDArray[np.int64]] = {}
+
+    def _draw(self, features: NDArray[np.int64], rate: float) -> NDArray[np.int64]:
+        if rate >= 1.0:
+            return features
+        size = max(1, int(rate * features.shape[0]))
+        return np.sort(self._rng.choice(features, size, replace=False))
+
+    def of_node(self, depth: int) -> NDArray[np.int64]:
+        """Draw the features of a node at ``depth``; ascending."""
+        if depth not in self._levels:
+            self._levels[depth] = self._draw(self.of_tree, self._parameters.colsample_bylevel)
+        return self._draw(self._levels[depth], self._parameters.colsample_bynode)
+
+
+class Grower:
+    """Decides the splits of one tree from summed histograms.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (2 * n_outputs,), int64
+        Sums over all rows in the tree: the root.
+    columns : ColumnSampler or None
+        ``None`` uses all features everywhere.
+    """
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        parameters: TreeParameters,
+        scale: Scale,
+        totals: NDArray[np.int64],
+        columns: ColumnSampler | None = None,
+        n_threads: int = 1,
+    ) -> None:
+        if parameters.monotone and totals.shape[0] > 2:
+            raise InvalidJob("monotone_constraints: not for trees with several outputs")
+        self._cuts = cuts
+        self._parameters = parameters
+        self._scale = scale
+        self._columns = columns
+        self._n_threads = n_threads
+        self.layout = layout_of(cuts, None if columns is None else columns.of_tree)
+        self._nodes = [_Node(0, totals, (-np.inf, np.inf))]
+        self._weights = [self._weigh([0])[0]]
+        self._found: dict[int, tuple[Candidates, int]] = {}
+        self._taken: dict[int, tuple[Candidates, int]] = {}
+        self._histograms: dict[int, NDArray[np.int64]] = {}
+        self._open: list[tuple[float, int]] = []
+        self._n_leaves = 1
+        self.request: tuple[int, ...] = (0,)
+
+    def supply(self, histograms: NDArray[np.int64]) -> Splits:
+        """Take the histograms of :attr:`request` and return the splits they lead to.
+
+        Parameters
+        ----------
+        histograms : ndarray of shape (n_requested, n_bins, 2 * n_outputs), int64
+            In the order of the request.
+
+        Returns
+        -------
+        Splits
+            To be applied to the rows before the next request is answered; may be empty.
+        """
+        if histograms.shape[0] != len(self.request):
+            raise ValueError("one histogram is expected for each requested node")
+        self._evaluate(self._with_siblings(histograms))
+        chosen = self._choose()
+        request = self._open_children(chosen)
+        while not request and self._open and not self._full:
+            # Loss-guided: children at the depth limit need no histogram, the rest goes on.
+            more = self._choose()
+            request = self._open_children(more)
+            chosen += more
+        self.request = tuple(request)
+        return self._splits(chosen)
+
+    def _with_siblings(self, histograms: NDArray[np.int64]) -> list[int]:
+        fresh: list[int] = []
+        for node, histogram in zip(self.request, histograms, strict=True):
+            self._histograms[node] = histogram
+            fresh.append(node)
+            if node:
+                left = node if node % 2 else node - 1
+                sibling = left + 1 if node == left else left
+                self._histograms[sibling] = self._histograms.pop(~left) - histogram
+                fresh.append(sibling)
+        return sorted(fresh)
+
+    def _evaluate(self, nodes: list[int]) -> None:
+        allowed = None
+        if self._columns is not None:
+            allowed = np.stack(
+                [
+                    np.isin(
+                        self.layout.features,
+                        self._columns.of_node(self._nodes[node].depth),
+                        assume_unique=True,
+                    )
+                    for node in nodes
+                ]
+            )
+        found = find_splits(
+            np.stack([self._histograms[node] for node in nodes]),
+            np.stack([self._nodes[node].sums for node in nodes]),
+            self.layout,
+            self._cuts,
+            self._parameters,
+            self._scale,
+            allowed=allowed,
+            bounds=self._bounds(nodes),
+            n_threads=self._n_threads,
+        )
+        for position, node in enumerate(nodes):
+            gain = np.float32(found.gain[position])
+            if found.feature[position] < 0 or gain <= MIN_GAIN or gain < self._parameters.gamma:
+                del self._histograms[node]
+                continue
+            self._found[node] = (found, position)
+            key = -float(gain) if self._parameters.loss_guided else 0.0
+            heapq.heappush(self._open, (key, node))
+
+    def _choose(self) -> list[int]:
+        """Pop the nodes to split now: the whole level, or the one with the greatest gain."""
+        chosen: list[int] = []
+        while self._open and not self._full:
+            chosen.append(heapq.heappop(self._open)[1])
+            self._n_leaves += 1
+            if self._parameters.loss_guided:
+                break
+        return chosen
+
+    @property
+    def _full(self) -> bool:
+        return bool(self._parameters.max_leaves) and self._n_leaves >= self._parameters.max_leaves
+
+    def _open_children(self, chosen: list[int]) -> list[int]:
+        """Divide the chosen nodes and return the children whose histograms are needed."""
+        for node in chosen:
+            found, position = self._found.pop(node)
+            self._taken[node] = (found, position)
+            self._add_children(node, len(self._nodes), found, position)
+        deepest = self._parameters.max_depth
+        request: list[int] = []
+        for node in chosen:
+            histogram = self._histograms.pop(node)
+            left = self._nodes[node].left
+            if self._full or (deepest and self._nodes[left].depth >= deepest):
+                continue
+            # The parent's histogram waits under ~left until one child's arrives.
+            self._histograms[~left] = histogram
+            hess_left = int(self._nodes[left].sums[1::2].sum())
+            hess_right = int(self._nodes[left + 1].sums[1::2].sum())
+            request.append(left + 1 if hess_right < hess_left else left)
+        return request
+
+    def _splits(self, chosen: list[int]) -> Splits:
+        taken = [self._taken[node] for node in chosen]
+        return Splits(
+            node=np.array(chosen, dtype=np.int32),
+            left=np.array([self._nodes[node].left for node in chosen], dtype=np.int32),
+            feature=np.array([f.feature[p] for f, p in taken], dtype=np.int32),
+            bin=np.array([f.bin[p] for f, p in taken], dtype=np.int32),
+            default_left=np.array([f.default_left[p] for f, p in taken], dtype=np.bool_),
+            categories=tuple(
+                (i, codes)
+                for i, (f, p) in enumerate(taken)
+                if (codes := f.categories[p]) is not None
+            ),
+        )
+
+    def _add_children(self, node: int, left: int, found: Candidates, position: int) -> None:
+        parent = self._nodes[node]
+        parent.left = left
+        left_sums = found.left[position]
+        for sums in (left_sums, parent.sums - left_sums):
+            self._nodes.append(_Node(parent.depth + 1, sums, parent.bounds))
+        # As in XGBoost, children are weighed under their parent's bounds; their own bounds apply
+        # when they are split in turn.
+        self._weights.extend(self._weigh([left, left + 1]))
+        if self._parameters.monotone:
+            direction = self._parameters.monotone[int(found.feature[position])]
+            middle = float(
+                np.float32(self._weights[left][0] + self._weights[left + 1][0]) / np.float32(2)
+            )
+            low, high = parent.bounds
+            if direction > 0:
+                self._nodes[left].bounds = (low, middle)
+                self._nodes[left + 1].bounds = (middle, high)
+            elif direction < 0:
+                self._nodes[left].bounds = (middle, high)
+                self._nodes[left + 1].bounds = (low, middle)
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """Nodes that are leaves of the tree as it stands, ascending."""
+        return tuple(i for i, node in enumerate(self._nodes) if node.left < 0)
+
+    def finish(
+        self, leaf_sums: NDArray[np.int64] | None = None, leaf_scale: Scale | None = None
+    ) -> GrownTree:
+        """Return the tree as it stands; nodes still open are leaves of it.
+
+        Parameters
+        ----------
+        leaf_sums : ndarray of shape (n_leaves, 2 * n_outputs), int64, or None
+            Sums of the leaves, ascending by node, that replace those of the histograms (leaf
+            renewal after a search on quantised gradients).
+        leaf_scale : Scale or None
+            Of ``leaf_sums``.
+        """
+        left = np.array([n.left for n in self._nodes], dtype=np.int32)
+        leaves = np.flatnonzero(left < 0)
+        covers = [int(n.sums[1::2].sum()) * self._scale.hess for n in self._nodes]
+        cover = np.array(covers, dtype=np.float32)
+        weight = np.stack(self._weights)
+        if leaf_sums is not None:
+            scale = self._scale if leaf_scale is None else leaf_scale
+            bounds = self._bounds(leaves.tolist())
+            weight[leaves] = node_weights(leaf_sums, self._parameters, scale, bounds)
+            cover[leaves] = leaf_sums[:, 1::2].sum(axis=1) * scale.hess
+        value = np.zeros_like(weight)
+        value[leaves] = weight[leaves] * np.float32(self._parameters.eta)
+        weight[leaves[leaves > 0]] = value[leaves[leaves > 0]]
+        splits = sorted(self._taken)
+        if splits:  # weighed again, under their own bounds
+            weight[splits] = self._weigh(splits)
+        out = GrownTree(
+            left=left,
+            feature=np.zeros(left.shape[0], dtype=np.int32),
+            bin=np.zeros(left.shape[0], dtype=np.int32),
+            default_left=np.zeros(left.shape[0], dtype=np.bool_),
+            categories=tuple(
+                (node, codes)
+                for node, (f, p) in sorted(self._taken.items())
+                if (codes := f.categories[p]) is not None
+            ),
+            gain=np.zeros(left.shape[0], dtype=np.float32),
+            cover=cover,
+            value=value,
+            weight=weight,
+        )
+        for node, (found, position) in self._taken.items():
+            out.feature[node] = found.feature[position]
+            out.bin[node] = found.bin[position]
+            out.default_left[node] = found.default_left[position]
+            out.gain[node] = found.gain[position]
+        return out
+
+    def _bounds(self, nodes: Sequence[int]) -> NDArray[np.float32] | None:
+        if not self._parameters.monotone:
+            return None
+        return np.array(
+            [self._nodes[node].bounds + self._nodes[node].outer for node in nodes],
+            dtype=np.float32,
+        )
+
+    def _weigh(self, nodes: Sequence[int]) -> list[NDArray[np.float32]]:
+        sums = np.stack([self._nodes[node].sums for node in nodes])
+        return list(node_weights(sums, self._parameters, self._scale, self._bounds(nodes)))

@@ -1,0 +1,344 @@
+"""Objectives: gradient pairs, losses and start margins, under XGBoost's names and FATE's.
+
+Gradients are float32, computed from float32 margins by XGBoost's own formulas where the objective
+bears XGBoost's name; integer sums of them (``histogram``) then lead to XGBoost's trees. FATE's
+names keep FATE's scale: ``lse`` has twice the gradients of ``reg:squarederror``, ``softmax`` half
+the hessian of ``multi:softprob``.
+
+References
+----------
+ALGORITHMS §0.3, whose test vectors all of these meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import DataError, InvalidJob
+
+Floats = NDArray[np.float64]
+
+
+_LEAST_MEAN = 1e-6
+
+
+class StartRule(Enum):
+    """Where margins begin when the job gives no ``base_score``."""
+
+    ZERO = "zero"
+    MEAN = "mean"
+    MEDIAN = "median"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A loss with everything that training and export need to know of it.
+
+    Parameters
+    ----------
+    name : str
+        As the job gives it.
+    model_name : str
+        XGBoost objective that the exported model bears (same link function).
+    tasks : frozenset[Task]
+    start_rule : StartRule
+        Statistic of the labels that margins start from; always global, never a silo's own.
+    kernel : int
+        Which formula.
+    parameter : float
+        δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian.
+    positive_scale : float
+        ``scale_pos_weight``.
+    bound : tuple[float, float] or None
+        Largest ``|g|`` and ``h`` of a row of weight one; ``None`` where the loss has no bound.
+    """
+
+    name: str
+    model_name: str
+    tasks: frozenset[Task]
+    start_rule: StartRule
+    kernel: int
+    parameter: float
+    positive_scale: float
+    bound: tuple[float, float] | None
+
+    def gradients(
+        self,
+        margins: NDArray[np.float32],
+        y: Floats,
+        weight: Floats | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return g and h of every row and output.
+
+        Parameters
+        ----------
+        margins : ndarray of shape (n_samples, n_outputs), float32
+        y : ndarray of shape (n_samples,), float64
+        weight : ndarray of shape (n_samples,), float64, or None
+
+        Returns
+        -------
+        g, h : ndarray of shape (n_samples, n_outputs), float32
+        """
+        g = np.empty(margins.shape, dtype=np.float32)
+        h = np.empty(margins.shape, dtype=np.float32)
+        weights = np.empty(0, np.float32) if weight is None else weight.astype(np.float32)
+        labels = y.astype(np.float32)
+        if self.kernel in (_SOFTPROB, _SOFTMAX):
+            factor = 2.0 if self.kernel == _SOFTPROB else 1.0
+            _softmax(margins, labels, weights, np.float32(factor), g, h)
+        elif self.kernel == _LOGISTIC:
+            _logistic(
+                margins[:, 0], labels, weights, np.float32(self.positive_scale), g[:, 0], h[:, 0]
+            )
+        else:
+            _regression(
+                self.kernel, self.parameter, margins[:, 0], labels, weights, g[:, 0], h[:, 0]
+            )
+        return g, h
+
+    def losses(self, margins: NDArray[np.float32], y: Floats) -> Floats:
+        """Return each row's loss, shape (n_samples,), float64, in numerically safe forms."""
+        s = margins.astype(np.float64)
+        if self.kernel in (_SOFTPROB, _SOFTMAX):
+            top = s.max(axis=1, keepdims=True)
+            total = top[:, 0] + np.log(np.exp(s - top).sum(axis=1))
+            return np.asarray(total - s[np.arange(s.shape[0]), y.astype(np.intp)])
+        return _LOSSES[self.kernel](s[:, 0], y, self.parameter)
+
+    def check_labels(self, y: Floats, n_classes: int) -> None:
+        """Raise :class:`DataError` where a label is outside the loss's domain."""
+        if not np.all(np.isfinite(y)):
+            raise DataError("labels: missing or infinite values")
+        if self.kernel == _LOGISTIC and not np.all((y == 0) | (y == 1)):
+            raise DataError(f"labels: {self.name} expects 0 and 1")
+        if self.kernel in (_SOFTPROB, _SOFTMAX) and not np.all(
+            (y >= 0) & (y < n_classes) & (y == np.floor(y))
+        ):
+            raise DataError(f"labels: {self.name} expects whole numbers below {n_classes}")
+        if self.kernel in (_TWEEDIE, _POISSON) and not np.all(y >= 0):
+            raise DataError(f"labels: {self.name} expects no negative values")
+
+    def margin_of(self, base_score: float) -> float:
+        """Return the margin of a base score on the label's scale, in XGBoost's own float32.
+
+        Its logarithm rounds in ways of its own; margins of a training that goes on from a stored
+        model must be the bits of one that was never interrupted.
+        """
+        if self.kernel == _LOGISTIC:
+            if not 0 < base_score < 1:
+                raise InvalidJob(f"base_score: expected a probability, not {base_score}")
+            return _xgboost_margin(self.model_name, base_score)
+        if self.kernel in (_TWEEDIE, _POISSON):
+            if not base_score > 0:
+                raise InvalidJob(f"base_score: expected a positive number, not {base_score}")
+            return _xgboost_margin(self.model_name, base_score)
+        return float(np.float32(base_score))
+
+    def start_of(self, mean: float) -> float:
+        """Return the base score for a mean label, moved into the loss's domain where it must be."""
+        if self.kernel == _LOGISTIC:
+            mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
+        elif self.kernel in (_TWEEDIE, _POISSON):
+            mean = max(mean, _LEAST_MEAN)
+        return float(np.float32(mean))
+
+    @property
+    def default_base_score(self) -> float:
+        """Base score of margin zero, for :attr:`StartRule.ZERO`."""
+        if self.kernel == _LOGISTIC:
+            return 0.5
+        return 1.0 if self.kernel in (_TWEEDIE, _POISSON) else 0.0
+
+
+(
+    _LOGISTIC,
+    _SOFTPROB,
+    _SOFTMAX,
+    _SQUARED,
+    _LSE,
+    _LAE,
+    _HUBER,
+    _FAIR,
+    _LOG_COSH,
+    _TWEEDIE,
+    _POISSON,
+) = range(11)
+
+_BINARY = frozenset({Task.BINARY})
+_CLASSES = frozenset({Task.MULTICLASS})
+_NUMBERS = frozenset({Task.REGRESSION})
+
+_KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
+    "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.MEAN),
+    "bce": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.ZERO),
+    "multi:softprob": (_SOFTPROB, "multi:softprob", _CLASSES, StartRule.ZERO),
+    "softmax": (_SOFTMAX, "multi:softprob", _CLASSES, StartRule.ZERO),
+    "reg:squarederror": (_SQUARED, "reg:squarederror", _NUMBERS, StartRule.MEAN),
+    "lse": (_LSE, "reg:squarederror", _NUMBERS, StartRule.MEAN),
+    "lae": (_LAE, "reg:squarederror", _NUMBERS, StartRule.MEDIAN),
+    "reg:pseudohubererror": (_HUBER, "reg:pseudohubererror", _NUMBERS, StartRule.MEAN),
+    "huber": (_HUBER, "reg:pseudohubererror", _NUMBERS, StartRule.MEAN),
+    "fair": (_FAIR, "reg:squarederror", _NUMBERS, StartRule.MEAN),
+    "log_cosh": (_LOG_COSH, "reg:squarederror", _NUMBERS, StartRule.MEAN),
+    "reg:tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.MEAN),
+    "tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.ZERO),
+    "count:poisson": (_POISSON, "count:poisson", _NUMBERS, StartRule.MEAN),
+}
+
+POISSON_MAX_DELTA_STEP = 0.7
+"""XGBoost's default ``max_delta_step`` for ``count:poisson``."""
+
+
+def _xgboost_margin(objective: str, base_score: float) -> float:
+    import xgboost
+
+    rows = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1), nthread=1)
+    parameters = {"objective": objective, "base_score": base_score, "nthread": 1}
+    return float(xgboost.train(parameters, rows, 0).predict(rows, output_margin=True)[0])
+
+
+def objective_of(name: str, task: Task, booster: Booster) -> Objective:
+    """Return the objective of a job.
+
+    Raises
+    ------
+    InvalidJob
+        No such objective in the histogram engine, one of another task, or a parameter out of
+        range.
+    """
+    if name not in _KINDS:
+        raise InvalidJob(f"objective: expected one of {', '.join(_KINDS)}, not {name!r}")
+    kernel, model_name, tasks, start_rule = _KINDS[name]
+    if task not in tasks:
+        raise InvalidJob(f"objective: {name} is not for a {task.value} task")
+    parameter = 0.0
+    bound: tuple[float, float] | None = None
+    if kernel == _HUBER:
+        parameter = booster.huber_slope
+        bound = (parameter, 1.0)
+    elif kernel == _FAIR:
+        parameter = booster.fair_c
+        bound = (parameter, 1.0)
+    elif kernel == _TWEEDIE:
+        parameter = booster.tweedie_variance_power
+        if not 1 < parameter < 2:
+            raise InvalidJob(f"tweedie_variance_power: expected 1 < p < 2, not {parameter}")
+    elif kernel == _POISSON:
+        parameter = booster.max_delta_step or POISSON_MAX_DELTA_STEP
+    elif kernel in (_LOGISTIC, _LAE, _LOG_COSH) or kernel in (_SOFTPROB, _SOFTMAX):
+        bound = (1.0, 1.0)
+    if kernel in (_HUBER, _FAIR) and not parameter > 0:
+        raise InvalidJob(f"{'huber_slope' if kernel == _HUBER else 'fair_c'}: expected > 0")
+    if not booster.scale_pos_weight > 0:
+        raise InvalidJob(f"scale_pos_weight: expected > 0, not {booster.scale_pos_weight}")
+    positive = booster.scale_pos_weight if kernel == _LOGISTIC else 1.0
+    if bound is not None:
+        bound = (bound[0] * max(1.0, positive), bound[1] * max(1.0, positive))
+    return Objective(
+        name, model_name, tasks, start_rule, kernel, float(parameter), float(positive), bound
+    )
+
+
+@njit(cache=True, nogil=True)
+def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-def]
+    one, least = np.float32(1.0), np.float32(1e-16)
+    weighted = weight.shape[0] > 0
+    for i in range(margins.shape[0]):
+        p = one / (np.exp(min(-margins[i], np.float32(88.7))) + one + least)
+        w = weight[i] if weighted else one
+        if y[i] == one:
+            w *= positive
+        g[i] = (p - y[i]) * w
+        h[i] = max(p * (one - p), least) * w
+
+
+@njit(cache=True, nogil=True)
+def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
+    one, least = np.float32(1.0), np.float32(1e-16)
+    weighted = weight.shape[0] > 0
+    n_classes = margins.shape[1]
+    for i in range(margins.shape[0]):
+        top = margins[i, 0]
+        for c in range(1, n_classes):
+            top = max(top, margins[i, c])
+        total = 0.0
+        for c in range(n_classes):
+            e = np.exp(margins[i, c] - top)
+            g[i, c] = e
+            total += e
+        w = weight[i] if weighted else one
+        for c in range(n_classes):
+            p = g[i, c] / np.float32(total)
+            h[i, c] = max(factor * p * (one - p) * w, least)
+            g[i, c] = (p - one if c == y[i] else p) * w
+
+
+@njit(cache=True, nogil=True)
+def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-def]
+    weighted = weight.shape[0] > 0
+    for i in range(margins.shape[0]):
+        s, label = float(margins[i]), float(y[i])
+        grad, hess = 0.0, 0.0
+        r = s - label
+        if kind == _SQUARED:
+            grad, hess = r, 1.0
+        elif kind == _LSE:
+            grad, hess = 2.0 * r, 2.0
+        elif kind == _LAE:
+            grad, hess = (0.0 if abs(r) < 1e-8 else (1.0 if r > 0 else -1.0)), 1.0
+        elif kind == _HUBER:
+            root = math.sqrt(1.0 + (r / a) * (r / a))
+            grad, hess = r / root, 1.0 / (root * root * root)
+        elif kind == _FAIR:
+            grad, hess = a * r / (abs(r) + a), (a / (abs(r) + a)) ** 2
+        elif kind == _LOG_COSH:
+            t = math.tanh(r)
+            grad, hess = t, 1.0 - t * t
+        elif kind == _TWEEDIE:
+            low, high = math.exp((1.0 - a) * s), math.exp((2.0 - a) * s)
+            grad = high - label * low
+            hess = (2.0 - a) * high - label * (1.0 - a) * low
+        else:
+            grad, hess = math.exp(s) - label, math.exp(s + a)
+        w = weight[i] if weighted else np.float32(1.0)
+        g[i] = np.float32(grad) * w
+        h[i] = np.float32(hess) * w
+
+
+def _log_cosh(s: Floats, y: Floats, _: float) -> Floats:
+    r = np.abs(s - y)
+    return np.asarray(r + np.log1p(np.exp(-2.0 * r)) - math.log(2.0))
+
+
+def _fair(s: Floats, y: Floats, c: float) -> Floats:
+    r = np.abs(s - y)
+    return np.asarray(c * r - c * c * np.log1p(r / c))
+
+
+def _tweedie(s: Floats, y: Floats, rho: float) -> Floats:
+    return np.asarray(
+        -y * np.exp((1.0 - rho) * s) / (1.0 - rho) + np.exp((2.0 - rho) * s) / (2.0 - rho)
+    )
+
+
+_LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
+    _LOGISTIC: lambda s, y, _: np.asarray(np.logaddexp(0.0, s) - y * s),
+    _SQUARED: lambda s, y, _: np.asarray(0.5 * (s - y) ** 2),
+    _LSE: lambda s, y, _: np.asarray((s - y) ** 2),
+    _LAE: lambda s, y, _: np.abs(s - y),
+    _HUBER: lambda s, y, d: np.asarray(d * d * (np.sqrt(1.0 + ((s - y) / d) ** 2) - 1.0)),
+    _FAIR: _fair,
+    _LOG_COSH: _log_cosh,
+    _TWEEDIE: _tweedie,
+    _POISSON: lambda s, y, _: np.asarray(np.exp(s) - y * s),
+}

@@ -1,0 +1,275 @@
+"""Training on one table with the engine: the oracle of every federated run, and of benchmarks.
+
+A federated histogram job on silos' rows gives exactly the trees of :func:`train_pooled` on the
+rows of all silos with the same cuts (``blocks`` says which rows were whose, for sampling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.engine.cuts import (
+    Bisector,
+    Cuts,
+    count_below,
+    cuts_from_thresholds,
+    merge_summaries,
+    summarise,
+)
+from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
+from hedgerow.boosting.engine.histogram import build_histograms, node_sums
+from hedgerow.boosting.engine.objective import (
+    POISSON_MAX_DELTA_STEP,
+    Objective,
+    StartRule,
+    objective_of,
+)
+from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.quantising import (
+    LabelMean,
+    Quantiser,
+    bound_of_exponents,
+    exponents,
+    label_exponents,
+    static_bound,
+)
+from hedgerow.boosting.engine.sampling import Sample, Sampler
+from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.engine.table import Table
+from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
+
+SAMPLING, COLUMNS, ROUNDING = range(3)
+"""Purposes of random streams (see :func:`stream`)."""
+
+
+def stream(seed: int, silo: int, round: int, purpose: int) -> np.random.Generator:
+    """Return the generator of a silo (its place in the roster), round and purpose."""
+    return np.random.default_rng(np.random.SeedSequence([seed, silo, round, purpose]))
+
+
+def local_cuts(dataset: Dataset, max_bin: int) -> Cuts:
+    """Return cuts from one table's own summaries."""
+    return cuts_from_thresholds(
+        dataset.schema,
+        [
+            np.empty(0, np.float32)
+            if feature.is_categorical
+            else merge_summaries([summarise(dataset.X[:, j], 8 * max_bin)], max_bin)
+            for j, feature in enumerate(dataset.schema.features)
+        ],
+    )
+
+
+def start_score(
+    objective: Objective,
+    booster: Booster,
+    y: NDArray[np.float64],
+    weight: NDArray[np.float64] | None,
+) -> float:
+    """Return the base score of a training on these labels: the job's, or the global statistic."""
+    if booster.base_score is not None:
+        return booster.base_score
+    if objective.start_rule is StartRule.MEAN:
+        labels = LabelMean(y.shape[0], *label_exponents(y, weight))
+        return objective.start_of(labels.mean(labels.sums(y, weight)))
+    if objective.start_rule is StartRule.MEDIAN:
+        return median_of(median_search(), np.sort(y.astype(np.float32)))
+    return objective.default_base_score
+
+
+def median_search() -> Bisector:
+    """Return the search for a median: a single threshold of a single column."""
+    return Bisector(1, 2, 0.0)
+
+
+def median_of(search: Bisector, labels: NDArray[np.float32]) -> float:
+    """Return the median that bisecting on counts of sorted labels leads to."""
+    while not search.done:
+        search.take(count_below([labels], search.column, search.key))
+    found = search.thresholds[0]
+    return float(found[0]) if found.shape[0] else 0.0
+
+
+def train_pooled(
+    job: JobParameters,
+    dataset: Dataset,
+    rounds: int,
+    *,
+    cuts: Cuts | None = None,
+    sampler: Sampler | None = None,
+    blocks: Sequence[int] | None = None,
+    multi_output: bool = False,
+    coarse_bits: int = 0,
+    ring_bits: int = 64,
+    n_threads: int = 1,
+) -> Ensemble:
+    """Train an ensemble on one table.
+
+    Parameters
+    ----------
+    job : JobParameters
+        Task, seed, objective and booster; its strategy is not looked at.
+    cuts : Cuts or None
+        ``None`` takes the table's own quantiles.
+    sampler : Sampler or None
+        ``None`` takes the booster's ``subsample`` (uniform as in XGBoost, without reweighting, or
+        ``gradient_based``, which is MVS).
+    blocks : sequence of int or None
+        Row counts of the silos that the table is made of, in roster order: sampling and coarse
+        rounding then draw from each silo's own stream.
+    multi_output : bool
+        One tree with vector leaves a round, instead of one tree a class.
+    coarse_bits : int
+        Bits of the gradients that splits are searched on; 0 for lossless sums.
+    """
+    booster, schema = job.booster, dataset.schema
+    objective = objective_of(job.objective, schema.task, booster)
+    objective.check_labels(dataset.labels, schema.n_classes)
+    cuts = local_cuts(dataset, booster.max_bin) if cuts is None else cuts
+    sampler = sampler_of(booster) if sampler is None else sampler
+    parameters = tree_parameters(booster, objective, schema.n_features)
+    base_score = start_score(objective, booster, dataset.labels, dataset.weight)
+    ensemble = blank(schema, objective.model_name, booster, base_score)
+    table = Table.of(dataset, cuts, objective.margin_of(base_score), n_threads)
+    sizes = [dataset.n_samples] if blocks is None else list(blocks)
+    max_weight = 2.0 ** label_exponents(dataset.labels, dataset.weight)[0]
+    trees_per_round = 1 if multi_output else schema.n_outputs
+    for r in range(rounds):
+        g, h = objective.gradients(table.margins, table.y, table.weight)
+        sample = _sample_blocks(sampler, g, h, sizes, job.seed, r)
+        bound = static_bound(objective, sampler, schema.n_outputs, max_weight)
+        if bound is None or coarse_bits:
+            bound = bound_of_exponents(*exponents(g, h, sample))
+        quantiser = Quantiser.fitting(
+            dataset.n_samples, bound, ring_bits=ring_bits, coarse_bits=coarse_bits
+        )
+        exact = quantiser.lossless(g, h, sample)
+        searched = exact
+        if coarse_bits:
+            searched = _round_blocks(quantiser, g, h, sample, sizes, job.seed, r)
+        trees: list[Tree] = []
+        for t in range(trees_per_round):
+            groups = list(range(schema.n_outputs)) if multi_output else [t]
+            columns = None
+            if parameters.samples_columns:
+                rng = stream(job.seed, 0, r * trees_per_round + t, COLUMNS)
+                columns = ColumnSampler(schema.n_features, parameters, rng)
+            pair = slice(None) if multi_output else slice(2 * t, 2 * t + 2)
+            grown, partition = grow_tree(
+                table,
+                sample,
+                np.ascontiguousarray(searched[:, pair]),
+                np.ascontiguousarray(exact[:, pair]) if coarse_bits else None,
+                quantiser,
+                cuts,
+                parameters,
+                columns,
+            )
+            table.add_tree(grown, partition, groups)
+            trees.extend(grown.trees(cuts, groups))
+        ensemble = ensemble.extend(trees, n_steps=1)
+    return ensemble
+
+
+def grow_tree(
+    table: Table,
+    sample: Sample,
+    searched: NDArray[np.int64],
+    exact: NDArray[np.int64] | None,
+    quantiser: Quantiser,
+    cuts: Cuts,
+    parameters: TreeParameters,
+    columns: ColumnSampler | None = None,
+) -> tuple[GrownTree, RowPartition]:
+    """Grow one tree on one table's integers.
+
+    Parameters
+    ----------
+    searched : ndarray of shape (n_samples, 2 * n_outputs), int64
+        Lossless or coarse; what histograms are made of.
+    exact : ndarray of the same shape, or None
+        Lossless, for leaf renewal after a coarse search.
+    """
+    partition = RowPartition(sample.rows)
+    scale = quantiser.scale if exact is None else quantiser.coarse_scale
+    totals = node_sums(partition, [0], searched)[0]
+    grower = Grower(cuts, parameters, scale, totals, columns, table.n_threads)
+    while grower.request:
+        histograms = build_histograms(
+            table.binned, partition, grower.request, searched, grower.layout, table.n_threads
+        )
+        partition.split_by_bins(table.binned, grower.supply(histograms))
+    if exact is None:
+        return grower.finish(), partition
+    leaf_sums = node_sums(partition, grower.leaves, exact)
+    return grower.finish(leaf_sums, quantiser.scale), partition
+
+
+def sampler_of(booster: Booster) -> Sampler:
+    """Return the sampler that XGBoost's own ``subsample`` parameters ask for."""
+    if booster.subsample >= 1.0:
+        return Sampler()
+    if booster.sampling_method == "gradient_based":
+        return Sampler("mvs", booster.subsample)
+    return Sampler("uniform", booster.subsample, reweight=False)
+
+
+def tree_parameters(booster: Booster, objective: Objective, n_features: int) -> TreeParameters:
+    """Return the tree parameters; as in XGBoost, Poisson's ``max_delta_step`` defaults to 0.7."""
+    if objective.name == "count:poisson" and booster.max_delta_step == 0:
+        booster = replace(booster, max_delta_step=POISSON_MAX_DELTA_STEP)
+    return TreeParameters.of(booster, n_features)
+
+
+def _sample_blocks(
+    sampler: Sampler,
+    g: NDArray[np.float32],
+    h: NDArray[np.float32],
+    sizes: Sequence[int],
+    seed: int,
+    round: int,
+) -> Sample:
+    if sampler.method == "none":
+        return sampler.draw(g, h, np.random.default_rng(0))
+    parts: list[Sample] = []
+    start = 0
+    for silo, size in enumerate(sizes):
+        part = slice(start, start + size)
+        drawn = sampler.draw(g[part], h[part], stream(seed, silo, round, SAMPLING))
+        parts.append(Sample((drawn.rows + start).astype(np.int32), drawn.weight))
+        start += size
+    if len(parts) == 1:
+        return parts[0]
+    weights = [
+        np.ones(p.rows.shape[0], np.float32) if p.weight is None else p.weight for p in parts
+    ]
+    return Sample(np.concatenate([p.rows for p in parts]), np.concatenate(weights))
+
+
+def _round_blocks(
+    quantiser: Quantiser,
+    g: NDArray[np.float32],
+    h: NDArray[np.float32],
+    sample: Sample,
+    sizes: Sequence[int],
+    seed: int,
+    round: int,
+) -> NDArray[np.int64]:
+    out = np.zeros((g.shape[0], 2 * g.shape[1]), dtype=np.int64)
+    start = 0
+    for silo, size in enumerate(sizes):
+        low, high = np.searchsorted(sample.rows, [start, start + size])
+        rows = (sample.rows[low:high] - start).astype(np.int32)
+        weight = None if sample.weight is None else sample.weight[low:high]
+        part = slice(start, start + size)
+        out[part] = quantiser.coarse(
+            g[part], h[part], Sample(rows, weight), stream(seed, silo, round, ROUNDING)
+        )
+        start += size
+    return out

@@ -1,0 +1,262 @@
+"""From float gradients to integers that are summed exactly, within proven bounds.
+
+Two ways: *lossless*, fixed point with as many fraction bits as the range proof allows, and
+*coarse*, stochastic rounding to a few bits for the search of splits, whose leaves are then renewed
+from lossless sums (as quantised GBDT training does).
+
+References
+----------
+Shi et al., Quantized training of gradient boosting decision trees, 2022. CRYPTO.md §5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from hedgerow.boosting.engine.objective import Objective
+from hedgerow.boosting.engine.sampling import Sample, Sampler
+from hedgerow.boosting.engine.splitting import Scale
+from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
+
+Pair = tuple[float, float]
+
+
+def static_bound(
+    objective: Objective, sampler: Sampler, n_outputs: int, max_weight: float
+) -> Pair | None:
+    """Return bounds of a row's weighted ``|g|`` and ``h`` that hold in every round.
+
+    ``None`` where the loss has none, or where MVS without a hessian term may blow up ``h``; the
+    silos then agree on a bound each round.
+
+    For MVS: ``Σ min(1, ĝ/μ) = max(1, f n)`` gives ``μ <= max ĝ / f``, and a kept row's weight is
+    ``max(1, μ/ĝ)``, so weighted ``|g| <= max(|g|, μ)`` and weighted ``h <= max(h, μ/√λ)``.
+    """
+    if objective.bound is None:
+        return None
+    g, h = objective.bound[0] * max_weight, objective.bound[1] * max_weight
+    if sampler.method == "uniform" and sampler.reweight:
+        g, h = g / sampler.rate, h / sampler.rate
+    elif sampler.method == "goss":
+        factor = max(1.0, (1.0 - sampler.top_rate) / sampler.other_rate)
+        g, h = g * factor, h * factor
+    elif sampler.method == "mvs":
+        if sampler.mvs_lambda <= 0:
+            return None
+        top = math.sqrt(n_outputs * (g * g + sampler.mvs_lambda * h * h)) / sampler.rate
+        g, h = max(g, top), max(h, top / math.sqrt(sampler.mvs_lambda))
+    # Room for the rounding of float32 products.
+    return (g * (1 + 1e-6), h * (1 + 1e-6))
+
+
+def exponents(g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample) -> tuple[int, int]:
+    """Return ``⌈log2⌉`` of the largest weighted ``|g|`` and ``h`` of the kept rows.
+
+    What a silo offers of its gradients where no static bound exists; the largest of all silos
+    gives :func:`bound_of_exponents`.
+    """
+    if sample.rows.shape[0] == 0:
+        return log2_ceil(0.0), log2_ceil(0.0)
+    weight = np.ones(1, np.float32) if sample.weight is None else sample.weight
+    top_g, top_h = _largest(g, h, sample.rows, weight)
+    if not (math.isfinite(top_g) and math.isfinite(top_h)):
+        raise OutOfRange("gradients are not finite")
+    return log2_ceil(top_g), log2_ceil(top_h)
+
+
+def bound_of_exponents(grad: int, hess: int) -> Pair:
+    """Return bounds from the largest exponents of all silos."""
+    return (2.0 ** max(grad, -100), 2.0 ** max(hess, -100))
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiser:
+    """How a round's gradients become integers; equal at all silos.
+
+    Parameters
+    ----------
+    grad, hess : FixedPoint
+        Lossless quantisation with its range proof.
+    coarse_bits : int
+        0, or the bits of a coarse gradient for the search of splits.
+    """
+
+    grad: FixedPoint
+    hess: FixedPoint
+    coarse_bits: int = 0
+
+    @classmethod
+    def fitting(
+        cls, n_rows: int, bound: Pair, *, ring_bits: int = 64, coarse_bits: int = 0
+    ) -> Quantiser:
+        """Return the finest lossless quantisation for ``n_rows`` rows of all silos."""
+        rows = max(1, n_rows)
+        return cls(
+            FixedPoint.fitting(rows, bound[0], ring_bits),
+            FixedPoint.fitting(rows, bound[1], ring_bits),
+            coarse_bits,
+        )
+
+    @property
+    def scale(self) -> Scale:
+        """Unit of lossless sums."""
+        return Scale(2.0**-self.grad.fraction_bits, 2.0**-self.hess.fraction_bits)
+
+    @property
+    def coarse_scale(self) -> Scale:
+        """Unit of coarse sums: the bound divided by the number of levels."""
+        return Scale(
+            self.grad.bound / ((1 << (self.coarse_bits - 1)) - 1),
+            self.hess.bound / ((1 << self.coarse_bits) - 1),
+        )
+
+    def lossless(
+        self, g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample
+    ) -> NDArray[np.int64]:
+        """Return ``rint(x 2**s)`` of the kept rows' weighted g and h, interleaved.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2 * n_outputs), int64
+            Rows that are not in the sample are undefined.
+
+        Raises
+        ------
+        OutOfRange
+            A value is not finite or exceeds the bound of the range proof.
+        """
+        out = np.empty((g.shape[0], 2 * g.shape[1]), dtype=np.int64)
+        good = _round_rows(
+            g,
+            h,
+            sample.rows,
+            np.empty(0, np.float32) if sample.weight is None else sample.weight,
+            2.0**self.grad.fraction_bits,
+            2.0**self.hess.fraction_bits,
+            self.grad.bound,
+            self.hess.bound,
+            np.empty((0, 0), np.float32),
+            out,
+        )
+        if not good:
+            raise OutOfRange("gradients are not finite or exceed the bound")
+        return out
+
+    def coarse(
+        self,
+        g: NDArray[np.float32],
+        h: NDArray[np.float32],
+        sample: Sample,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """Return stochastically rounded levels, laid out as in :meth:`lossless`."""
+        out = np.empty((g.shape[0], 2 * g.shape[1]), dtype=np.int64)
+        scale = self.coarse_scale
+        good = _round_rows(
+            g,
+            h,
+            sample.rows,
+            np.empty(0, np.float32) if sample.weight is None else sample.weight,
+            1.0 / scale.grad,
+            1.0 / scale.hess,
+            self.grad.bound,
+            self.hess.bound,
+            rng.random((sample.rows.shape[0], 2 * g.shape[1]), dtype=np.float32),
+            out,
+        )
+        if not good:
+            raise OutOfRange("gradients are not finite or exceed the bound")
+        return out
+
+
+@njit(cache=True, nogil=True)
+def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
+    weighted = weight.shape[0] == rows.shape[0]
+    top_g, top_h = 0.0, 0.0
+    for i in range(rows.shape[0]):
+        w = weight[i] if weighted else np.float32(1.0)
+        for c in range(g.shape[1]):
+            a, b = np.float64(abs(g[rows[i], c]) * w), np.float64(h[rows[i], c] * w)
+            if not (a < np.inf and b < np.inf):
+                return np.inf, np.inf
+            top_g, top_h = max(top_g, a), max(top_h, b)
+    return top_g, top_h
+
+
+@njit(cache=True, nogil=True)
+def _round_rows(  # type: ignore[no-untyped-def]
+    g, h, rows, weight, scale_g, scale_h, bound_g, bound_h, draws, out
+):
+    weighted = weight.shape[0] > 0
+    stochastic = draws.shape[0] > 0
+    good = True
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        w = weight[i] if weighted else np.float32(1.0)
+        for c in range(g.shape[1]):
+            a, b = np.float64(g[row, c] * w), np.float64(h[row, c] * w)
+            if not (abs(a) <= bound_g and abs(b) <= bound_h):
+                good = False
+                continue
+            a *= scale_g
+            b *= scale_h
+            if stochastic:
+                out[row, 2 * c] = np.int64(np.floor(a + draws[i, 2 * c]))
+                out[row, 2 * c + 1] = np.int64(np.floor(b + draws[i, 2 * c + 1]))
+            else:
+                out[row, 2 * c] = np.int64(np.rint(a))
+                out[row, 2 * c + 1] = np.int64(np.rint(b))
+    return good
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMean:
+    """The mean label of all silos, from integer sums: equal however rows are spread.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of all silos.
+    weight_exponent, label_exponent : int
+        Powers of two above the largest weight and the largest weighted ``|label|`` of all silos.
+    """
+
+    n_rows: int
+    weight_exponent: int
+    label_exponent: int
+
+    def sums(self, y: NDArray[np.float64], weight: NDArray[np.float64] | None) -> NDArray[np.int64]:
+        """Return a silo's part: weighted labels and weights, shape (2,), int64."""
+        w = np.ones(y.shape[0]) if weight is None else weight
+        label, weights = self._fixed
+        return np.array([label.quantise(w * y).sum(), weights.quantise(w).sum()], dtype=np.int64)
+
+    def mean(self, sums: NDArray[np.int64]) -> float:
+        """Return the mean from the summed parts, rounded to float32; 0 without weight."""
+        label, weights = self._fixed
+        if sums[1] == 0:
+            return 0.0
+        total = math.ldexp(float(sums[0]), -label.fraction_bits)
+        return float(np.float32(total / math.ldexp(float(sums[1]), -weights.fraction_bits)))
+
+    @property
+    def _fixed(self) -> tuple[FixedPoint, FixedPoint]:
+        rows = max(1, self.n_rows)
+        return (
+            FixedPoint.fitting(rows, 2.0 ** max(self.label_exponent, -100)),
+            FixedPoint.fitting(rows, 2.0 ** max(self.weight_exponent, -100)),
+        )
+
+
+def label_exponents(y: NDArray[np.float64], weight: NDArray[np.float64] | None) -> tuple[int, int]:
+    """Return powers of two above the largest weight and weighted ``|label|`` of a silo."""
+    w = np.ones(y.shape[0]) if weight is None else weight
+    return (
+        log2_ceil(float(w.max(initial=0.0))),
+        log2_ceil(float(np.abs(w * y).max(initial=0.0))),
+    )

@@ -1,0 +1,360 @@
+"""Row sampling of a tree: none, uniform, GOSS and minimal-variance sampling (MVS).
+
+A sample is a list of rows and their weights: rows left out cost nothing afterwards. Thresholds can
+be a silo's own or global; for the global one silos give log-histograms of their scores, which may
+be summed securely, and both halves of that are pure functions here.
+
+References
+----------
+Ibragimov and Gusev, Minimal variance sampling in stochastic gradient boosting, 2019. Ke et al.,
+LightGBM, 2017 (GOSS). ALGORITHMS §3.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from hedgerow.boosting.ports import InvalidJob, OfferRejected
+from hedgerow.crypto.fixed_point import FixedPoint
+
+N_SCORE_BINS = 512
+"""Bins of the log-histogram for a global threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows kept for a tree.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_kept,), int32
+        Ascending.
+    weight : ndarray of shape (n_kept,), float32, or None
+        Multiplies g and h; ``None`` for one.
+    """
+
+    rows: NDArray[np.int32]
+    weight: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """How rows are sampled, as a job says.
+
+    Parameters
+    ----------
+    method : str
+        ``none``, ``uniform``, ``goss`` or ``mvs``.
+    rate : float
+        Fraction kept by uniform and MVS.
+    reweight : bool
+        Uniform only: weight ``1 / rate`` (unbiased sums) instead of XGBoost's 1.
+    mvs_lambda : float
+        Weight of the hessian in MVS's score; XGBoost fixes 0.1.
+    top_rate, other_rate : float
+        GOSS: shares of all rows kept for their gradient, and drawn from the rest.
+    """
+
+    method: str = "none"
+    rate: float = 1.0
+    reweight: bool = True
+    mvs_lambda: float = 0.1
+    top_rate: float = 0.2
+    other_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.method not in ("none", "uniform", "goss", "mvs"):
+            raise InvalidJob(f"sampling: expected none, uniform, goss or mvs, not {self.method!r}")
+        if not 0 < self.rate <= 1:
+            raise InvalidJob(f"sampling_rate: expected (0, 1], not {self.rate}")
+        if self.mvs_lambda < 0:
+            raise InvalidJob(f"mvs_lambda: expected 0 or more, not {self.mvs_lambda}")
+        if not (self.top_rate > 0 and self.other_rate > 0 and self.top_rate + self.other_rate <= 1):
+            raise InvalidJob("top_rate, other_rate: expected positive shares of at most 1 together")
+
+    def draw(
+        self,
+        g: NDArray[np.float32],
+        h: NDArray[np.float32],
+        rng: np.random.Generator,
+        threshold: float | None = None,
+    ) -> Sample:
+        """Draw the rows of a tree.
+
+        Parameters
+        ----------
+        g, h : ndarray of shape (n_samples, n_outputs), float32
+        threshold : float or None
+            Global MVS threshold; ``None`` uses these rows' own.
+        """
+        n = g.shape[0]
+        if self.method == "none" or n == 0:
+            return Sample(np.arange(n, dtype=np.int32))
+        if self.method == "uniform":
+            return uniform(n, self.rate, self.reweight, rng)
+        if self.method == "goss":
+            return goss(np.abs(g).sum(axis=1), self.top_rate, self.other_rate, rng)
+        scores = mvs_scores(g, h, self.mvs_lambda)
+        mu = mvs_threshold(scores, self.rate) if threshold is None else threshold
+        return mvs(scores, mu, rng)
+
+
+def uniform(n: int, rate: float, reweight: bool, rng: np.random.Generator) -> Sample:
+    """Keep each row with probability ``rate``."""
+    rows = np.flatnonzero(rng.random(n) < rate).astype(np.int32)
+    weight = np.full(rows.shape[0], 1.0 / rate, dtype=np.float32) if reweight else None
+    return Sample(rows, weight)
+
+
+def goss(
+    scores: NDArray[np.float32], top_rate: float, other_rate: float, rng: np.random.Generator
+) -> Sample:
+    """Keep the rows of largest gradient and a uniform draw of the rest, weighted up.
+
+    Raises
+    ------
+    InvalidJob
+        So few rows that one of the two parts would be empty.
+    """
+    n = scores.shape[0]
+    n_top, n_other = int(top_rate * n), int(other_rate * n)
+    if n_top < 1 or n_other < 1:
+        raise InvalidJob(f"goss: {n} rows are too few for these rates")
+    least = np.partition(scores, n - n_top)[n - n_top]
+    above = scores > least
+    level = np.flatnonzero(scores == least)[: n_top - int(above.sum())]
+    above[level] = True
+    weight = above.astype(np.float32)
+    rest = np.flatnonzero(~above)
+    weight[rng.choice(rest, n_other, replace=False, shuffle=False)] = (1.0 - top_rate) / other_rate
+    rows = np.flatnonzero(weight).astype(np.int32)
+    return Sample(rows, weight[rows])
+
+
+def mvs_scores(
+    g: NDArray[np.float32], h: NDArray[np.float32], mvs_lambda: float
+) -> NDArray[np.float64]:
+    """Return ``sqrt(Σ_c g_c² + λ h_c²)`` of each row, shape (n_samples,), float64."""
+    out = np.empty(g.shape[0], dtype=np.float64)
+    _scores(g, h, mvs_lambda, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _scores(g, h, lam, out):  # type: ignore[no-untyped-def]
+    for i in range(g.shape[0]):
+        total = 0.0
+        for c in range(g.shape[1]):
+            a, b = np.float64(g[i, c]), np.float64(h[i, c])
+            total += a * a + lam * b * b
+        out[i] = np.sqrt(total)
+
+
+def mvs_threshold(scores: NDArray[np.float64], rate: float) -> float:
+    """Return the exact root ``mu`` of ``Σ min(1, score / mu) = rate n``.
+
+    0 when the target is at least the number of non-zero scores: all of them are then kept.
+    """
+    n = scores.shape[0]
+    target = max(1.0, rate * n)
+    if n == 0 or target >= np.count_nonzero(scores):
+        return 0.0
+    return float(_threshold(scores.copy(), target))
+
+
+@njit(cache=True, nogil=True)
+def _threshold(s, target):  # type: ignore[no-untyped-def]
+    """Find the root by quickselect: O(n), no sort.
+
+    Invariant: scores above the window are certain (``p = 1``), scores below it are not; ``below``
+    is the sum of the latter and ``n_above`` the number of the former.
+    """
+    low, high = 0, s.shape[0]
+    below, n_above = 0.0, 0
+    while low < high:
+        pivot = s[low + (high - low) // 2]
+        # three-way partition of the window around the pivot
+        i, j, k = low, low, high
+        small = 0.0
+        while j < k:
+            v = s[j]
+            if v < pivot:
+                small += v
+                s[j] = s[i]
+                s[i] = v
+                i += 1
+                j += 1
+            elif v > pivot:
+                k -= 1
+                s[j] = s[k]
+                s[k] = v
+            else:
+                j += 1
+        # expected number of rows kept at mu = pivot: pivots themselves count as certain
+        kept = (below + small) / pivot + (high - i) + n_above if pivot > 0 else np.inf
+        if kept > target:  # mu lies above the pivot: it and all below it are uncertain
+            below += small + pivot * (k - i)
+            low = k
+        else:
+            n_above += high - i
+            high = i
+    return below / (target - n_above)
+
+
+def mvs(scores: NDArray[np.float64], mu: float, rng: np.random.Generator) -> Sample:
+    """Keep each row with ``p = min(1, score / mu)`` and weight ``1 / p``; zero scores never.
+
+    Should nothing be kept, the row of the largest score is, with its weight.
+    """
+    if mu <= 0.0:
+        return Sample(np.flatnonzero(scores > 0).astype(np.int32))
+    rows = np.empty(scores.shape[0], dtype=np.int32)
+    weight = np.empty(scores.shape[0], dtype=np.float32)
+    n_kept = _keep(scores, mu, rng.random(scores.shape[0], dtype=np.float32), rows, weight)
+    if n_kept == 0 and scores.shape[0] and scores.max() > 0:
+        top = int(np.argmax(scores))
+        p = min(1.0, float(scores[top]) / mu)
+        return Sample(np.array([top], dtype=np.int32), np.array([1.0 / p], dtype=np.float32))
+    return Sample(rows[:n_kept].copy(), weight[:n_kept].copy())
+
+
+@njit(cache=True, nogil=True)
+def _keep(scores, mu, draws, rows, weight):  # type: ignore[no-untyped-def]
+    n_kept = 0
+    for i in range(scores.shape[0]):
+        p = scores[i] / mu
+        if p >= 1.0:
+            rows[n_kept] = i
+            weight[n_kept] = 1.0
+            n_kept += 1
+        elif draws[i] < p:
+            rows[n_kept] = i
+            weight[n_kept] = 1.0 / p
+            n_kept += 1
+    return n_kept
+
+
+# --- a global threshold from summed log-histograms -----------------------------------------------
+
+
+def score_histogram(
+    scores: NDArray[np.float64], low: float, high: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return counts and sums of scores per log-spaced bin (silo half).
+
+    Parameters
+    ----------
+    low, high : float
+        Scores outside go into the first and last bin; ``0 < low < high``.
+
+    Returns
+    -------
+    counts : ndarray of shape (512,), int64
+    sums : ndarray of shape (512,), float64
+        Zero scores are in neither.
+    """
+    positive = scores[scores > 0]
+    span = np.log(high / low)
+    index = np.clip(np.log(positive / low) / span * N_SCORE_BINS, 0, N_SCORE_BINS - 1)
+    at = index.astype(np.int64)
+    counts = np.bincount(at, minlength=N_SCORE_BINS).astype(np.int64)
+    return counts, np.bincount(at, positive, minlength=N_SCORE_BINS).astype(np.float64)
+
+
+def bracket_threshold(
+    counts: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    low: float,
+    high: float,
+    target: float,
+) -> tuple[float, float, float]:
+    """Locate the global threshold from summed histograms (coordinator half).
+
+    Parameters
+    ----------
+    counts, sums : ndarray of shape (512,)
+        Sums over silos.
+    target : float
+        Rows to keep, ``rate N``.
+
+    Returns
+    -------
+    mu, low, high : float
+        The threshold as if the bin that holds it were uniform, and that bin's bounds for a second,
+        refined histogram over it. ``mu`` is 0 when every non-zero row is to be kept.
+    """
+    target = max(1.0, target)
+    total = int(counts.sum())
+    if target >= total:
+        return 0.0, low, high
+    edges = low * np.exp(np.log(high / low) * np.arange(N_SCORE_BINS + 1) / N_SCORE_BINS)
+    below = np.concatenate([[0.0], np.cumsum(sums)])
+    certain = total - np.concatenate([[0], np.cumsum(counts)])
+    kept = below / edges + certain  # expected rows at mu = edge, decreasing in mu
+    at = int(np.clip(np.searchsorted(-kept, -target) - 1, 0, N_SCORE_BINS - 1))
+    # Within the bin count its rows as below mu in proportion; the exact root for either extreme
+    # lies in the bin too, so a refined pass over [edges[at], edges[at + 1]] pins it down.
+    share = 0.5
+    b = below[at] + share * sums[at]
+    c = certain[at] - share * counts[at]
+    mu = b / max(target - c, 1e-300)
+    return float(np.clip(mu, edges[at], edges[at + 1])), float(edges[at]), float(edges[at + 1])
+
+
+class ThresholdSearch:
+    """The global MVS threshold from sums of the silos' log-histograms, in two passes.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of all silos.
+    n_silos : int
+        Most silos that add to a sum.
+    rate : float
+        Share of rows to keep.
+    largest : float
+        No score of any silo is larger.
+    """
+
+    N_PASSES = 2
+
+    def __init__(self, n_rows: int, n_silos: int, rate: float, largest: float) -> None:
+        self._target = rate * n_rows
+        self._fixed = FixedPoint.fitting(max(n_silos, 1), max(n_rows, 1) * largest)
+        self.largest = largest / rate  # sum(min(1, s / mu)) = rate n gives mu <= max s / rate
+        self.low, self.high = largest * 2.0**-40, self.largest
+        self.mu = 0.0
+
+    @property
+    def n_values(self) -> int:
+        """Length of a pass's vector."""
+        return 2 * N_SCORE_BINS
+
+    def own(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return a silo's part of a pass: counts, then fixed-point sums of scores."""
+        counts, sums = score_histogram(scores, self.low, self.high)
+        return np.concatenate([counts, self._fixed.quantise(sums)])
+
+    def take(self, sums: NDArray[np.int64]) -> None:
+        """Take the sums of a pass: :attr:`mu` is better known, the next pass looks closer."""
+        totals = np.ldexp(sums[N_SCORE_BINS:].astype(np.float64), -self._fixed.fraction_bits)
+        self.mu, self.low, self.high = bracket_threshold(
+            sums[:N_SCORE_BINS], totals, self.low, self.high, self._target
+        )
+
+    def told(self, mu: float, low: float, high: float) -> None:
+        """Take what was found elsewhere.
+
+        Raises
+        ------
+        OfferRejected
+            It cannot be: a threshold or a bracket outside the possible range.
+        """
+        most = self.largest * (1 + 1e-9)
+        if not (0.0 <= mu <= most and 0.0 < low < high <= most):
+            raise OfferRejected("threshold: outside the range that the largest score gives")
+        self.mu, self.low, self.high = mu, low, high

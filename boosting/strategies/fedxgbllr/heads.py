@@ -1,0 +1,225 @@
+"""The small networks that turn per-tree outputs into a prediction, without a deep-learning library.
+
+Here are their shapes, their start values and their forward pass; training them is
+``boosting.strategies.fedxgbllr.learning_rates``. Weights travel as one flat float32 vector.
+
+References
+----------
+Ma et al., "Gradient-less federated gradient boosting trees with learnable learning rates",
+2023, section 3.3, figure 4 and table 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import prod, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+
+DENSE_WIDTH = 256
+_UNITS_PER_PASS = 1 << 22  # 16 MiB of float32 hidden units
+
+
+class HeadKind(Enum):
+    """The paper's network and its two ablations."""
+
+    CNN = "cnn"
+    """Convolution with kernel and stride of one silo's block, ReLU, linear."""
+    CONV3 = "conv3"
+    """Convolution with kernel 3, stride 1, padding 1, ReLU, linear."""
+    DENSE = "dense"
+    """Two linear layers, the hidden one 256 wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Shape of a network over ``n_blocks`` blocks (silos) of ``block_width`` tree outputs each.
+
+    Parameters
+    ----------
+    kind : HeadKind
+    n_blocks : int
+        Ensembles, K.
+    block_width : int
+        Trees of an ensemble: boosting rounds times classes times parallel trees.
+    n_outputs : int
+        Margins per row.
+    channels : int
+        Learning-rate strategies, C; not used by the dense network.
+    """
+
+    kind: HeadKind
+    n_blocks: int
+    block_width: int
+    n_outputs: int = 1
+    channels: int = 64
+
+    @property
+    def n_inputs(self) -> int:
+        """Trees of all blocks."""
+        return self.n_blocks * self.block_width
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each array of the flat vector, in its order.
+
+        The inner layer maps inputs to hidden units. For ``CNN`` the outer layer's columns run
+        over blocks first, channels second; for ``CONV3`` over channels first.
+        """
+        if self.kind is HeadKind.DENSE:
+            inner, hidden = (DENSE_WIDTH, self.n_inputs), DENSE_WIDTH
+        elif self.kind is HeadKind.CONV3:
+            inner, hidden = (self.channels, 3), self.channels * self.n_inputs
+        else:
+            inner, hidden = (self.channels, self.block_width), self.channels * self.n_blocks
+        return {
+            "inner.weight": inner,
+            "inner.bias": (inner[0],),
+            "outer.weight": (self.n_outputs, hidden),
+            "outer.bias": (self.n_outputs,),
+        }
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of weights: 16193, 6785 and 3905 for 500 trees of 2, 5 and 10 silos."""
+        return sum(prod(shape) for shape in self.shapes.values())
+
+    def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Return start weights, shape (n_parameters,).
+
+        Uniform within 1/√fan_in but for the outer weights, which are Kaiming-uniform, within
+        √(6/fan_in); the fan-in is the number of inputs of a unit.
+        """
+        shapes = self.shapes
+        inner = 1 / sqrt(shapes["inner.weight"][1])
+        fan_in = shapes["outer.weight"][1]
+        bounds = {
+            "inner.weight": inner,
+            "inner.bias": inner,
+            "outer.weight": sqrt(6 / fan_in),
+            "outer.bias": 1 / sqrt(fan_in),
+        }
+        parts = [(2 * rng.random(prod(shapes[name])) - 1) * bounds[name] for name in shapes]
+        return np.concatenate(parts).astype(np.float32)
+
+    def arrays(self, weights: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return views of the flat vector by name."""
+        if weights.shape != (self.n_parameters,):
+            raise ValueError(f"expected {self.n_parameters} weights, got shape {weights.shape}")
+        views, first = {}, 0
+        for name, shape in self.shapes.items():
+            views[name] = weights[first : first + prod(shape)].reshape(shape)
+            first += prod(shape)
+        return views
+
+    def state(self, weights: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return the weights as a plain torch network would name and order them.
+
+        ``CNN`` and ``CONV3`` give the state of ``Sequential(Conv1d, ReLU, Flatten, Linear)``,
+        ``DENSE`` of ``Sequential(Linear, ReLU, Linear)``, with ``inner`` and ``outer`` as names.
+        """
+        arrays = {name: array.copy() for name, array in self.arrays(weights).items()}
+        if self.kind is HeadKind.DENSE:
+            return arrays
+        arrays["inner.weight"] = arrays["inner.weight"][:, None, :]
+        if self.kind is HeadKind.CNN:
+            outer = arrays["outer.weight"].reshape(self.n_outputs, self.n_blocks, self.channels)
+            arrays["outer.weight"] = np.ascontiguousarray(outer.transpose(0, 2, 1)).reshape(
+                self.n_outputs, -1
+            )
+        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+    def flat(self, state: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return the flat vector of a :meth:`state`."""
+        parts = []
+        for name, shape in self.shapes.items():
+            array = np.asarray(state[name], np.float32)
+            if self.kind is HeadKind.CNN and name == "outer.weight":
+                outer = array.reshape(self.n_outputs, self.channels, self.n_blocks)
+                array = outer.transpose(0, 2, 1)
+            if array.size != prod(shape):
+                raise ValueError(f"{name}: expected {prod(shape)} values, got {array.size}")
+            parts.append(array.reshape(-1))
+        return np.concatenate(parts)
+
+    def margins(
+        self, weights: NDArray[np.float32], outputs: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the network's outputs.
+
+        Parameters
+        ----------
+        outputs : ndarray of shape (n_samples, n_inputs), float32
+            Per-tree outputs.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_outputs), float32
+        """
+        arrays = self.arrays(weights)
+        hidden = self._hidden(arrays, outputs)
+        np.maximum(hidden, 0, out=hidden)
+        return hidden @ arrays["outer.weight"].T + arrays["outer.bias"]
+
+    def _hidden(
+        self, arrays: Mapping[str, NDArray[np.float32]], outputs: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the hidden units before the ReLU, shape (n_samples, n_hidden)."""
+        n, inner, bias = len(outputs), arrays["inner.weight"], arrays["inner.bias"]
+        if self.kind is HeadKind.CNN:
+            blocks = outputs.reshape(n * self.n_blocks, self.block_width)
+            return (blocks @ inner.T + bias).reshape(n, -1)
+        if self.kind is HeadKind.DENSE:
+            return outputs @ inner.T + bias
+        padded = np.pad(outputs, ((0, 0), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=1)
+        hidden = windows @ inner.T + bias
+        return hidden.transpose(0, 2, 1).reshape(n, -1)
+
+    def rates(
+        self, weights: NDArray[np.float32], outputs: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        """Return each tree's learnt rate: the derivative of the prediction by its output.
+
+        Parameters
+        ----------
+        outputs : ndarray of shape (n_samples, n_inputs), float32
+
+        Returns
+        -------
+        ndarray of shape (n_outputs, n_inputs), float64
+            Mean over the rows.
+        """
+        arrays = self.arrays(weights)
+        gates = (self._hidden(arrays, outputs) > 0).mean(axis=0)
+        inner, outer = arrays["inner.weight"].astype(np.float64), arrays["outer.weight"] * gates
+        if self.kind is HeadKind.DENSE:
+            return np.asarray(outer @ inner)
+        if self.kind is HeadKind.CNN:
+            per_block = outer.reshape(self.n_outputs, self.n_blocks, self.channels) @ inner
+            return np.asarray(per_block.reshape(self.n_outputs, -1))
+        paths = np.einsum(
+            "ocp,cj->ojp", outer.reshape(self.n_outputs, self.channels, self.n_inputs), inner
+        )
+        padded = np.zeros((self.n_outputs, self.n_inputs + 2))
+        for tap in range(3):
+            padded[:, tap : tap + self.n_inputs] += paths[:, tap]
+        return padded[:, 1:-1]
+
+
+def head_margins(
+    head: Head, weights: NDArray[np.float32], leaves: LeafOrdinals
+) -> NDArray[np.float64]:
+    """Return the head's margins (n_samples, n_outputs), float64, a few thousand rows at a time."""
+    out = np.empty((leaves.n_samples, head.n_outputs))
+    n_rows = max(1, _UNITS_PER_PASS // (head.n_inputs + head.shapes["outer.weight"][1]))
+    buffer = np.empty((n_rows, head.n_inputs), np.float32)
+    for first in range(0, leaves.n_samples, n_rows):
+        rows = np.arange(first, min(first + n_rows, leaves.n_samples))
+        out[rows] = head.margins(weights, leaves.outputs(rows, buffer))
+    return out

@@ -1,0 +1,365 @@
+"""A FedXGBllr result as files: the trees, what combines them, and a page for people.
+
+``ensemble.ubj`` holds the trees of all silos in a stock XGBoost model, whose own prediction (their
+plain sum) is not the result; ``head.safetensors`` holds what combines them; ``manifest.json`` says
+how. Where the combiner is linear in the trees there is ``model.ubj`` beside them, a stock XGBoost
+model that predicts the result by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.strategies.fedxgbllr.combiners import (
+    Combiner,
+    HeadCombiner,
+    LeafCombiner,
+    RateCombiner,
+)
+from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
+from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.job import JobParameters
+
+Floats = NDArray[np.float64]
+
+ENSEMBLE, HEAD, MANIFEST, MODEL = (
+    "ensemble.ubj",
+    "head.safetensors",
+    "manifest.json",
+    "model.ubj",
+)
+FORMAT = 1
+_ROWS_PER_PASS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class SiloRates:
+    """What the combiner learnt about one silo's trees.
+
+    Parameters
+    ----------
+    silo : str
+    trees, rows : int
+    share : float
+        Of the sum of all trees' absolute rates times the spread of their leaf values: how much
+        of the prediction's movement comes from this silo's trees. Shares add up to one.
+    mean, least, largest : float
+        Of the trees' learnt rates; one over the number of silos is the plain mean.
+    first_half : float
+        Mean rate of the silo's first half of trees over that of all.
+    """
+
+    silo: str
+    trees: int
+    rows: int
+    share: float
+    mean: float
+    least: float
+    largest: float
+    first_half: float
+
+
+@dataclass(frozen=True, slots=True)
+class StackedModel:
+    """K ensembles and what combines them.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        Trees of the silos, in the order of ``silos``, as many of each.
+    combiner : str
+        Name as in the job file.
+    silos, rows : tuple
+        Whose trees, and how many rows they had.
+    point : ndarray
+        State of the combiner that predicts; see :mod:`boosting.strategies.fedxgbllr.combiners`.
+    head : Head or None
+        The network's shape, where there is one.
+    center, scale : float
+        ``margin = center + scale · combined``; 0 and 1 but for regression.
+    rates : ndarray of shape (n_outputs, n_trees), float64
+        Learnt rates.
+    """
+
+    ensemble: Ensemble
+    combiner: str
+    task: Task
+    silos: tuple[str, ...]
+    rows: tuple[int, ...]
+    point: NDArray[Any]
+    head: Head | None
+    center: float
+    scale: float
+    rates: Floats
+
+    @property
+    def n_outputs(self) -> int:
+        """Margins a row."""
+        return self.ensemble.about.n_outputs
+
+    def margins(self, X: NDArray[np.float32]) -> Floats:
+        """Return margins of rows.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, n_features), float32
+            Coded as the job's schema says; missing is NaN.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes), float64
+        """
+        trees = self.ensemble.trees
+        table = LeafTable.of(trees)
+        combiner = self._combiner(table)
+        out = np.empty((len(X), self.n_outputs))
+        for first in range(0, len(X), _ROWS_PER_PASS):
+            part = X[first : first + _ROWS_PER_PASS]
+            combined = combiner.margins(self.point, LeafOrdinals.of(trees, part))
+            out[first : first + len(part)] = self.center + self.scale * combined
+        return out[:, 0] if self.n_outputs == 1 else out
+
+    def predict(self, dataset: Dataset) -> Floats:
+        """Return probabilities (of class 1, or of every class) or numbers."""
+        return metrics.link(self.ensemble.about.objective, self.margins(dataset.X))
+
+    def by_silo(self) -> tuple[SiloRates, ...]:
+        """Return what was learnt about each silo's trees, for people."""
+        table = LeafTable.of(self.ensemble.trees)
+        values = table.values.astype(np.float64)
+        counts = np.maximum(np.diff(table.offsets), 1)
+        mean = np.bincount(table.trees, weights=values, minlength=table.n_trees) / counts
+        square = np.bincount(table.trees, weights=values**2, minlength=table.n_trees) / counts
+        spread = np.sqrt(np.maximum(square - mean**2, 0.0))
+        movement = np.abs(self.rates).sum(axis=0) * spread
+        total = movement.sum() or 1.0
+        width = table.n_trees // max(1, len(self.silos))
+        found = []
+        for number, (silo, rows) in enumerate(zip(self.silos, self.rows, strict=True)):
+            trees = slice(number * width, (number + 1) * width)
+            served = self.rates[table.groups[trees], np.arange(trees.start, trees.stop)]
+            average = float(served.mean())
+            half = float(served[: max(1, width // 2)].mean())
+            found.append(
+                SiloRates(
+                    silo,
+                    width,
+                    rows,
+                    float(movement[trees].sum() / total),
+                    average,
+                    float(served.min()),
+                    float(served.max()),
+                    half / average if average else 0.0,
+                )
+            )
+        return tuple(found)
+
+    def stock(self) -> bytes | None:
+        """Return one XGBoost model (UBJSON) that predicts the same; None with a network."""
+        combiner = self._combiner(LeafTable.of(self.ensemble.trees))
+        if isinstance(combiner, HeadCombiner):
+            return None
+        assert isinstance(combiner, RateCombiner | LeafCombiner)
+        values, intercept = combiner.leaf_values(self.point)
+        about = self.ensemble.about
+        base = self.center + self.scale * intercept
+        if self.task is Task.BINARY:
+            base = metrics.link(about.objective, base)
+        trees = with_leaf_values(self.ensemble.trees, self.scale * values)
+        header = _rebased(self.ensemble.header, base)
+        return replace(self.ensemble, header=header, trees=trees, attributes={}).save()
+
+    def files(self, about: Mapping[str, Any]) -> dict[str, bytes]:
+        """Return the files of the artefact.
+
+        Parameters
+        ----------
+        about : Mapping
+            What else the manifest is to say: rounds, parameters, and so on.
+        """
+        arrays: dict[str, NDArray[Any]] = {"rates": self.rates}
+        if self.head is not None:
+            arrays |= self.head.state(np.asarray(self.point, np.float32))
+        else:
+            arrays["point"] = np.asarray(self.point, np.float64)
+        manifest = {
+            "format": FORMAT,
+            "strategy": "fedxgbllr",
+            "combiner": self.combiner,
+            "task": self.task.value,
+            "objective": self.ensemble.about.objective,
+            "n_outputs": self.n_outputs,
+            "center": self.center,
+            "scale": self.scale,
+            "head": None
+            if self.head is None
+            else {**asdict(self.head), "kind": self.head.kind.value},
+            "silos": [asdict(silo) for silo in self.by_silo()],
+            **about,
+        }
+        files = {
+            ENSEMBLE: self.ensemble.save(),
+            HEAD: safetensors.numpy.save(arrays),
+            MANIFEST: json.dumps(manifest, indent=1).encode(),
+        }
+        stock = self.stock()
+        return files if stock is None else {**files, MODEL: stock}
+
+    @classmethod
+    def load(cls, files: Mapping[str, bytes]) -> StackedModel:
+        """Return the model of an artefact's files.
+
+        Raises
+        ------
+        ValueError
+            A file is missing or of another format, or they do not fit together.
+        """
+        for name in (ENSEMBLE, HEAD, MANIFEST):
+            if name not in files:
+                raise ValueError(f"a FedXGBllr model needs the file {name}")
+        manifest = _manifest(files)
+        ensemble = load(files[ENSEMBLE])
+        try:
+            arrays = safetensors.numpy.load(files[HEAD])
+            head = None
+            if manifest["head"] is not None:
+                shape = dict(manifest["head"])
+                head = Head(**{**shape, "kind": HeadKind(shape["kind"])})
+            model = cls(
+                ensemble,
+                manifest["combiner"],
+                Task(manifest["task"]),
+                tuple(silo["silo"] for silo in manifest["silos"]),
+                tuple(silo["rows"] for silo in manifest["silos"]),
+                arrays["point"] if head is None else head.flat(arrays),
+                head,
+                float(manifest["center"]),
+                float(manifest["scale"]),
+                arrays["rates"],
+            )
+        except (KeyError, TypeError, safetensors.SafetensorError) as error:
+            raise ValueError(f"{HEAD} and {MANIFEST} are not those of one model") from error
+        model.check()
+        return model
+
+    def check(self) -> None:
+        """Raise ValueError where the parts are of different models."""
+        n_trees, n_outputs = len(self.ensemble.trees), self.n_outputs
+        if self.head is not None:
+            expected = self.head.n_parameters
+            fits = self.head.n_inputs == n_trees and self.head.n_outputs == n_outputs
+        else:
+            table = LeafTable.of(self.ensemble.trees)
+            expected = n_outputs + (table.n_leaves if self.combiner == "leaves" else n_trees)
+            fits = True
+        if not fits or self.point.shape != (expected,) or self.rates.shape != (n_outputs, n_trees):
+            raise ValueError(f"{HEAD} does not fit the {n_trees} trees of {ENSEMBLE}")
+
+    def _combiner(self, table: LeafTable) -> Combiner:
+        n_silos, n_outputs = max(1, len(self.silos)), self.n_outputs
+        if self.head is not None:
+            return HeadCombiner(self.head, self.task, 0, Schedule(1, 1), 0)
+        if self.combiner == "leaves":
+            return LeafCombiner(table, self.task, n_silos, n_outputs, 0, ())
+        return RateCombiner(table, self.task, n_silos, n_outputs, 0)
+
+
+def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
+    """Return margins instead, which is what :func:`hedgerow.boosting.metrics.evaluate` takes.
+
+    Raises
+    ------
+    DataError
+        The files are not those of one model.
+    """
+    try:
+        model = StackedModel.load(files)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return model.margins(dataset.X)
+
+
+def learnt_rates(files: Mapping[str, bytes]) -> tuple[SiloRates, ...]:
+    """Return which silo's trees got which weight; needs ``manifest.json`` only.
+
+    Raises
+    ------
+    ValueError
+        There is no manifest, or it is of another format.
+    """
+    try:
+        return tuple(SiloRates(**silo) for silo in _manifest(files)["silos"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{MANIFEST} does not tell the silos' rates") from error
+
+
+def rates_by_tree(files: Mapping[str, bytes]) -> Floats:
+    """Return each tree's learnt rate; needs ``head.safetensors`` only.
+
+    Returns
+    -------
+    ndarray of shape (n_outputs, n_trees), float64
+        Trees silo by silo in the manifest's order, in the order of boosting; a row an output.
+    """
+    rates: Floats = safetensors.numpy.load(files[HEAD])["rates"]
+    return rates
+
+
+def _manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        manifest = json.loads(files.get(MANIFEST, b""))
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} is no JSON") from error
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{MANIFEST}: expected format {FORMAT}, found {found}")
+    return dict(manifest)
+
+
+def ensemble_of(
+    job: JobParameters, schema: Schema, trees: Sequence[Sequence[Tree]], base_score: float
+) -> Ensemble:
+    """Return the stock ensemble of the silos' trees, in their order."""
+    found = blank(schema, job.objective, job.booster, base_score)
+    per_step = schema.n_outputs * job.booster.num_parallel_tree
+    for of_silo in trees:
+        found = found.extend(of_silo, n_steps=len(of_silo) // per_step)
+    return replace(found, attributes={"hedgerow": "input of head.safetensors, see manifest.json"})
+
+
+def with_leaf_values(trees: Sequence[Tree], values: Floats) -> tuple[Tree, ...]:
+    """Return the trees with other leaf values, in the order of :class:`LeafTable`."""
+    found, start = [], 0
+    for tree in trees:
+        leaves = np.flatnonzero(tree.is_leaf)
+        threshold = tree.threshold.copy()
+        threshold[leaves] = values[start : start + len(leaves)]
+        start += len(leaves)
+        found.append(replace(tree, threshold=threshold))
+    return tuple(found)
+
+
+def _rebased(header: bytes, base: Floats) -> bytes:
+    """Return a tree-less model with another base score, one entry an output."""
+    from hedgerow.boosting.trees import ubjson
+
+    document = ubjson.read(header)
+    scores = [float(str(np.float32(b))) for b in base]
+    document["learner"]["learner_model_param"]["base_score"] = json.dumps(scores)
+    return ubjson.write(document)

@@ -1,0 +1,1 @@
+"""Secure sums: steps, the two halves, their records and costs."""

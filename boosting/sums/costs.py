@@ -1,0 +1,72 @@
+"""What exchanges and secure sums move, for plans: a bill of one silo, by RPC."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hedgerow.boosting.ports import Call
+from hedgerow.crypto.shamir import SHARE_BYTES
+
+SMALL = 64
+"""Bytes of a reply or an offer of a few numbers."""
+
+_SIGNED_NAME = 100  # a name with its signature
+_KEY = 900  # with its certificate and signature
+_NAMED_SHARE = 48
+_BOX = 50  # a sealed box without its shares, and its name
+
+
+class Bill:
+    """Messages and bytes of one silo, by RPC.
+
+    Parameters
+    ----------
+    n_silos : int
+    secure : bool
+        Whether sums are masked.
+    dropout_recovery : bool
+        Whether masked sums take two exchanges.
+    """
+
+    def __init__(self, n_silos: int, *, secure: bool, dropout_recovery: bool = True) -> None:
+        self._n_silos = n_silos
+        self._secure = secure
+        self._recovery = secure and dropout_recovery
+        self._n_sums = 0
+        self.messages: Counter[str] = Counter()
+        self.up: Counter[str] = Counter()
+        self.down: Counter[str] = Counter()
+
+    def exchange(self, call: Call, up: float, down: float, times: int = 1) -> None:
+        """Add exchanges."""
+        self.messages[call.value] += times
+        self.up[call.value] += round(up * times)
+        self.down[call.value] += round(down * times)
+
+    def sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
+        """Add sums of vectors of ``n_bytes`` (:mod:`hedgerow.boosting.sums.secure_sum`)."""
+        if not self._recovery:
+            self.exchange(call, n_bytes + SMALL, reply, times)
+            return
+        self._n_sums += times
+        self.exchange(call, n_bytes + 2 * _SIGNED_NAME, self._n_silos * _SIGNED_NAME, times)
+        self.exchange(call, self._n_silos * _NAMED_SHARE, reply, times)
+
+    def float_sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
+        """Add sums whose bound silos agree on first (:mod:`hedgerow.boosting.sums.floats`)."""
+        if self._secure:
+            self.exchange(Call.SUMS, SMALL, SMALL, times)
+        self.sum(call, n_bytes, reply, times)
+
+    def setups(self, batch: int, times: int = 1, n_sums: int | None = None) -> None:
+        """Add key agreements, each with the shares of the self masks of ``n_sums`` sums after it.
+
+        Without ``n_sums`` one setup is for all sums so far.
+        """
+        if not self._secure or not times:
+            return
+        self.exchange(Call.KEYS, _KEY, self._n_silos * _KEY, times)
+        if self._recovery:
+            batches = -(-(self._n_sums if n_sums is None else n_sums) // batch)
+            boxes = (self._n_silos - 1) * (batch * SHARE_BYTES + _BOX)
+            self.exchange(Call.SHARES, boxes, boxes, times * batches)

@@ -1,0 +1,257 @@
+"""What secure sums send: payloads, the exchanges that carry them, and what is signed.
+
+The protocol is in :mod:`hedgerow.boosting.sums.secure_sum`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hedgerow.boosting.ports import Call, Place, Silo, Step
+from hedgerow.crypto.key_agreement import encode_fields
+from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.vault import LEAST_SILOS
+
+Reply = TypeVar("Reply")
+
+_PASSES = 256  # repeats of an agreement within one sum; more cannot happen below 256 silos
+
+
+@dataclass(frozen=True, slots=True)
+class SumParameters:
+    """How sums are made.
+
+    Parameters
+    ----------
+    secure : bool
+        False sends plain vectors.
+    dropout_recovery : bool
+        False saves an exchange a sum and ends the job when a silo is lost.
+    blind_coordinator : bool
+        Hide totals from the coordinator.
+    threshold : int or None
+        Silos that must agree to an unmasking, more than half; ``floor(2n/3) + 1`` when ``None``.
+    batch : int
+        Sums whose self masks are shared in one exchange.
+    least_silos : int
+        Fewest silos that a sum may be over; never below 3 with secure sums.
+    """
+
+    secure: bool = True
+    dropout_recovery: bool = True
+    blind_coordinator: bool = False
+    threshold: int | None = None
+    batch: int = 32
+    least_silos: int = LEAST_SILOS
+
+    def threshold_of(self, n_silos: int) -> int:
+        """Return the threshold of a group of ``n_silos``."""
+        return 2 * n_silos // 3 + 1 if self.threshold is None else self.threshold
+
+    def least_of(self, n_silos: int) -> int:
+        """Return the fewest silos that a sum of a group of ``n_silos`` may be over."""
+        if not self.secure:
+            return self.least_silos
+        least = max(self.least_silos, LEAST_SILOS)
+        return max(least, self.threshold_of(n_silos)) if self.dropout_recovery else least
+
+    @property
+    def self_masks(self) -> bool:
+        """Whether vectors carry a self mask, whose shares are dealt beforehand."""
+        return self.secure and self.dropout_recovery
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOffer:
+    """A silo's X25519 public key of one setup (32 bytes), certificate chain (PEM), signature."""
+
+    public_key: bytes
+    certificate: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRoster:
+    """The key offers of all silos that take part, for each to verify."""
+
+    offers: Mapping[Silo, KeyOffer]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedShares:
+    """Boxes of self-mask shares: by receiver in an offer, by sender in a reply."""
+
+    boxes: Mapping[Silo, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainVector:
+    """Residues in the clear, ndarray of shape (n,), uint64 (uint32 for a 32-bit ring)."""
+
+    values: Residues
+    ring_bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedVector:
+    """Masked residues, the self mask's commitment, and the signature over the full set.
+
+    ``commitment`` is empty without a self mask, ``signature`` where the silo does not agree to
+    unmask over the full set. ``bound`` is the set that the silo let this sum be unmasked over in an
+    earlier attempt, and so the only one that it agrees to; empty if there was none.
+    """
+
+    values: Residues
+    ring_bits: int
+    commitment: bytes
+    signature: bytes
+    bound: tuple[Silo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PresentSet:
+    """The set that a sum is to be over; its signatures once it is agreed.
+
+    ``abandoned``: the sum will not be unmasked, the silo goes on to the unmasking with nothing.
+    """
+
+    present: tuple[Silo, ...]
+    signatures: Mapping[Silo, bytes]
+    abandoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetSignature:
+    """A silo's signature over the set that it was shown."""
+
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PairSeeds:
+    """One sum's 32-byte pair seeds with the lost silos."""
+
+    seeds: Mapping[Silo, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmasking:
+    """Shares of the self masks of the silos present, by owner; empty for an abandoned sum."""
+
+    shares: Mapping[Silo, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A sum's residues for the silos, shape (n,), and who is in it; no residues: abandoned."""
+
+    values: Residues
+    ring_bits: int
+    present: tuple[Silo, ...]
+
+
+KEYS = Step("sum-keys", Call.KEYS, KeyOffer, KeyRoster, "a fresh public key and who takes part")
+
+
+@dataclass(frozen=True, slots=True)
+class SumSteps(Generic[Reply]):
+    """The exchanges of one kind of sum, named after it; make them with :func:`sum_steps`."""
+
+    name: str
+    shares: Step[SealedShares, SealedShares]
+    plain: Step[PlainVector, Reply]
+    single: Step[MaskedVector, Reply]
+    masked: Step[MaskedVector, PresentSet]
+    agree: Step[SetSignature, PresentSet]
+    seeds: Step[PairSeeds, PresentSet]
+    unmask: Step[Unmasking, Reply]
+    repeatable: bool
+
+
+def sum_steps(
+    name: str,
+    upload: Call,
+    closing: Call,
+    reply: type[Reply],
+    what: str,
+    *,
+    repeatable: bool = False,
+) -> SumSteps[Reply]:
+    """Return the exchanges of a kind of sum.
+
+    Parameters
+    ----------
+    name : str
+        Unique within the strategy.
+    upload, closing : Call
+        The RPCs of the vectors and of the unmasking. Both must be able to carry ``reply``: without
+        dropout recovery, and without secure sums, the upload is answered by it.
+    reply : type
+        What the strategy answers a sum with; :class:`Total` to tell the silos the sum.
+    what : str
+        What the sum is of, for the silo's ledger.
+    repeatable : bool
+        The same vector may be summed over different sets. Only for what may be known of each
+        silo anyway, such as its number of rows.
+    """
+    hidden = f"nothing but with all others' the sum: {what}"
+    return SumSteps(
+        name,
+        Step(f"{name}-shares", Call.SHARES, SealedShares, SealedShares, "nothing: sealed boxes"),
+        Step(f"{name}-plain", upload, PlainVector, reply, f"to the coordinator: {what}"),
+        Step(f"{name}-single", upload, MaskedVector, reply, hidden),
+        Step(f"{name}-masked", upload, MaskedVector, PresentSet, hidden),
+        Step(f"{name}-agree", Call.SIGNATURES, SetSignature, PresentSet, "whom the silo agrees on"),
+        Step(f"{name}-seeds", Call.SIGNATURES, PairSeeds, PresentSet, "masks of vectors lost"),
+        Step(f"{name}-unmask", closing, Unmasking, reply, f"the sum over the agreed set: {what}"),
+        repeatable,
+    )
+
+
+SUM = sum_steps("sum", Call.SUMS, Call.SUMS, Total, "small vectors that the strategy names")
+"""Sums that every silo is told, for means of labels, losses and the like."""
+
+
+def layout(steps_name: str, at: Place, n_values: int, ring_bits: int) -> bytes:
+    """Return the place, kind, length and ring of a sum as bytes, for its masks and signatures."""
+    return encode_fields(steps_name, at.round, at.level, at.passing, n_values, ring_bits)
+
+
+def session_name(job_id: str, attempt: int, at: Place) -> str:
+    """Return the name of the group that a setup at ``at`` makes."""
+    return f"{job_id}/{attempt}/{at.round}.{at.level}.{at.passing}"
+
+
+def key_statement(
+    session: str, roster: tuple[Silo, ...], parameters: SumParameters, silo: Silo, key: bytes
+) -> bytes:
+    """Return what a silo's identity signs at setup: job, roster, parameters and its key."""
+    return encode_fields(
+        "hedgerow secure sum keys v1",
+        session,
+        encode_fields(*roster),
+        parameters.threshold or 0,
+        parameters.batch,
+        parameters.least_silos,
+        int(parameters.dropout_recovery),
+        int(parameters.blind_coordinator),
+        silo,
+        key,
+    )
+
+
+def key_digest(session: str, offers: Mapping[Silo, KeyOffer]) -> bytes:
+    """Return the digest of a group's signed keys, which salts every root of the group."""
+    fields: list[bytes | str] = [session]
+    for silo in sorted(offers):
+        offer = offers[silo]
+        fields += [silo, offer.public_key, offer.signature]
+    return hashlib.sha256(encode_fields(*fields)).digest()
+
+
+def repeat(at: Place, passing: int) -> Place:
+    """Return the place of an agreement's repeat within the sum at a place."""
+    return Place(at.round, at.level, at.passing * _PASSES + passing)

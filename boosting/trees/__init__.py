@@ -1,0 +1,1 @@
+"""Trees and ensembles: structure, files, packing, limits, local training."""

@@ -1,0 +1,487 @@
+"""Trees as columns of numbers, and ensembles of them as stock XGBoost models.
+
+Node order is XGBoost's own; node 0 is the root. A numeric node sends ``x < threshold`` left; a
+missing value follows ``default_left``. Trees follow the order (federated round, silo, local step,
+class, parallel index); a *step* is one boosting iteration of one silo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.trees import ubjson
+
+if TYPE_CHECKING:
+    import xgboost
+
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.job import Booster
+
+NO_PARENT = 2147483647
+"""XGBoost's parent of a root."""
+
+ROUND_ENDS = "fed_round_ends"
+"""Model attribute: JSON list of the step count after each federated round."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """One regression tree; all arrays have one entry a node.
+
+    Parameters
+    ----------
+    left, right : ndarray of shape (n_nodes,), int32
+        Child positions, -1 at leaves. A child comes after its parent.
+    feature : ndarray of shape (n_nodes,), int32
+        Feature index of a split; 0 at leaves.
+    threshold : ndarray of shape (n_nodes,), float32
+        ``x < threshold`` goes left at a numeric split; the leaf value (shrinkage included) at a
+        leaf; unused at a categorical split. XGBoost's ``split_conditions``.
+    default_left : ndarray of shape (n_nodes,), bool
+    categories : tuple of (node, codes)
+        For each categorical split, the sorted int32 codes that go **right** (XGBoost's
+        convention).
+    gain : ndarray of shape (n_nodes,), float32
+        XGBoost's ``loss_changes``; 0 at leaves and when scrubbed.
+    cover : ndarray of shape (n_nodes,), float32
+        XGBoost's ``sum_hessian``; 0 when scrubbed.
+    weight : ndarray of shape (n_nodes,), float32
+        XGBoost's ``base_weights`` (unshrunken); 0 when scrubbed.
+    group : int
+        Class index of the output the tree adds to.
+    """
+
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    default_left: NDArray[np.bool_]
+    gain: NDArray[np.float32]
+    cover: NDArray[np.float32]
+    weight: NDArray[np.float32]
+    categories: tuple[tuple[int, NDArray[np.int32]], ...] = ()
+    group: int = 0
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes, splits and leaves."""
+        return int(self.left.shape[0])
+
+    @property
+    def is_leaf(self) -> NDArray[np.bool_]:
+        """Which nodes are leaves, shape (n_nodes,)."""
+        return self.left < 0
+
+    @property
+    def parents(self) -> NDArray[np.int32]:
+        """Parent of each node, shape (n_nodes,); :data:`NO_PARENT` at the root."""
+        parents = np.full(self.n_nodes, NO_PARENT, np.int32)
+        splits = np.flatnonzero(~self.is_leaf).astype(np.int32)
+        parents[self.left[splits]] = splits
+        parents[self.right[splits]] = splits
+        return parents
+
+    @property
+    def total_gain(self) -> float:
+        """Sum of the gains of all splits."""
+        return float(self.gain.astype(np.float64).sum())
+
+    def scrubbed(self) -> Tree:
+        """Return the tree without gain, cover and weight; predictions are the same."""
+        zeros = np.zeros(self.n_nodes, np.float32)
+        return replace(self, gain=zeros, cover=zeros, weight=zeros)
+
+    def scaled(self, factor: float) -> Tree:
+        """Return the tree with its leaf values times ``factor``, rounded to float32 once."""
+        if factor == 1.0:
+            return self
+        values = (self.threshold.astype(np.float64) * factor).astype(np.float32)
+        return replace(self, threshold=np.where(self.is_leaf, values, self.threshold))
+
+    def clipped(self, bound: float) -> Tree:
+        """Return the tree with its leaf values limited to ``[-bound, bound]``."""
+        over = self.is_leaf & (np.abs(self.threshold) > bound)
+        if not over.any():
+            return self
+        # The largest float32 within the bound: rounding to nearest may exceed it.
+        limit = np.float32(bound)
+        if float(limit) > bound:
+            limit = np.nextafter(limit, np.float32(0.0))
+        return replace(
+            self, threshold=np.where(over, np.copysign(limit, self.threshold), self.threshold)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a tree-less model says of itself.
+
+    Parameters
+    ----------
+    objective : str
+    n_features : int
+    n_outputs : int
+        Margins a row.
+    num_parallel_tree : int
+    base_score : tuple[float, ...]
+        As the file has it: on the label's scale for most objectives, one entry an output.
+    """
+
+    objective: str
+    n_features: int
+    n_outputs: int
+    num_parallel_tree: int
+    base_score: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """An ordered list of trees with all that a stock XGBoost model has beside them.
+
+    Parameters
+    ----------
+    header : bytes
+        A stock model without trees (UBJSON): objective, base score, feature names and types.
+    trees : tuple[Tree, ...]
+    steps : tuple[int, ...]
+        Number of trees after each step; XGBoost's ``iteration_indptr`` without its leading 0.
+    round_ends : tuple[int, ...]
+        Number of steps after each federated round; the first ``r`` rounds of a saved model are
+        its ``iteration_range=(0, round_ends[r - 1])``.
+    attributes : Mapping[str, str]
+        Further model attributes.
+    """
+
+    header: bytes
+    trees: tuple[Tree, ...] = ()
+    steps: tuple[int, ...] = ()
+    round_ends: tuple[int, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """Number of trees."""
+        return len(self.trees)
+
+    @property
+    def about(self) -> Header:
+        """What the header says."""
+        return _about(self.header)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the model as XGBoost would load it."""
+        return hashlib.sha256(self.save()).hexdigest()
+
+    def extend(self, trees: Sequence[Tree], *, n_steps: int, end_round: bool = True) -> Ensemble:
+        """Return the ensemble with the trees of ``n_steps`` more steps behind its own."""
+        a_step, rest = divmod(len(trees), n_steps) if n_steps else (0, len(trees))
+        if rest:
+            raise ValueError(f"{len(trees)} trees do not make {n_steps} equal steps")
+        start = len(self.trees)
+        steps = self.steps + tuple(start + a_step * (i + 1) for i in range(n_steps))
+        ends = (*self.round_ends, len(steps)) if end_round else self.round_ends
+        return replace(self, trees=self.trees + tuple(trees), steps=steps, round_ends=ends)
+
+    def slice(self, n_rounds: int) -> Ensemble:
+        """Return the first ``n_rounds`` federated rounds."""
+        ends = self.round_ends[:n_rounds]
+        n_steps = ends[-1] if ends else 0
+        n_trees = self.steps[n_steps - 1] if n_steps else 0
+        return replace(
+            self, trees=self.trees[:n_trees], steps=self.steps[:n_steps], round_ends=ends
+        )
+
+    def scrubbed(self) -> Ensemble:
+        """Return the ensemble without gains, covers and weights."""
+        return replace(self, trees=tuple(tree.scrubbed() for tree in self.trees))
+
+    def save(self, format: str = "ubj") -> bytes:
+        """Return the stock XGBoost model, as ``"ubj"`` or ``"json"``."""
+        document = ubjson.read(self.header)
+        learner = document["learner"]
+        model = learner["gradient_booster"]["model"]
+        n_features = self.about.n_features
+        model["trees"] = [_tree_document(t, i, n_features) for i, t in enumerate(self.trees)]
+        model["tree_info"] = [tree.group for tree in self.trees]
+        model["iteration_indptr"] = [0, *self.steps]
+        model["gbtree_model_param"]["num_trees"] = str(len(self.trees))
+        learner["attributes"] = dict(self.attributes)
+        if self.round_ends:
+            learner["attributes"][ROUND_ENDS] = json.dumps(self.round_ends, separators=(",", ":"))
+        if format == "ubj":
+            return ubjson.write(document)
+        return json.dumps(_plain(document), separators=(",", ":")).encode()
+
+    def booster(self, *, n_threads: int = 1) -> xgboost.Booster:
+        """Return the model loaded by XGBoost; its trees must have been validated."""
+        import xgboost
+
+        return xgboost.Booster({"nthread": n_threads}, model_file=bytearray(self.save()))
+
+    def margins(
+        self, rows: xgboost.DMatrix, *, start: NDArray[np.float32] | None = None, n_threads: int = 1
+    ) -> NDArray[np.float32]:
+        """Return margins of rows: ``start`` plus every tree, added in order in float32.
+
+        Adding an ensemble's parts one after the other gives the same bits as all at once.
+
+        Parameters
+        ----------
+        rows : xgboost.DMatrix
+            Its base margin is overwritten.
+        start : ndarray of shape (n_samples,) or (n_samples, n_outputs), float32, optional
+            Margins before these trees; the base margin when not given.
+        """
+        if start is None:
+            start = self.base_margins(rows.num_row())
+        if not self.trees:
+            return start
+        rows.set_base_margin(start)
+        booster = self.booster(n_threads=n_threads)
+        margins: NDArray[np.float32] = booster.predict(
+            rows, output_margin=True, validate_features=False
+        )
+        return margins
+
+    def base_margins(self, n_samples: int) -> NDArray[np.float32]:
+        """Return the margins before any tree, shape (n_samples,) or (n_samples, n_outputs)."""
+        base = np.asarray(_base_margin(self.header), np.float32)
+        if len(base) == 1:
+            return np.full(n_samples, base[0], np.float32)
+        return np.tile(base, (n_samples, 1))
+
+
+def blank(
+    schema: Schema, objective: str, booster: Booster, base_score: float | Sequence[float]
+) -> Ensemble:
+    """Return an ensemble without trees: the common start of every silo.
+
+    Parameters
+    ----------
+    schema : Schema
+    objective : str
+        XGBoost's name.
+    booster : Booster
+        Its parameters that are part of a model (``num_parallel_tree``, those of the objective).
+    base_score : float
+        On the label's scale, as XGBoost takes it: 0.5 for logistic.
+    """
+    import xgboost
+
+    rows = xgboost.DMatrix(
+        np.zeros((1, schema.n_features), np.float32),
+        feature_types=schema.feature_types,
+        enable_categorical=True,
+    )
+    parameters = {**booster.native(), "objective": objective, "base_score": base_score}
+    if schema.n_outputs > 1:
+        parameters["num_class"] = schema.n_outputs
+    document = ubjson.read(bytes(xgboost.Booster(parameters, [rows]).save_raw("ubj")))
+    learner = document["learner"]
+    learner["feature_names"] = [_model_name(name) for name in schema.names]
+    return Ensemble(ubjson.write(document))
+
+
+def load(raw: bytes) -> Ensemble:
+    """Return the ensemble of a stock XGBoost model (UBJSON, or JSON that begins with ``{"``).
+
+    DART's tree weights are folded into the leaves.
+
+    Raises
+    ------
+    ValueError
+        Not a tree model of XGBoost 2 or later, vector leaves, or pandas categories.
+    """
+    document = json.loads(raw) if raw[:2] == b'{"' else ubjson.read(raw)
+    try:
+        learner = document["learner"]
+        gbm = learner["gradient_booster"]
+        weights = None
+        if gbm["name"] == "dart":
+            weights = [float(w) for w in gbm["weight_drop"]]
+            gbm = learner["gradient_booster"] = {**gbm["gbtree"], "name": "gbtree"}
+        if gbm["name"] != "gbtree":
+            raise ValueError(f"expected a model of trees, found {gbm['name']}")
+        model = gbm["model"]
+        if model.get("cats", {}).get("enc"):
+            raise ValueError("the model keeps categories of its own; give codes instead")
+        groups = [int(group) for group in model["tree_info"]]
+        trees = [_tree(tree, group) for tree, group in zip(model["trees"], groups, strict=True)]
+        order = [int(tree["id"]) for tree in model["trees"]]
+        if order != list(range(len(trees))):
+            raise ValueError("tree identifiers are not in order")
+        steps = [int(end) for end in model["iteration_indptr"]]
+        attributes = dict(learner["attributes"])
+        ends = json.loads(attributes.pop(ROUND_ENDS, "[]"))
+        if weights is not None:
+            trees = [tree.scaled(weight) for tree, weight in zip(trees, weights, strict=True)]
+        model.update(trees=[], tree_info=[], iteration_indptr=[0])
+        model["gbtree_model_param"]["num_trees"] = "0"
+        learner["attributes"] = {}
+        header = ubjson.write(_typed_empty(document))
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError("not an XGBoost model of trees") from error
+    return Ensemble(header, tuple(trees), tuple(steps[1:]), tuple(ends), attributes)
+
+
+def trees_of(booster: xgboost.Booster) -> list[Tree]:
+    """Return the trees of a booster that was trained here, in order."""
+    document = ubjson.read(bytes(booster.save_raw("ubj")))
+    model = document["learner"]["gradient_booster"]["model"]
+    return [
+        _tree(tree, group) for tree, group in zip(model["trees"], model["tree_info"], strict=True)
+    ]
+
+
+@lru_cache(maxsize=16)
+def _about(header: bytes) -> Header:
+    learner = ubjson.read(header)["learner"]
+    parameters = learner["learner_model_param"]
+    scores = json.loads(parameters["base_score"])  # "[5E-1]"; a bare "5E-1" before 3.1
+    return Header(
+        learner["objective"]["name"],
+        int(parameters["num_feature"]),
+        max(1, int(parameters["num_class"])),
+        int(learner["gradient_booster"]["model"]["gbtree_model_param"]["num_parallel_tree"]),
+        tuple(float(s) for s in (scores if isinstance(scores, list) else [scores])),
+    )
+
+
+@lru_cache(maxsize=16)
+def _base_margin(header: bytes) -> tuple[float, ...]:
+    import xgboost
+
+    row = xgboost.DMatrix(np.zeros((1, _about(header).n_features), np.float32))
+    booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(header))
+    margin = booster.predict(row, output_margin=True, validate_features=False)
+    return tuple(float(m) for m in margin.reshape(-1))
+
+
+def _model_name(name: str) -> str:
+    """Return a feature name that XGBoost accepts."""
+    return name.translate(str.maketrans("[]<", "()_"))
+
+
+def _tree(document: Mapping[str, Any], group: int) -> Tree:
+    """Read a tree; nodes that pruning took out are dropped, the others keep their order."""
+    if int(document["tree_param"]["size_leaf_vector"]) > 1:
+        raise ValueError("trees with vector leaves are not supported")
+    left = np.asarray(document["left_children"], np.int32)
+    right = np.asarray(document["right_children"], np.int32)
+    leaf = left < 0
+    feature = np.where(leaf, 0, np.asarray(document["split_indices"], np.int32)).astype(np.int32)
+    tree = Tree(
+        left,
+        right,
+        feature,
+        np.asarray(document["split_conditions"], np.float32),
+        np.asarray(document["default_left"]).astype(np.bool_) & ~leaf,
+        np.where(leaf, np.float32(0), np.asarray(document["loss_changes"], np.float32)),
+        np.asarray(document["sum_hessian"], np.float32),
+        np.asarray(document["base_weights"], np.float32),
+        _categories(document),
+        int(group),
+    )
+    if int(document["tree_param"]["num_deleted"]) == 0:
+        return tree
+    return _compacted(tree)
+
+
+def _categories(document: Mapping[str, Any]) -> tuple[tuple[int, NDArray[np.int32]], ...]:
+    codes = np.asarray(document["categories"], np.int32)
+    return tuple(
+        (int(node), codes[int(start) : int(start) + int(size)])
+        for node, start, size in zip(
+            document["categories_nodes"],
+            document["categories_segments"],
+            document["categories_sizes"],
+            strict=True,
+        )
+    )
+
+
+def _compacted(tree: Tree) -> Tree:
+    """Return the tree without nodes that its root does not reach."""
+    reached = np.zeros(tree.n_nodes, np.bool_)
+    frontier = np.zeros(1, np.int32)
+    while len(frontier):
+        reached[frontier] = True
+        frontier = frontier[tree.left[frontier] >= 0]
+        frontier = np.concatenate([tree.left[frontier], tree.right[frontier]])
+    place = np.cumsum(reached, dtype=np.int32) - 1
+    kept = np.flatnonzero(reached)
+    leaf = tree.left[kept] < 0
+    return Tree(
+        left=np.where(leaf, -1, place[tree.left[kept]]).astype(np.int32),
+        right=np.where(leaf, -1, place[tree.right[kept]]).astype(np.int32),
+        feature=tree.feature[kept],
+        threshold=tree.threshold[kept],
+        default_left=tree.default_left[kept],
+        gain=tree.gain[kept],
+        cover=tree.cover[kept],
+        weight=tree.weight[kept],
+        categories=tuple((int(place[n]), codes) for n, codes in tree.categories if reached[n]),
+        group=tree.group,
+    )
+
+
+def _tree_document(tree: Tree, index: int, n_features: int) -> dict[str, Any]:
+    nodes = np.array([node for node, _ in tree.categories], np.int32)
+    sizes = np.array([len(codes) for _, codes in tree.categories], np.int64)
+    split_type = np.zeros(tree.n_nodes, np.uint8)
+    split_type[nodes] = 1
+    codes = [codes for _, codes in tree.categories]
+    return {
+        "base_weights": tree.weight,
+        "categories": np.concatenate(codes) if codes else np.zeros(0, np.int32),
+        "categories_nodes": nodes,
+        "categories_segments": np.cumsum(sizes) - sizes,
+        "categories_sizes": sizes,
+        "default_left": tree.default_left.astype(np.uint8),
+        "id": index,
+        "left_children": tree.left,
+        "loss_changes": tree.gain,
+        "parents": tree.parents,
+        "right_children": tree.right,
+        "split_conditions": tree.threshold,
+        "split_indices": tree.feature,
+        "split_type": split_type,
+        "sum_hessian": tree.cover,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(n_features),
+            "num_nodes": str(tree.n_nodes),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a document of plain lists; float32 keep their shortest exact decimal."""
+    if isinstance(value, np.ndarray):
+        if value.dtype == np.float32:
+            return [float(str(x)) for x in value]
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _typed_empty(document: dict[str, Any]) -> dict[str, Any]:
+    """Give a header read from JSON the typed empty arrays that UBJSON has."""
+    cats = document["learner"]["gradient_booster"]["model"].get("cats", {})
+    for key in ("feature_segments", "sorted_idx"):
+        if key in cats:
+            cats[key] = np.asarray(cats[key], np.int32)
+    return document

@@ -1,0 +1,136 @@
+"""A silo's rows as XGBoost trains on them: loaded once, with margins kept beside them.
+
+Training from cached margins gives the very trees that continuing a growing model would, without
+loading, slicing or evaluating that model; see ALGORITHMS §2.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, trees_of
+
+if TYPE_CHECKING:
+    import xgboost
+
+    from hedgerow.boosting.dataset import Dataset
+    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import Silo
+
+TRAIN, SPLIT, DRAW = range(3)
+"""Purposes of random streams: XGBoost's own, the validation split, the draw of silos."""
+
+
+def stream_seed(seed: int, silo: int, round: int, purpose: int) -> int:
+    """Return the seed of one purpose of one silo in one round, in [0, 2**31).
+
+    A repeated round repeats its draws, so that it gives the same trees.
+
+    Parameters
+    ----------
+    seed : int
+        Of the job.
+    silo : int
+        Position of the silo in the job's roster.
+    """
+    words = np.random.SeedSequence([seed, silo, round, purpose]).generate_state(1)
+    return int(words[0]) & 0x7FFFFFFF
+
+
+def booster_parameters(job: JobParameters, n_outputs: int, n_threads: int) -> dict[str, Any]:
+    """Return what XGBoost is given in every silo, but for eta, seed and base score."""
+    parameters = job.booster.native()
+    parameters |= {"objective": job.objective, "nthread": n_threads, "verbosity": 0}
+    if n_outputs > 1:
+        parameters["num_class"] = n_outputs
+    return parameters
+
+
+def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
+    """Return rows as XGBoost takes them: categorical features as codes, missing as NaN."""
+    import xgboost
+
+    return xgboost.DMatrix(
+        dataset.X,
+        label=dataset.y,
+        weight=dataset.weight,
+        feature_types=dataset.schema.feature_types,
+        enable_categorical=True,
+        nthread=n_threads,
+    )
+
+
+def split_rows(
+    n_samples: int, share: float, rng: np.random.Generator
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows to train on and those held back for validation, both in rising order."""
+    n_valid = round(share * n_samples)
+    order = rng.permutation(n_samples)
+    return np.sort(order[n_valid:]), np.sort(order[:n_valid])
+
+
+class ScoredRows:
+    """Rows with their margins under the ensemble so far.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    start : Ensemble
+        The ensemble without trees.
+    """
+
+    def __init__(self, dataset: Dataset, start: Ensemble, n_threads: int) -> None:
+        self.dataset = dataset
+        self.n_threads = n_threads
+        self.margins = start.base_margins(dataset.n_samples)
+        self._matrix = matrix(dataset, n_threads) if dataset.n_samples else None
+
+    def add(self, trees: Ensemble) -> None:
+        """Add the trees of ``trees`` to the margins."""
+        if self._matrix is not None:
+            self.margins = trees.margins(self._matrix, start=self.margins, n_threads=self.n_threads)
+
+    def train(
+        self,
+        parameters: Mapping[str, Any],
+        n_steps: int,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Tree]:
+        """Return the trees of ``n_steps`` boosting steps from the margins, which stay.
+
+        Parameters
+        ----------
+        parameters : Mapping
+            XGBoost's; ``base_score`` has no part in it, margins begin where they are.
+        check : callable
+            Called between steps; raises to stop.
+        """
+        import xgboost
+
+        assert self._matrix is not None, "a silo without rows does not train"
+        self._matrix.set_base_margin(self.margins)
+        try:
+            booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
+            for step in range(n_steps):
+                check()
+                booster.update(self._matrix, step)
+        except xgboost.core.XGBoostError as error:
+            raise DataError(f"XGBoost cannot train here: {first_line(error)}") from error
+        return trees_of(booster)
+
+
+def first_line(error: Exception) -> str:
+    """Return what XGBoost says of an error, without time, source line and stack."""
+    return re.sub(r"^\[[0-9:]+\] \S+ ", "", str(error).partition("\n")[0])
+
+
+def roster_index(silo: Silo, roster: tuple[Silo, ...]) -> int:
+    """Return the position of a silo in the job's sorted roster."""
+    return sorted(roster).index(silo)

@@ -1,0 +1,1 @@
+"""What an operator runs; none of it needs a coordinator beside it."""

@@ -1,0 +1,333 @@
+"""What others than a federation reach with the same rows: each silo alone, all pooled, their mean.
+
+Of a vertical job: the active party with its own columns, and all parties' columns pooled.
+
+For operators who have the silos' tables at hand, as ``hedgerow compare`` does. Stock XGBoost, the
+job's ``[booster]``, scored on the test rows after every boosting step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import (
+    Dataset,
+    Schema,
+    Task,
+    merge,
+    recode,
+)
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.tables import for_job, read_table, short_name
+from hedgerow.boosting.trees import ensemble
+from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
+
+SCORED_STEPS = 100
+"""Most boosting steps of a baseline that are scored; of longer trainings some are left out."""
+_STOCK = {
+    "bce": "binary:logistic",
+    "softmax": "multi:softprob",
+    "tweedie": "reg:tweedie",
+}
+"""Objectives of ours that stock XGBoost knows under another name."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """The tables of all silos and the test rows, under the schema on which the silos agree."""
+
+    schema: Schema
+    silos: dict[str, Dataset]
+    test: Dataset
+
+
+def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
+    """Read the tables of a horizontal job.
+
+    Parameters
+    ----------
+    silos : Mapping
+        Name to file or URL.
+    test : str
+        File or URL.
+
+    Raises
+    ------
+    DataError, SchemaMismatch
+        A table cannot be used, or the silos' tables differ.
+    """
+    own = {name: for_job(read_table(path), job, short_name(path)) for name, path in silos.items()}
+    schema = merge({name: table.schema for name, table in own.items()})
+    rows = recode(for_job(read_table(test), job, short_name(test)), schema)
+    return Cohort(schema, {name: recode(table, schema) for name, table in own.items()}, rows)
+
+
+def steps_of(job: JobParameters) -> int:
+    """Return how many boosting steps one silo's share of a job is."""
+    strategy = job.strategy
+    trees = getattr(strategy, "trees", None)
+    if trees is not None:
+        return int(trees)
+    return int(getattr(strategy, "rounds", 1)) * int(getattr(strategy, "trees_per_round", 1))
+
+
+def baselines(
+    job: JobParameters, tables: Cohort, n_steps: int, n_threads: int = 1
+) -> tuple[Curve, ...]:
+    """Train each silo alone and all rows pooled; score them, and the mean of the silos' models.
+
+    Parameters
+    ----------
+    n_steps : int
+        Boosting steps of every model.
+
+    Returns
+    -------
+    tuple of Curve
+        On the test rows: one of each silo with rows, of the mean of their margins, and of the
+        pooled rows, which no federation may have.
+    """
+    names = job.metrics or metrics.defaults(job.task)
+    parameters = _parameters(job, tables.schema, n_threads)
+    objective = str(parameters["objective"])
+    test = _matrix(tables.test)
+    scored = _scored_steps(n_steps)
+
+    def curve(who: str, kind: str, margins: Mapping[int, Floats]) -> Curve:
+        rounds = tuple(
+            _scores(names, tables.test, margins[k], objective) if k in margins else {}
+            for k in range(n_steps)
+        )
+        return Curve(who=who, kind=kind, data="test", rounds=rounds)
+
+    with_rows = {name: table for name, table in tables.silos.items() if not table.is_empty}
+    found: list[Curve] = []
+    mean: dict[int, Floats] = {}
+    for name, table in sorted(with_rows.items()):
+        alone = _margins(parameters, table, test, n_steps, scored)
+        found.append(curve(f"{name} alone", "local", alone))
+        for k, margin in alone.items():
+            mean[k] = mean.get(k, np.zeros_like(margin)) + margin / len(with_rows)
+    found.append(curve("mean of the silos' models", "mean", mean))
+    pooled = Dataset(
+        tables.schema,
+        np.concatenate([table.X for table in with_rows.values()]),
+        np.concatenate([table.labels for table in with_rows.values()]),
+        _weights(with_rows),
+    )
+    every = _margins(parameters, pooled, test, n_steps, scored)
+    return (*found, curve("all rows pooled", "pooled", every))
+
+
+def of_parties(
+    job: JobParameters,
+    active: str,
+    tables: Mapping[str, str],
+    tests: Mapping[str, str],
+    n_steps: int,
+    n_threads: int = 1,
+) -> tuple[Curve, ...]:
+    """Train the active party alone, and all parties' columns pooled; score both on the test rows.
+
+    Parameters
+    ----------
+    active : str
+        The party with the labels.
+    tables, tests : Mapping
+        Party to file or URL.
+
+    Returns
+    -------
+    tuple of Curve
+        Of the active party on all its rows and its own columns, and of one table of all columns
+        on the rows that all parties have; on the test rows that all parties have.
+
+    Raises
+    ------
+    DataError
+        A table cannot be used, or no test row is in all of them.
+    """
+    own = {
+        party: for_job(read_table(path), job, short_name(path), party=party)
+        for party, path in tables.items()
+    }
+    given = {
+        party: recode(
+            for_job(read_table(path), job, short_name(path), party=party), own[party].schema
+        )
+        for party, path in tests.items()
+    }
+    order = [active, *sorted(set(own) - {active})]
+    test = _joined({party: given[party] for party in order}, active)
+    if test.is_empty:
+        raise DataError("no row of --test is in the tables of all parties")
+    pooled = _joined({party: own[party] for party in order}, active)
+    n_own = own[active].schema.n_features
+    alone = Dataset(own[active].schema, test.X[:, :n_own], test.labels)
+    return (
+        _curve(job, f"{active} alone", "local", own[active], alone, n_steps, n_threads),
+        _curve(job, "all columns pooled", "pooled", pooled, test, n_steps, n_threads),
+    )
+
+
+def _joined(tables: Mapping[str, Dataset], active: str) -> Dataset:
+    """Return the rows that all parties have, in one table, columns in the order of ``tables``."""
+    rows = {party: _rows_by_id(table) for party, table in tables.items()}
+    common = [i for i in rows[active] if all(i in known for known in rows.values())]
+    order = {p: np.array([known[i] for i in common], np.int64) for p, known in rows.items()}
+    features = tuple(
+        replace(feature, name=f"{party}: {feature.name}")
+        for party, table in tables.items()
+        for feature in table.schema.features
+    )
+    return Dataset(
+        replace(tables[active].schema, features=features),
+        np.concatenate([table.X[order[party]] for party, table in tables.items()], axis=1),
+        tables[active].labels[order[active]],
+    )
+
+
+def _rows_by_id(table: Dataset) -> dict[object, int]:
+    """Return the first row of each identifier; rows without one are left out, as in a job."""
+    found: dict[object, int] = {}
+    for row, name in enumerate(() if table.ids is None else table.ids):
+        if name is not None:
+            found.setdefault(name, row)
+    return found
+
+
+def _curve(
+    job: JobParameters,
+    who: str,
+    kind: str,
+    table: Dataset,
+    test: Dataset,
+    n_steps: int,
+    n_threads: int,
+) -> Curve:
+    """Train on a table and score it on the test rows."""
+    parameters = _parameters(job, table.schema, n_threads)
+    scored = _scored_steps(n_steps)
+    margins = _margins(parameters, table, _matrix(test), n_steps, scored)
+    names, objective = job.metrics or metrics.defaults(job.task), str(parameters["objective"])
+    rounds = tuple(
+        _scores(names, test, margins[k], objective) if k in margins else {} for k in range(n_steps)
+    )
+    return Curve(who=who, kind=kind, data="test", rounds=rounds)
+
+
+def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ...]:
+    """Score a run's model on each silo's own rows, after each of its rounds.
+
+    Returns
+    -------
+    tuple of Curve
+        Empty where the result is no stock XGBoost model, or the model does not say which trees
+        came in which round.
+
+    Raises
+    ------
+    RunUnusable
+        The model file is damaged.
+    """
+    path = folder / "model.ubj"
+    if not path.is_file() or hasattr(job.strategy, "margins"):
+        return ()
+    try:
+        model = ensemble.load(path.read_bytes())
+    except ValueError as error:
+        raise RunUnusable(f"{path} is no XGBoost model of trees") from error
+    n_rounds = len(model.round_ends)
+    scored = _scored_steps(n_rounds)
+    names = job.metrics or metrics.defaults(job.task)
+    found = []
+    for name, table in sorted(tables.silos.items()):
+        if table.is_empty:
+            continue
+        rows = _matrix(table)
+        rounds: list[dict[str, float | None]] = [{} for _ in range(n_rounds)]
+        for k in sorted(scored):
+            margin = model.slice(k + 1).margins(rows).astype(np.float64)
+            rounds[k] = _scores(names, table, margin, model.about.objective)
+        if rounds:
+            found.append(Curve(who="model", kind="federated", data=name, rounds=tuple(rounds)))
+    return tuple(found)
+
+
+def dump(curves: tuple[Curve, ...]) -> bytes:
+    """Return ``baselines.json``; see docs/file-formats.md."""
+    told = {"schema": 1, "curves": [curve.model_dump() for curve in curves]}
+    return json.dumps(told, allow_nan=False).encode()
+
+
+def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:
+    objective = _STOCK.get(job.objective, job.objective)
+    found = job.booster.native() | {
+        "objective": objective,
+        "seed": job.seed,
+        "nthread": n_threads,
+        "verbosity": 0,
+    }
+    if schema.task is Task.MULTICLASS:
+        found["num_class"] = schema.n_outputs
+    if job.booster.base_score is not None:
+        found["base_score"] = job.booster.base_score
+    return found
+
+
+def _matrix(table: Dataset) -> xgboost.DMatrix:
+    return xgboost.DMatrix(
+        table.X,
+        table.labels,
+        weight=table.weight,
+        feature_types=table.schema.feature_types,
+        enable_categorical=True,
+    )
+
+
+def _weights(tables: Mapping[str, Dataset]) -> Floats | None:
+    found = [t.weight for t in tables.values() if t.weight is not None]
+    return np.concatenate(found) if len(found) == len(tables) else None
+
+
+def _scored_steps(n_steps: int) -> frozenset[int]:
+    stride = math.ceil(n_steps / SCORED_STEPS)
+    return frozenset([*range(stride - 1, n_steps, stride), n_steps - 1]) if n_steps else frozenset()
+
+
+def _margins(
+    parameters: dict[str, Any],
+    table: Dataset,
+    test: xgboost.DMatrix,
+    n_steps: int,
+    scored: frozenset[int],
+) -> dict[int, Floats]:
+    """Train on a table; return margins of the test rows after each scored step."""
+    booster = xgboost.train(parameters, _matrix(table), n_steps)
+
+    def after() -> Iterator[tuple[int, Floats]]:
+        for k in sorted(scored):
+            margin = booster.predict(test, output_margin=True, iteration_range=(0, k + 1))
+            yield k, np.asarray(margin, dtype=np.float64)
+
+    return dict(after())
+
+
+def _scores(
+    names: tuple[str, ...], rows: Dataset, margin: Floats, objective: str
+) -> dict[str, float | None]:
+    found = metrics.evaluate(names, rows.labels, margin, objective=objective, weight=rows.weight)
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}

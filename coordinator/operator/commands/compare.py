@@ -1,0 +1,315 @@
+"""``hedgerow compare``: several jobs on one cohort, beside what it reaches without a federation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hedgerow.boosting.ports import FederationError, InvalidJob
+from hedgerow.coordinator.operator.commands import refusing
+from hedgerow.coordinator.operator.commands.local import parse_pairs
+from hedgerow.coordinator.operator.progress import size
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.job import JobParameters
+    from hedgerow.coordinator.operator.report.runs import Curve
+
+KINDS = {
+    "local": "each silo alone",
+    "mean": "mean of the silos' models",
+    "pooled": "all rows pooled",
+}
+WIDE = 130
+"""Columns of a terminal from which the table has room for what runs reveal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A job file that takes part in a comparison."""
+
+    name: str
+    path: Path
+    job: JobParameters
+
+    @property
+    def vertical(self) -> bool:
+        """Whether its parties hold different columns."""
+        return bool(getattr(self.job.strategy, "vertical", False))
+
+
+@click.command()
+@click.argument(
+    "jobs", metavar="JOB.toml...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--silo",
+    "silos",
+    multiple=True,
+    required=True,
+    metavar="NAME=FILE",
+    help="A silo and its table; once for each silo.",
+)
+@click.option(
+    "--test",
+    "tests",
+    multiple=True,
+    metavar="FILE",
+    help="Evaluation table; for vertical jobs PARTY=FILE, once for each party.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder: a run folder for each job, and report.html.",
+)
+@click.option(
+    "--baselines/--no-baselines",
+    "with_baselines",
+    default=True,
+    help="Whether to train each silo alone and all rows pooled as well.",
+)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of each silo.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def compare(
+    jobs: tuple[Path, ...],
+    silos: tuple[str, ...],
+    tests: tuple[str, ...],
+    out: Path,
+    with_baselines: bool,
+    threads: int,
+    json_: bool,
+) -> None:
+    """Run several jobs on the same silos; print quality, bytes, seconds and what they reveal.
+
+    Each job runs as `hedgerow local` runs it. Baselines are stock XGBoost with the first job's
+    [booster] on the same rows: each silo alone, the mean of those models, and all rows pooled,
+    which no federation may have. They need --test. Of vertical jobs they are the active party with
+    its own columns, and all columns pooled.
+    """
+    console = Console(stderr=json_)
+    with refusing():
+        contenders = _contenders(jobs)
+        tables = parse_pairs(silos, "--silo")
+        reports = [_run(c, silos, tests, out / c.name, threads, console) for c in contenders]
+        curves: tuple[Curve, ...] = ()
+        if with_baselines:
+            curves, why_not = _baselines(contenders, tables, tests, out, threads)
+            if why_not:
+                console.print(f"no baselines: {why_not}", markup=False)
+    rows = [*map(_row, contenders, reports), *_baseline_rows(curves)]
+    page, why = _report(contenders, reports, out)
+    if why:
+        console.print(f"no report: {why}", markup=False)
+    if json_:
+        told = {"rows": rows, "report": str(page) if page else None}
+        click.echo(json.dumps(told))
+    else:
+        _print(console, rows)
+        if page is not None:
+            click.echo(f"{page}: open it in a browser")
+    sys.exit(0 if all(r["state"] == "SUCCEEDED" for r in reports) else 1)
+
+
+def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
+    """Read the job files; they must ask for the same thing."""
+    from hedgerow.services.wire import job as job_wire
+    from hedgerow.services.wire import job_file
+
+    found: list[Contender] = []
+    for path in paths:
+        job = job_wire.decode(job_file.load(path))
+        job.strategy.validate(job)
+        if path.stem in {c.name for c in found}:
+            raise InvalidJob(f"{path}: another job file is called {path.stem} too; rename one")
+        found.append(Contender(path.stem, path, job))
+    first = found[0]
+    for other in found[1:]:
+        for what in ("label", "task"):
+            mine, theirs = getattr(first.job, what), getattr(other.job, what)
+            if mine != theirs:
+                raise InvalidJob(
+                    f"{other.path}: {what} is {getattr(theirs, 'value', theirs)}, in {first.path} "
+                    f"it is {getattr(mine, 'value', mine)}: these jobs cannot be compared"
+                )
+        if first.vertical != other.vertical:
+            raise InvalidJob(
+                f"{other.path}: one job cuts by columns, the other by rows: their silos' tables "
+                "cannot be the same"
+            )
+        asked = set(first.job.metrics), set(other.job.metrics)
+        if all(asked) and not set.intersection(*asked):
+            raise InvalidJob(
+                f"{other.path}: no metric in common with {first.path}: "
+                f"{', '.join(other.job.metrics)} and {', '.join(first.job.metrics)}"
+            )
+    return found
+
+
+def _run(
+    contender: Contender,
+    silos: tuple[str, ...],
+    tests: tuple[str, ...],
+    out: Path,
+    threads: int,
+    console: Console,
+) -> dict[str, Any]:
+    """Run a job in a process of its own and return its report."""
+    console.print(f"{contender.name} ({contender.job.strategy.name})", markup=False)
+    arguments = [f"--silo={pair}" for pair in silos] + [f"--test={test}" for test in tests]
+    done = subprocess.run(
+        [sys.executable, "-m", "hedgerow", "local", str(contender.path), *arguments,
+         f"--out={out}", f"--threads={threads}", "--json"],
+        stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise FederationError(f"{contender.path} could not be run")
+    report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    return report
+
+
+def _baselines(
+    contenders: list[Contender],
+    silos: dict[str, str],
+    tests: tuple[str, ...],
+    out: Path,
+    threads: int,
+) -> tuple[tuple[Curve, ...], str]:
+    """Train the baselines and put them into the run folders; or say why there are none."""
+    from hedgerow.coordinator.operator import baselines
+    from hedgerow.services.process.durable import write_atomically
+
+    job = contenders[0].job
+    n_steps = max(baselines.steps_of(c.job) for c in contenders)
+    n_threads = threads or os.cpu_count() or 1
+    own: dict[str, tuple[Curve, ...]] = {}
+    if contenders[0].vertical:
+        own_tests = parse_pairs(tests, "--test") if all("=" in test for test in tests) else {}
+        if set(own_tests) != set(silos):
+            return (), "they are scored on the rows of --test PARTY=FILE, of each party"
+        active = str(getattr(job.strategy, "active", ""))
+        curves = baselines.of_parties(job, active, silos, own_tests, n_steps, n_threads)
+    else:
+        if len(tests) != 1:
+            return (), "they are scored on the rows of --test"
+        cohort = baselines.cohort(job, silos, tests[0])
+        curves = baselines.baselines(job, cohort, n_steps, n_threads)
+        own = {c.name: baselines.by_silo(out / c.name, c.job, cohort) for c in contenders}
+    for contender in contenders:
+        told = baselines.dump((*own.get(contender.name, ()), *curves))
+        write_atomically(out / contender.name / "baselines.json", told, mode=0o644)
+    return curves, ""
+
+
+def _row(contender: Contender, report: dict[str, Any]) -> dict[str, Any]:
+    rounds = report["rounds"]
+    best = next((r for r in rounds if r["round"] == report["best_round"]), None)
+    best = best or (rounds[-1] if rounds else {"metrics": {}})
+    scores = best["metrics"]
+    data = "test" if "test" in scores else next(iter(scores), "")
+    return {
+        "name": contender.name,
+        "strategy": report["strategy"],
+        "state": report["state"],
+        "data": data,
+        "metrics": scores.get(data, {}),
+        "bytes_up": report["bytes"]["up"],
+        "bytes_down": report["bytes"]["down"],
+        "seconds": report["seconds"],
+        "rounds": len(rounds),
+        "reveals": report["reveals"],
+    }
+
+
+def _baseline_rows(curves: tuple[Curve, ...]) -> list[dict[str, Any]]:
+    """Return a row for each kind of baseline; the silos alone are averaged."""
+    rows: list[dict[str, Any]] = []
+    for kind, name in KINDS.items():
+        of_kind = [curve for curve in curves if curve.kind == kind]
+        if not of_kind:
+            continue
+        last = [curve.rounds[-1] for curve in of_kind]
+        known = {m: [s[m] for s in last if s.get(m) is not None] for m in last[0]}
+        rows.append(
+            {
+                "name": f"{name}, mean of {len(of_kind)}" if len(of_kind) > 1 else of_kind[0].who,
+                "strategy": "",
+                "state": "baseline",
+                "data": "test",
+                "metrics": {
+                    m: sum(v for v in values if v is not None) / len(values)
+                    for m, values in known.items()
+                    if values
+                },
+                "bytes_up": None,
+                "bytes_down": None,
+                "seconds": None,
+                "rounds": len(of_kind[0].rounds),
+                "reveals": "all rows, to whoever pools them" if kind == "pooled" else
+                "nothing" if kind == "local" else "the silos' models",
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _report(
+    contenders: list[Contender], reports: list[dict[str, Any]], out: Path
+) -> tuple[Path | None, str]:
+    from hedgerow.coordinator.operator.commands.report import page_of
+    from hedgerow.services.process.durable import write_atomically
+
+    page = out / "report.html"
+    try:
+        text = page_of(tuple(out / c.name for c in contenders), "Comparison")
+    except (FederationError, click.ClickException) as error:
+        return None, str(error)
+    write_atomically(page, text.encode(), mode=0o644)
+    return page, ""
+
+
+def _print(console: Console, rows: list[dict[str, Any]]) -> None:
+    """Print the table; where it would be cut off, what runs reveal comes below it."""
+    wide = console.width >= WIDE
+    console.print(_table(rows, wide))
+    for row in rows if not wide else ():
+        told = f"{row['name']} reveals: {_first_sentence(row['reveals'])}"
+        console.print(told, markup=False, soft_wrap=True)
+
+
+def _table(rows: list[dict[str, Any]], wide: bool) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    table = Table(title="test rows, best round", title_justify="left")
+    table.add_column("run", overflow="fold")
+    for heading in (*names, "up", "down", "seconds", "rounds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("reveals (first sentence; the rest is in the report)", min_width=24)
+    for row in rows:
+        scores = [row["metrics"].get(name) for name in names]
+        name = row["name"] if row["state"] in ("SUCCEEDED", "baseline") else (
+            f"{row['name']} ({row['state'].lower()})"
+        )  # fmt: skip
+        table.add_row(
+            name,
+            *("–" if value is None else f"{value:.4f}" for value in scores),
+            *("–" if n is None else size(n) for n in (row["bytes_up"], row["bytes_down"])),
+            "–" if row["seconds"] is None else f"{row['seconds']:.1f}",
+            str(row["rounds"]),
+            *([_first_sentence(row["reveals"])] if wide else []),
+        )
+    return table
+
+
+def _first_sentence(text: str) -> str:
+    sentence = re.split(r"(?<=[.;])\s", text.replace("\n", " ").strip(), maxsplit=1)[0]
+    return textwrap.shorten(sentence, 160, placeholder=" …")

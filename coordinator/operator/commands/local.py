@@ -1,0 +1,525 @@
+"""``hedgerow local``: a whole federation on this machine, for one job.
+
+The real coordinator, and one agent and one crypto process a silo, talk mTLS on loopback under a
+throw-away CA. All of them are forked from this process, which has imported what they need and has
+not used gRPC yet: eleven interpreters that import everything anew would cost more than a small
+job. However this command ends, its processes, ports and keys are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from hedgerow.boosting.ports import FederationError, InvalidJob
+
+START_SECONDS = 60.0
+"""Longest time that a process may take to be ready."""
+STOP_SECONDS = 8.0
+"""How long processes may take to end before they are killed."""
+
+
+def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
+    """Return ``NAME=FILE`` options as a mapping.
+
+    Raises
+    ------
+    InvalidJob
+        An option without ``=``, a name given twice, or a file that is not there.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals or not name or not path:
+            raise InvalidJob(f"{option} takes NAME=FILE, {pair!r} came")
+        if name in found:
+            raise InvalidJob(f"{option}: {name} is given twice")
+        if "://" not in path and not Path(path).is_file():
+            raise InvalidJob(f"{option} {name}: no file {path}")
+        found[name] = path
+    return found
+
+
+@dataclass
+class Family:
+    """Processes forked here; they do not outlive this one.
+
+    Parameters
+    ----------
+    logs : Path
+        Folder of their standard output and error.
+    """
+
+    logs: Path
+    members: dict[str, int] = field(default_factory=dict)
+
+    def fork(self, name: str, main: Callable[[], Any]) -> None:
+        """Run ``main`` in a child process."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._child(name, main, parent)
+        self.members[name] = pid
+
+    def _child(self, name: str, main: Callable[[], Any], parent: int) -> NoReturn:
+        code = 1
+        try:
+            # A group of its own: Ctrl-C reaches the parent only, which stops the others in order.
+            os.setpgid(0, 0)
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            log = os.open(self.logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            sys.stdin = open(os.devnull)  # noqa: SIM115
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:  # a forked child must not run on in its parent's frames
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def dead(self) -> dict[str, int]:
+        """Return members that have ended, with their exit codes, and forget them."""
+        ended = {}
+        for name, pid in list(self.members.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                ended[name] = os.waitstatus_to_exitcode(status)
+                del self.members[name]
+        return ended
+
+    def wait_for(self, name: str, file: Path) -> dict[str, int]:
+        """Return the ports that a member writes to ``file`` when it is ready."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if file.exists() and (text := file.read_text()):
+                ports: dict[str, int] = json.loads(text)
+                return ports
+            if name in self.dead():
+                raise FederationError(f"{name} did not start: {self.last_words(name)}")
+            time.sleep(0.005)
+        raise FederationError(f"{name} was not ready within {START_SECONDS:.0f} s")
+
+    def last_words(self, name: str) -> str:
+        """Return the last line of a member's log."""
+        path = self.logs / f"{name}.log"
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return lines[-1] if lines else "no output"
+
+    def stop(self) -> None:
+        """End all members: agents first, then whom they talk to; kill what stays."""
+        order = sorted(self.members, key=lambda n: (n == "coordinator", n.startswith("crypto")))
+        for name in order:
+            _kill(self.members[name], signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.members and time.monotonic() < deadline:
+            self.dead()
+            time.sleep(0.01)
+        for name in list(self.members):
+            _kill(self.members[name], signal.SIGKILL)
+            os.waitpid(self.members.pop(name), 0)
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class _Interrupted(BaseException):
+    """Ctrl-C or SIGTERM."""
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option(
+    "--silo",
+    "silos",
+    multiple=True,
+    required=True,
+    metavar="NAME=FILE",
+    help="A silo and its table; once for each silo.",
+)
+@click.option(
+    "--test",
+    "tests",
+    multiple=True,
+    metavar="FILE",
+    help="Evaluation table; for vertical jobs PARTY=FILE, once for each party.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Run folder to write.",
+)
+@click.option(
+    "--threads",
+    type=int,
+    default=0,
+    help="Threads of each silo's training; 0 shares the cores out.",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run folder of the vertical model that warm_start or predict_from means.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print the report as JSON.")
+def local(
+    job: Path,
+    silos: tuple[str, ...],
+    tests: tuple[str, ...],
+    out: Path,
+    threads: int,
+    model: Path | None,
+    json_: bool,
+) -> None:
+    """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
+    console = Console(stderr=json_)
+    report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model)
+    if json_:
+        click.echo(json.dumps(report))
+    else:
+        from hedgerow.coordinator.operator.progress import summary
+
+        for line in summary(report):
+            click.echo(line)
+        if report["detail"]:
+            click.echo(report["detail"], err=True)
+        click.echo(f"run folder: {out}")
+    sys.exit(0 if report["state"] == "SUCCEEDED" else 1)
+
+
+def run(
+    job: Path | bytes,
+    silos: dict[str, str],
+    tests: tuple[str, ...],
+    out: Path,
+    console: Console,
+    threads: int = 0,
+    model: Path | None = None,
+) -> dict[str, Any]:
+    """Run a job to its end and return its report; the run folder is written.
+
+    Parameters
+    ----------
+    job : Path or bytes
+        A job file, or a serialised JobSpec.
+    model : Path, optional
+        Run folder with the parts of a vertical model that the job starts from.
+
+    Raises
+    ------
+    FederationError
+        The job or a table cannot be used, or a process did not start.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from hedgerow.coordinator.operator.commands.operate import check_cohort
+    from hedgerow.services.wire import job as job_wire
+    from hedgerow.services.wire import job_file
+
+    spec = job_wire.parse(job if isinstance(job, bytes) else job_file.load(job))
+    party_tests, test = _tests(tests, silos)
+    del spec.silos[:]
+    spec.silos.extend(sorted(silos))
+    if test:
+        spec.test_data = "test"
+    raw = spec.SerializeToString(deterministic=True)
+    parameters = job_wire.decode(raw)
+    parameters.strategy.validate(parameters)
+    check_cohort(parameters, tuple(sorted(silos)))
+    if test and getattr(parameters.strategy, "scores_in_silos", False):
+        party_tests = dict.fromkeys(silos, test)
+    out.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="hedgerow-"))
+    family = Family(out / "logs")
+    if family.logs.exists():
+        shutil.rmtree(family.logs)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _Interrupted
+
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        n_threads = threads or max((os.cpu_count() or 1) // len(silos), 1)
+        if model is not None:
+            _bring_parts(model, parameters.strategy, folder, silos)
+        address = _start(family, folder, silos, test, party_tests, n_threads)
+        plan = None
+        if getattr(parameters.strategy, "vertical", False):
+            plan = _plan_of_parties(raw, silos)
+        return _job(family, folder, raw, address, out, console, sorted(silos), plan)
+    except _Interrupted:
+        raise click.exceptions.Exit(130) from None
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        family.stop()
+        _keep_ledgers(folder, out, silos)  # complete now: an agent's last lines come as it ends
+        shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _plan_of_parties(spec: bytes, silos: dict[str, str]) -> dict[str, Any] | None:
+    """Return the plan of a vertical job, whose parties' tables have no schema in common."""
+    from hedgerow.coordinator.operator.commands.operate import plan_here
+    from hedgerow.coordinator.operator.run_folder import plan_by_silo
+
+    try:
+        return plan_by_silo(plan_here(spec, tuple(f"{name}={p}" for name, p in silos.items())))
+    except FederationError:  # the job itself tells what is wrong with a table
+        return None
+
+
+def _keep_ledgers(folder: Path, out: Path, silos: Iterable[str]) -> None:
+    from hedgerow.services.process import ledgers
+
+    for silo in silos:
+        ledger = folder / f"state-{silo}" / "ledger.jsonl"
+        if ledger.exists():
+            ledgers.copy(ledger, out / f"ledger-{silo}.jsonl")
+
+
+def _bring_parts(model: Path, strategy: Any, folder: Path, silos: dict[str, str]) -> None:
+    """Give each agent its party's part of an earlier run, under the name that the job has for it.
+
+    Raises
+    ------
+    InvalidJob
+        The run folder has no part of a silo, or the job does not start from a model.
+    """
+    name = getattr(strategy, "predict_from", "") or getattr(strategy, "warm_start", "")
+    if not name:
+        raise InvalidJob("--model: the job starts from no model, set warm_start or predict_from")
+    for silo in silos:
+        part = model / "silos" / silo / "part.json"
+        if not part.is_file():
+            raise InvalidJob(f"{model}: there is no part of silo {silo}")
+        state = folder / f"state-{silo}"
+        for made in (state, state / "jobs", state / "jobs" / name):
+            made.mkdir(mode=0o700, exist_ok=True)
+        shutil.copyfile(part, state / "jobs" / name / "part.json")
+
+
+class _Guard:
+    """Tells of processes that end, and ends the job when too few agents are left for it."""
+
+    def __init__(self, family: Family, silos: list[str], min_silos: int, console: Console) -> None:
+        self._family, self._silos, self._min = family, silos, min_silos
+        self._console = console
+        self.coordinator_died = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, cancel: Callable[[], object]) -> None:
+        """Look every half second; ``cancel`` ends the job."""
+        self._thread = threading.Thread(target=self._run, args=(cancel,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _run(self, cancel: Callable[[], object]) -> None:
+        while not self._stopped.wait(0.5):
+            ended = self._family.dead()
+            for name, code in ended.items():
+                words = self._family.last_words(name)
+                self._console.print(f"{name} ended with code {code}: {words}", markup=False)
+            if not ended:
+                continue
+            alive = sum(f"agent-{silo}" in self._family.members for silo in self._silos)
+            if "coordinator" in ended:
+                self.coordinator_died = True
+                signal.raise_signal(signal.SIGTERM)
+                return
+            if alive < self._min:
+                self._console.print(f"the job needs {self._min} silos, {alive} are left")
+                with contextlib.suppress(FederationError):
+                    cancel()
+                return
+
+
+def _tests(tests: tuple[str, ...], silos: dict[str, str]) -> tuple[dict[str, str], str]:
+    """Tell a coordinator's test table from the parties' own."""
+    parties = [t for t in tests if "=" in t and t.partition("=")[0] in silos]
+    if parties:
+        return parse_pairs(tests, "--test"), ""
+    if len(tests) > 1:
+        raise InvalidJob("--test is given once, or once for each party as PARTY=FILE")
+    for path in tests:
+        if "://" not in path and not Path(path).is_file():
+            raise InvalidJob(f"--test: no file {path}")
+    return {}, tests[0] if tests else ""
+
+
+def _start(
+    family: Family,
+    folder: Path,
+    silos: dict[str, str],
+    test: str,
+    party_tests: dict[str, str],
+    n_threads: int,
+) -> str:
+    """Fork all processes and return the coordinator's address."""
+    from hedgerow.services.identity.authority import throwaway
+
+    throwaway(folder, sorted(silos), time.time())
+    mains = {
+        name: importlib.import_module(f"hedgerow.{name}.__main__").main
+        for name in ("coordinator", "client_agent", "crypto")
+    }
+    _warm()
+    gc.collect()
+    gc.freeze()
+
+    def fork(name: str, program: str, config: dict[str, Any]) -> Path:
+        ready = folder / f"{name}.ready"
+        path = folder / f"{name}.toml"
+        path.write_text(_toml({**config, "ready_file": str(ready)}))
+        arguments = ["--config", str(path)]
+        family.fork(name, lambda: mains[program](arguments, standalone_mode=False))
+        return ready
+
+    def absolute(path: str) -> str:
+        return path if "://" in path else str(Path(path).resolve())
+
+    ready = fork(
+        "coordinator",
+        "coordinator",
+        {
+            "listen": "127.0.0.1:0",
+            "identity": str(folder / "coordinator"),
+            "database": f"sqlite:///{folder / 'state.db'}",
+            "artefacts": str(folder / "artefacts"),
+            "metrics": "127.0.0.1:0",
+            "silos": sorted(silos),
+            "evaluation": {"test": absolute(test)} if test else {},
+        },
+    )
+    crypto_ready = {
+        silo: fork(
+            f"crypto-{silo}",
+            "crypto",
+            {
+                "listen": "127.0.0.1:0",
+                "identity": str(folder / "crypto" / silo),
+                "silo": silo,
+                "state": str(folder / f"keys-{silo}"),
+                "metrics": "127.0.0.1:0",
+            },
+        )
+        for silo in sorted(silos)
+    }
+    address = f"127.0.0.1:{family.wait_for('coordinator', ready)['port']}"
+    for silo, path in silos.items():
+        port = family.wait_for(f"crypto-{silo}", crypto_ready[silo])["port"]
+        config: dict[str, Any] = {
+            "coordinator": address,
+            "identity": str(folder / "silo" / silo),
+            "state": str(folder / f"state-{silo}"),
+            "metrics": "127.0.0.1:0",
+            "crypto": f"127.0.0.1:{port}",
+            "threads": n_threads,
+            "data": {"path": absolute(path)},
+        }
+        if silo in party_tests:
+            config["test"] = {"path": absolute(party_tests[silo])}
+        fork(f"agent-{silo}", "client_agent", config)
+    return address
+
+
+def _warm() -> None:
+    """Import what every process will need, so that forks share it."""
+    for module in (
+        "xgboost",
+        "pyarrow.parquet",
+        "hedgerow.services.rpc.exchange",
+        "hedgerow.boosting.trees.ensemble",
+    ):
+        importlib.import_module(module)
+
+
+def _toml(table: dict[str, Any]) -> str:
+    """Return flat settings with tables of texts as TOML; JSON's scalars are TOML's."""
+    lines = [f"{k} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += [f"[{key}]", *(f"{k} = {json.dumps(v)}" for k, v in value.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _job(
+    family: Family,
+    folder: Path,
+    spec: bytes,
+    address: str,
+    out: Path,
+    console: Console,
+    silos: list[str],
+    plan: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Submit the job, show it, and write the run folder."""
+    from hedgerow.coordinator.operator import run_folder
+    from hedgerow.coordinator.operator.commands.operate import client_for, fetch
+    from hedgerow.coordinator.operator.progress import JobProgress
+    from hedgerow.services.wire import job as job_wire
+
+    client = client_for(address, folder / "operator", None)
+    job_id = client.create(spec, secrets.token_hex(8))
+    guard = _Guard(family, silos, job_wire.decode(spec).min_silos, console)
+    guard.start(lambda: client.cancel(job_id))
+    try:
+        with JobProgress(console) as progress:
+            for view in client.watch(job_id):
+                progress.show(view)
+        guard.stop()
+    except _Interrupted:
+        guard.stop()
+        if guard.coordinator_died:
+            raise FederationError("the coordinator has died") from None
+        console.print("cancelling …")
+        client.cancel(job_id)
+        fetch(client, job_id, out, plan)
+        raise
+    view = fetch(client, job_id, out, plan)
+    for silo in silos:
+        kept = folder / f"state-{silo}" / "jobs" / job_id
+        for file in sorted(p for p in kept.glob("*") if p.is_file()):
+            target = out / "silos" / silo / file.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+    return run_folder.report(view, plan)

@@ -1,0 +1,363 @@
+"""Operator commands against a coordinator: submit, plan, jobs, watch, cancel, download."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import InvalidJob
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.progress import JobProgress, size, summary
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import channel_credentials
+from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.jobs import JobClient, JobView, PlanView
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.ports import Silo
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
+    """Return a client of the coordinator at ``HOST:PORT``."""
+    credentials = channel_credentials(IdentityPaths.of(identity))
+    return JobClient(dial(address, credentials, Metrics(), server_name=server_name), address)
+
+
+def connected(command: Command) -> Command:
+    """Add the options that every operator command has."""
+    options = (
+        click.option(
+            "--coordinator",
+            "address",
+            envvar="HEDGEROW_COORDINATOR",
+            required=True,
+            metavar="HOST:PORT",
+            help="Coordinator to talk to.",
+        ),
+        click.option(
+            "--identity",
+            envvar="HEDGEROW_IDENTITY",
+            required=True,
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder with the operator's tls.key, tls.crt and ca.crt.",
+        ),
+        click.option(
+            "--server-name",
+            envvar="HEDGEROW_SERVER_NAME",
+            help="Name in the coordinator's certificate where it is not the host.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--watch/--no-watch", "watch_", default=False, help="Watch it until it ends.")
+@connected
+@as_json
+def submit(
+    job: Path,
+    watch_: bool,
+    address: str,
+    identity: Path,
+    server_name: str | None,
+    json_: bool,
+) -> None:
+    """Submit a job file; prints the job's identifier."""
+    client = client_for(address, identity, server_name)
+    job_id = client.create(job_file.load(job), secrets.token_hex(8))
+    if json_ and not watch_:
+        click.echo(json.dumps({"job": job_id}))
+    else:
+        click.echo(job_id)
+    if watch_:
+        _watch(client, job_id, json_)
+
+
+@click.command()
+@click.argument("job_id")
+@connected
+@as_json
+def watch(job_id: str, address: str, identity: Path, server_name: str | None, json_: bool) -> None:
+    """Show a job as it goes, until it ends."""
+    _watch(client_for(address, identity, server_name), job_id, json_)
+
+
+def _watch(client: JobClient, job_id: str, json_: bool) -> None:
+    console = Console(stderr=json_)
+    with JobProgress(console) as progress:
+        for view in client.watch(job_id):
+            progress.show(view)
+    report = run_folder.report(client.get(job_id))
+    if json_:
+        click.echo(json.dumps(report))
+    else:
+        for line in summary(report):
+            click.echo(line)
+        if report["detail"]:
+            click.echo(report["detail"])
+    sys.exit(0 if report["state"] == "SUCCEEDED" else 1)
+
+
+@click.command()
+@connected
+@as_json
+def jobs(address: str, identity: Path, server_name: str | None, json_: bool) -> None:
+    """List jobs, newest first."""
+    views = list(client_for(address, identity, server_name).list())
+    if json_:
+        click.echo(json.dumps([_row(view) for view in views]))
+        return
+    table = Table("job", "name", "strategy", "state", "attempt", "operator", "detail")
+    for view in views:
+        table.add_row(*(str(value) for value in _row(view).values()))
+    Console().print(table)
+
+
+def _row(view: JobView) -> dict[str, Any]:
+    spec = job_wire.parse(view.spec)
+    return {
+        "job": view.job_id,
+        "name": spec.name,
+        "strategy": spec.strategy,
+        "state": view.state,
+        "attempt": view.attempt,
+        "operator": view.operator,
+        "detail": view.detail,
+    }
+
+
+@click.command()
+@click.argument("job_id")
+@connected
+def cancel(job_id: str, address: str, identity: Path, server_name: str | None) -> None:
+    """Cancel a job; its silos stop within seconds."""
+    click.echo(client_for(address, identity, server_name).cancel(job_id).lower())
+
+
+@click.command()
+@click.argument("job_id")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Run folder to write.",
+)
+@connected
+def download(job_id: str, out: Path, address: str, identity: Path, server_name: str | None) -> None:
+    """Write a job's run folder: model, report, metrics, job file."""
+    fetch(client_for(address, identity, server_name), job_id, out)
+    click.echo(str(out))
+
+
+def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
+    """Write the run folder of a job and return its last view."""
+    view = client.get(job_id)
+    files = {name: client.download(job_id, name)[1] for name in view.artefacts}
+    run_folder.write(out, view, files, plan)
+    return view
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option(
+    "--coordinator",
+    "address",
+    envvar="HEDGEROW_COORDINATOR",
+    metavar="HOST:PORT",
+    help="Ask this coordinator about its silos; without it give --rows.",
+)
+@click.option(
+    "--identity",
+    envvar="HEDGEROW_IDENTITY",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder with the operator's tls.key, tls.crt and ca.crt.",
+)
+@click.option("--server-name", envvar="HEDGEROW_SERVER_NAME", help="Name in its certificate.")
+@click.option(
+    "--silo",
+    "silos",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Plan for these tables on this machine instead of a coordinator's silos.",
+)
+@click.option(
+    "--test",
+    multiple=True,
+    metavar="FILE or PARTY=FILE",
+    help="The run will be given test rows, as `hedgerow local` takes them.",
+)
+@as_json
+def plan(
+    job: Path,
+    address: str | None,
+    identity: Path | None,
+    server_name: str | None,
+    silos: tuple[str, ...],
+    test: tuple[str, ...],
+    json_: bool,
+) -> None:
+    """Tell what a job would cost and reveal, before anyone trains."""
+    spec = job_file.load(job)
+    if silos:
+        parties = {pair.partition("=")[0] for pair in silos}
+        if any(name.partition("=")[0] not in parties for name in test):  # not a party's own
+            message = job_wire.parse(spec)
+            message.test_data = "test"
+            spec = message.SerializeToString(deterministic=True)
+        found = plan_here(spec, silos)
+    elif address and identity:
+        found = client_for(address, identity, server_name).plan(spec)
+    else:
+        raise click.UsageError("give --coordinator and --identity, or --silo NAME=FILE")
+    if json_:
+        click.echo(json.dumps(_plan_json(found)))
+        return
+    table = Table("silo", "step", "exchanges", "up", "down")
+    for step in found.steps:
+        table.add_row(
+            step.silo, step.method, str(step.calls), size(step.bytes_up), size(step.bytes_down)
+        )
+    console = Console()
+    console.print(f"{found.rounds} rounds, CPU time a silo: {found.cpu_class}")
+    console.print(table)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False)
+    console.print("What each party learns:", found.reveals, sep="\n", markup=False)
+
+
+def _plan_json(found: PlanView) -> dict[str, Any]:
+    return {
+        "rounds": found.rounds,
+        "steps": [
+            {
+                "silo": s.silo,
+                "method": s.method,
+                "exchanges": s.calls,
+                "bytes_up": s.bytes_up,
+                "bytes_down": s.bytes_down,
+            }
+            for s in found.steps
+        ],
+        "bytes": {
+            "up": sum(s.bytes_up for s in found.steps),
+            "down": sum(s.bytes_down for s in found.steps),
+        },
+        "reveals": found.reveals,
+        "notes": list(found.notes),
+        "cpu_class": found.cpu_class,
+    }
+
+
+def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
+    """Return the plan of a job for tables on this machine, ``NAME=FILE`` each."""
+    from hedgerow.boosting.dataset import merge
+    from hedgerow.boosting.ports import Silo
+    from hedgerow.boosting.tables import for_job, read_table, short_name
+    from hedgerow.coordinator.operator.commands.local import parse_pairs
+    from hedgerow.services.rpc.jobs import StepView
+
+    job = job_wire.decode(spec)
+    job.strategy.validate(job)
+    vertical = bool(getattr(job.strategy, "vertical", False))
+    paths = parse_pairs(silos, "--silo")
+    check_cohort(job, tuple(paths))
+    tables = {
+        Silo(name): for_job(
+            read_table(path), job, short_name(path), party=name if vertical else None
+        )
+        for name, path in paths.items()
+    }
+    schemas = {str(silo): table.schema for silo, table in tables.items()}
+    told: dict[Silo, Schema] = {}
+    if vertical:
+        active = Silo(str(getattr(job.strategy, "active", "")))
+        if active not in schemas:
+            near = difflib.get_close_matches(active, schemas, 1, 0.0)
+            raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
+        schema = schemas[active]
+        # Parties of a vertical job move different things; silos of a horizontal one all the same.
+        told = _vertical_schemas(schemas, active)
+    else:
+        schema = merge(schemas)
+    check = getattr(job.strategy, "validate_for", None)
+    if check is not None and not vertical:
+        check(job, schema)
+    rows = {silo: table.n_samples for silo, table in tables.items()}
+    forecast = job.strategy.forecast(job, schema, rows)
+    own = {silo: job.strategy.forecast(job, known, rows) for silo, known in told.items()}
+    steps = tuple(
+        StepView(method, silo, calls, 0, 0, up, down)
+        for silo in sorted(tables)
+        for method, (calls, up, down) in own.get(silo, forecast).steps.items()
+    )
+    return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)
+
+
+def _vertical_schemas(schemas: dict[str, Schema], active: str) -> dict[Silo, Schema]:
+    """Return what each party's bytes go by: of the active one, how many columns others have."""
+    from hedgerow.boosting.dataset import Feature
+    from hedgerow.boosting.ports import Silo
+
+    passive = [schema for party, schema in schemas.items() if party != active]
+    mean = round(sum(schema.n_features for schema in passive) / max(len(passive), 1))
+    others = tuple(Feature(f"column {k}") for k in range(mean))
+    return {
+        Silo(party): replace(schema, features=others)
+        if party == active
+        else replace(schema, n_classes=schemas[active].n_classes)
+        for party, schema in schemas.items()
+    }
+
+
+def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
+    """Raise :class:`InvalidJob` where a job cannot run with these silos; names the nearest."""
+    for name in job.silos:
+        if name not in silos:
+            near = difflib.get_close_matches(name, silos, 1, 0.0)
+            raise InvalidJob(
+                f"silos: the job wants {name}, which has no --silo; did you mean {near[0]}?"
+            )
+    if len(silos) < job.min_silos:
+        raise InvalidJob(
+            f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
+            f"run with min_silos = {len(silos)}"
+        )
+    n = len(silos)
+    name = job.strategy.name
+    threshold = getattr(job.strategy, "threshold", None)
+    if threshold is not None and getattr(job.strategy, "secure", False):
+        nearest = min(max(threshold, n // 2 + 1), n)
+        if threshold != nearest:
+            raise InvalidJob(
+                f"[{name}] threshold: {threshold} of {n} silos cannot be what an unmasking needs, "
+                f"which is more than half of them; it could be {nearest}"
+            )
+    honest = getattr(job.strategy, "honest", 0)
+    if honest > n:
+        raise InvalidJob(
+            f"[{name}] honest: {honest} silos are to make up the noise and {n} are given; it could "
+            f"be {n}"
+        )

@@ -1,0 +1,58 @@
+"""``hedgerow report``: finished runs as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hedgerow.coordinator.operator.commands import Refused, refusing
+
+
+@click.command()
+@click.argument(
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write; report.html in the run folder if not given.",
+)
+@click.option("--title", default="", help="Heading of the page.")
+def report(runs: tuple[Path, ...], out: Path | None, title: str) -> None:
+    """Write one HTML file about finished runs, several side by side; it needs no network.
+
+    RUN is a run folder, as `hedgerow local`, `download` and `compare` write it.
+    """
+    from hedgerow.services.process.durable import write_atomically
+
+    if out is None and len(runs) > 1:
+        raise Refused("several runs: say with --out where their report should be")
+    target = out or runs[0] / "report.html"
+    with refusing():
+        write_atomically(target, page_of(runs, title).encode(), mode=0o644)
+    click.echo(f"{target}: open it in a browser")
+
+
+def page_of(runs: tuple[Path, ...], title: str = "") -> str:
+    """Return the report's page.
+
+    Raises
+    ------
+    FederationError
+        A run folder cannot be used, or the extra ``report`` is not installed.
+    """
+    from hedgerow.coordinator.operator.report.runs import read_runs
+
+    read = read_runs(runs)
+    try:
+        from hedgerow.coordinator.operator.report.page import render
+    except ModuleNotFoundError as error:
+        raise Refused(
+            f"reports need the extra 'report': pip install 'hedgerow[report]' ({error.name})"
+        ) from error
+    return render(read, title)

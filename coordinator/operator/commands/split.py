@@ -1,0 +1,87 @@
+"""``hedgerow split``: one table cut into silos or parties."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hedgerow.coordinator.operator.commands import Refused, refusing
+
+
+@click.command()
+@click.argument("data")
+@click.option("--silos", type=click.IntRange(min=1), help="Number of silos.")
+@click.option(
+    "--scheme",
+    default="iid",
+    show_default=True,
+    help="iid, linear, square, label-skew:ALPHA or column:NAME (a value a silo).",
+)
+@click.option("--parties", help='Cut by columns: "guest:label,f0,f1;host:f2,f3".')
+@click.option("--test", type=float, default=0.0, show_default=True, help="Share of test rows.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--label", default="label", show_default=True, help="Label column, for label-skew.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def split(
+    data: str,
+    silos: int | None,
+    scheme: str,
+    parties: str | None,
+    test: float,
+    seed: int,
+    label: str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Cut DATA (Parquet, CSV, LIBSVM) into the tables of silos, to try a federation on one machine.
+
+    Writes OUT/silo-0.parquet, OUT/silo-1.parquet, ... and OUT/test.parquet; with --parties
+    OUT/PARTY.parquet and OUT/test-PARTY.parquet.
+    """
+    from hedgerow.boosting.tables import read_table
+    from hedgerow.coordinator.operator import tables
+
+    if parties is not None and (silos is not None or scheme != "iid"):
+        raise Refused("--parties cuts by columns: it goes without --silos and --scheme")
+    with refusing():
+        table = read_table(data)
+        if parties is None:
+            pieces = tables.split_rows(table, silos, scheme, test, seed, label)
+        else:
+            pieces = tables.split_parties(table, parties, test, seed)
+        paths = tables.write_pieces(pieces, out)
+    files = [
+        {
+            "file": str(path),
+            "rows": piece.table.num_rows,
+            "columns": piece.table.num_columns,
+            "key": piece.key,
+        }
+        for piece, path in zip(pieces, paths, strict=True)
+    ]
+    left_out = 0 if parties else table.num_rows - sum(p.table.num_rows for p in pieces)
+    if as_json:
+        click.echo(json.dumps({"files": files, "rows_without_key": left_out}))
+        return
+    shown = Table(title=str(out), title_justify="left")
+    with_keys = any(piece.key for piece in pieces)
+    for heading in ("file", "rows", "columns") + (("key",) if with_keys else ()):
+        shown.add_column(heading, justify="right" if heading in ("rows", "columns") else "left")
+    for file in files:
+        row = [
+            Path(str(file["file"])).name,
+            f"{file['rows']:,}",
+            str(file["columns"]),
+            str(file["key"]),
+        ]
+        shown.add_row(*row[: 4 if with_keys else 3])
+    Console().print(shown)
+    if left_out:
+        click.echo(f"{left_out} rows have no value in the key column: they are in no silo")

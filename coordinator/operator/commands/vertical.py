@@ -1,0 +1,136 @@
+"""Parts of a vertical model: what they reveal, and scoring with all of them on this machine."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hedgerow.boosting.ports import FederationError, InvalidJob
+from hedgerow.boosting.strategies.secureboost.parts import ACTIVE_REVEALS, PASSIVE_REVEALS
+
+MODEL = "model"
+"""Name of the earlier model in the scoring job."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def part(file: Path, as_json: bool) -> None:
+    """Print what FILE, a party's part of a vertical model, holds and reveals."""
+    from hedgerow.boosting.strategies.secureboost.parts import ActivePart, load_part
+    from hedgerow.coordinator.operator.commands import refusing
+
+    with refusing():
+        found = load_part(file.read_bytes())
+    importance = found.importance()
+    active = isinstance(found, ActivePart)
+    n_trees = len(found.trees) if isinstance(found, ActivePart) else found.n_trees
+    told = {
+        "party": found.party,
+        "role": found.role,
+        "model": found.model,
+        "digest": found.digest,
+        "trees": n_trees,
+        "rows": found.alignment.get("rows", 0),
+        "importance": importance,
+        "reveals": ACTIVE_REVEALS if active else PASSIVE_REVEALS,
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    click.echo(f"{found.role} party {found.party}, model {found.model}, {n_trees} trees")
+    click.echo(f"digest of the structures: {found.digest}")
+    shown = Table("feature", "divisions", *(["gain"] if active else []))
+    for name, counts in sorted(importance.items(), key=lambda item: -item[1]["splits"]):
+        gain = [f"{counts['gain']:.6g}"] if active else []
+        shown.add_row(name, f"{counts['splits']:.0f}", *gain)
+    Console().print(shown)
+    click.echo(str(told["reveals"]))
+
+
+def is_vertical(run: Path) -> bool:
+    """Whether a path is the folder of a run whose model is in parts."""
+    try:
+        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+        return bool(report["strategy"] == "secureboost")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def score_together(
+    run: Path,
+    data: tuple[str, ...],
+    names: tuple[str, ...] = (),
+    label: str | None = None,
+    *,
+    labelled: bool = False,
+) -> tuple[Any, dict[str, float]]:
+    """Return predictions of the rows that all parties have, and scores where there are labels.
+
+    Parameters
+    ----------
+    run : Path
+        Run folder with the parts of all parties.
+    data : tuple of str
+        PARTY=FILE for each party.
+    names : tuple of str
+        Metrics; those of the job if none.
+    labelled : bool
+        Whether labels have to be there.
+
+    Returns
+    -------
+    pyarrow.Table
+        As in a prediction job's file, in the order of the active party's table.
+    dict
+        By metric; empty without labels.
+
+    Raises
+    ------
+    FederationError
+        A part or a table cannot be used, or parts do not belong together.
+    """
+    from pyarrow import csv
+
+    from hedgerow.coordinator.operator.commands import local
+    from hedgerow.services.wire import job as job_wire
+    from hedgerow.services.wire import job_file
+
+    parties = local.parse_pairs(data, "a vertical model's DATA")
+    spec = job_wire.parse(job_file.load(run / "job.toml"))
+    spec.secureboost.predict_from = MODEL
+    spec.secureboost.rounds = 1
+    spec.secureboost.ClearField("warm_start")
+    spec.min_silos = len(parties)
+    if names:
+        del spec.metrics[:]
+        spec.metrics.extend(names)
+    if label:
+        spec.label = label
+    active = spec.secureboost.active
+    if active not in parties:
+        raise InvalidJob(f"the active party {active!r} has no table: {active}=FILE is expected")
+    with tempfile.TemporaryDirectory(prefix="hedgerow-") as out:
+        report = local.run(
+            spec.SerializeToString(deterministic=True),
+            parties,
+            (),
+            Path(out),
+            Console(stderr=True, quiet=True),
+            model=run,
+        )
+        if report["state"] != "SUCCEEDED":
+            raise FederationError(report["detail"] or "the parties did not score")
+        file = Path(out) / "silos" / active / "predictions.csv"
+        table = csv.read_csv(io.BytesIO(file.read_bytes()))
+    scores = dict(report["rounds"][0]["metrics"].get("test", {}))
+    if labelled and not scores:
+        raise InvalidJob(f"the table of {active} has no column {spec.label or 'label'!r}")
+    return table, scores

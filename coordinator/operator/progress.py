@@ -1,0 +1,122 @@
+"""A job as it goes: one line a round, with a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from hedgerow.services.rpc.jobs import JobView, RoundView
+from hedgerow.services.wire import job as job_wire
+
+
+def size(n_bytes: float) -> str:
+    """Return a number of bytes for people: 512 B, 1.5 kB, 2.0 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000 or unit == "GB":
+            return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    raise AssertionError("the last unit returns")
+
+
+class JobProgress:
+    """Shows the views of a watched job.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where to; without a terminal there are plain lines only.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown = 0
+        self._total = 0
+        self._began = time.monotonic()
+        self._silos: dict[str, str] = {}
+        self._detail = ""
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> JobProgress:
+        """Start the bar on a terminal."""
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} rounds"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("waiting for silos", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, view: JobView) -> None:
+        """Show what is new in a view."""
+        if not self._total:
+            strategy = job_wire.decode(view.spec).strategy
+            named = ("n_results", "rounds", "generations")
+            self._total = int(next(filter(None, (getattr(strategy, n, 0) for n in named)), 1))
+        for silo in view.silos:
+            known = self._silos.get(silo.name)
+            if known != silo.state:
+                self._silos[silo.name] = silo.state
+                if known is not None or silo.state != "present":
+                    why = f": {silo.detail}" if silo.detail else ""
+                    self._console.print(f"silo {silo.name} is {silo.state}{why}", markup=False)
+        for finished in view.rounds:
+            if finished.round >= self._shown:
+                self._shown = finished.round + 1
+                self._console.print(
+                    self._line(finished), markup=False, highlight=False, soft_wrap=True
+                )
+        if self._bar is not None and self._shown:
+            self._bar.update(
+                self._task, description="training", completed=self._shown, total=self._total
+            )
+
+    def _line(self, r: RoundView) -> str:
+        scores = "  ".join(
+            f"{data} {name} {value:.5f}"
+            for data, metrics in sorted(r.metrics.items())
+            for name, value in metrics.items()
+        )
+        n = max(len(r.silos), 1)
+        elapsed = time.monotonic() - self._began
+        left = elapsed / self._shown * max(self._total - self._shown, 0)
+        return (
+            f"round {r.round + 1:>3}/{self._total}  {scores}  "
+            f"{len(r.silos)} silos  up {size(r.bytes_up / n)} down {size(r.bytes_down / n)} "
+            f"a silo  {r.seconds:.2f} s  left {left:.0f} s"
+        )
+
+
+def summary(report: dict[str, Any]) -> Iterable[str]:
+    """Yield the closing lines of a finished job."""
+    moved = report["bytes"]
+    yield (
+        f"{report['state'].lower()}: {len(report['rounds'])} rounds in {report['seconds']:.1f} s, "
+        f"{size(moved['up'])} up and {size(moved['down'])} down, "
+        f"control plane {size(moved['control']['up'] + moved['control']['down'])}"
+    )
+    if report["rounds"]:
+        best = next(
+            (r for r in report["rounds"] if r["round"] == report["best_round"]),
+            report["rounds"][-1],
+        )
+        for data, scores in sorted(best["metrics"].items()):
+            text = ", ".join(
+                f"{name} {value:.5f}" for name, value in scores.items() if value is not None
+            )
+            if text:
+                yield f"round {best['round'] + 1}, {data}: {text}"

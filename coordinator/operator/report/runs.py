@@ -1,0 +1,277 @@
+"""Run folders as values: read, checked, and held against the ledgers that lie in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hedgerow.boosting.ports import FederationError
+from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA
+from hedgerow.services.process import ledgers
+from hedgerow.services.process.ledgers import LedgerBroken, Verified
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0.0)]
+
+
+class RunUnusable(FederationError):
+    """A run folder from which no report can be made; says which file and why."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Traffic(_Part):
+    """Protobuf bytes and messages; ``up`` is from silos."""
+
+    up: Count
+    down: Count
+    messages: Count = 0
+    calls: Count = 0
+
+
+class SiloTraffic(Traffic):
+    """Traffic of one silo."""
+
+    by_step: dict[str, Traffic] = {}
+
+
+class Moved(Traffic):
+    """Traffic of a job."""
+
+    control: Traffic
+    by_step: dict[str, Traffic]
+    by_silo: dict[str, SiloTraffic] = {}
+
+
+class SiloPart(_Part):
+    """A silo's part in a job."""
+
+    name: str
+    rows: Count
+    state: str = ""
+    detail: str = ""
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+
+
+class RoundPart(_Part):
+    """A finished round."""
+
+    round: Count
+    seconds: Seconds
+    metrics: dict[str, dict[str, float | None]]
+    bytes_up: Count
+    bytes_down: Count
+    silos: tuple[str, ...] = ()
+
+
+class PlannedStep(_Part):
+    """What the plan expects of one silo for one step, over the whole job."""
+
+    exchanges: Count
+    up: Count
+    down: Count
+
+
+class Plan(_Part):
+    """What the plan expected before anyone trained.
+
+    ``by_silo`` is there where silos move different things: the parties of a vertical job.
+    """
+
+    rounds: Count
+    steps: dict[str, PlannedStep]
+    by_silo: dict[str, dict[str, PlannedStep]] = {}
+    cpu_class: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Report(_Part):
+    """``report.json``; see docs/file-formats.md."""
+
+    version: int = Field(alias="schema")
+    job: str
+    name: str = ""
+    strategy: str
+    state: str
+    detail: str = ""
+    attempts: Count = 1
+    versions: dict[str, str] = {}
+    silos: tuple[SiloPart, ...]
+    rounds: tuple[RoundPart, ...]
+    bytes: Moved
+    seconds: Seconds
+    best_round: int
+    model: str = ""
+    artefacts: tuple[str, ...] = ()
+    reveals: str = ""
+    spec_digest: str = ""
+    plan: Plan | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of its rounds, in the order in which they come."""
+        found = (m for r in self.rounds for scores in r.metrics.values() for m in scores)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def data_sets(self) -> tuple[str, ...]:
+        """Names of the scored data sets, test rows first."""
+        found = dict.fromkeys(data for r in self.rounds for data in r.metrics)
+        return tuple(sorted(found, key=lambda data: (data != "test", data)))
+
+    @property
+    def best(self) -> RoundPart | None:
+        """The round that the selection rule preferred, or the last one."""
+        chosen = [r for r in self.rounds if r.round == self.best_round]
+        return chosen[0] if chosen else self.rounds[-1] if self.rounds else None
+
+
+class Times(_Part):
+    """``times.json`` of a silo: seconds by what they went into."""
+
+    seconds: Seconds
+    train: Seconds
+    wait: Seconds
+    encrypt: Seconds
+    send: Seconds
+    ledger: Seconds
+
+
+class Curve(_Part):
+    """Scores over rounds of one model on one data set."""
+
+    who: str
+    kind: str
+    data: str
+    rounds: tuple[dict[str, float | None], ...]
+
+
+class Baselines(_Part):
+    """``baselines.json``: what others than the federation reach; ``hedgerow compare`` writes it."""
+
+    version: int = Field(alias="schema")
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder that holds together.
+
+    Parameters
+    ----------
+    label : str
+        Short and unique among the runs of a page.
+    ledgers : dict
+        By silo; verified, and with as many bytes as the report says, or more (sent again).
+    times : dict
+        By silo, where the run folder has them.
+    """
+
+    folder: Path
+    label: str
+    report: Report
+    job_text: str
+    ledgers: dict[str, Verified]
+    times: dict[str, Times]
+    baselines: Baselines | None
+
+
+Kind = TypeVar("Kind", bound=_Part)
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+    """Return run folders, each under a name of its own.
+
+    Raises
+    ------
+    RunUnusable
+        A folder is none of a run, a file in it is damaged or belongs to another run, or the runs
+        have no metric in common.
+    """
+    runs = tuple(
+        _read(folder, label) for folder, label in zip(folders, _labels(folders), strict=True)
+    )
+    scored = [run for run in runs if run.report.metrics]
+    common = [set(run.report.metrics) for run in scored]
+    if common and not set.intersection(*common):
+        told = "; ".join(f"{run.label} has {', '.join(run.report.metrics)}" for run in scored)
+        raise RunUnusable(f"these runs have no metric in common: {told}")
+    return runs
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of paths that tell all folders apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise RunUnusable("the same run folder is given twice")
+    for n in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(part[-n:]) for part in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    raise AssertionError("different paths differ somewhere")
+
+
+def _read(folder: Path, label: str) -> Run:
+    path = folder / "report.json"
+    if not path.is_file():
+        what = "is no run folder: it has no report.json" if folder.is_dir() else "is not there"
+        if folder.is_file():
+            what = "is a file, no run folder"
+        raise RunUnusable(f"{folder} {what}")
+    report = _parsed(path, Report)
+    if report.version > REPORT_SCHEMA:
+        raise RunUnusable(
+            f"{path}: schema {report.version}; this version reads up to {REPORT_SCHEMA}"
+        )
+    job = folder / "job.toml"
+    baselines = folder / "baselines.json"
+    return Run(
+        folder,
+        label,
+        report,
+        job.read_text(encoding="utf-8", errors="replace") if job.is_file() else "",
+        {silo.name: found for silo in report.silos if (found := _ledger(folder, silo, report))},
+        {
+            silo.name: _parsed(times, Times)
+            for silo in report.silos
+            if (times := folder / "silos" / silo.name / "times.json").is_file()
+        },
+        _parsed(baselines, Baselines) if baselines.is_file() else None,
+    )
+
+
+def _ledger(folder: Path, silo: SiloPart, report: Report) -> Verified | None:
+    path = folder / f"ledger-{silo.name}.jsonl"
+    if not path.is_file():
+        return None
+    try:
+        found = ledgers.verify(path, silo=silo.name)
+    except LedgerBroken as error:
+        raise RunUnusable(f"ledger of another silo, or damaged: {error}") from error
+    if found.sent(report.job) < silo.bytes_up:
+        raise RunUnusable(
+            f"{path}: lines are missing: the coordinator received {silo.bytes_up} bytes for job "
+            f"{report.job}, the ledger has {found.sent(report.job)}"
+        )
+    return found
+
+
+def _parsed(path: Path, kind: type[Kind]) -> Kind:
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunUnusable(f"{path} cannot be read as JSON") from error
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise RunUnusable(f"{path}: {where}: {first['msg']}") from error

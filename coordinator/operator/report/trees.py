@@ -1,0 +1,269 @@
+"""Trees of a run for people: how much each feature gives, and drawings of single trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.trees import ensemble
+from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.coordinator.operator.report.runs import Run, RunUnusable
+from hedgerow.services.wire import schema as schema_wire
+
+DRAWN_TREES = 8
+"""Trees of a run that are drawn; the first ones say most."""
+DRAWN_LEVELS = 3
+"""Levels of a drawing; what is below is counted."""
+Question = tuple[str, str, tuple[str, str]]
+"""A division's feature, its condition, and the answers that lead left and right."""
+_BOX = (112, 40)
+_GAP = (10, 34)
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """What one feature gives to all trees of a run.
+
+    Parameters
+    ----------
+    gain : float
+        Share of the total gain, 0 to 1; NaN where gains were scrubbed.
+    splits : int
+    """
+
+    feature: str
+    gain: float
+    splits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node of a drawing; coordinates are of its upper left corner."""
+
+    x: float
+    y: float
+    title: str
+    detail: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A line from a node down to a child."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One tree: a drawing, and the same as indented lines."""
+
+    name: str
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    edges: tuple[Edge, ...]
+    lines: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The trees of a run.
+
+    Parameters
+    ----------
+    note : str
+        What a reader has to know of the features' names.
+    """
+
+    n_trees: int
+    importance: tuple[Importance, ...]
+    drawings: tuple[Drawing, ...]
+    note: str = ""
+
+
+class Asker(Protocol):
+    """Says what the nodes of a tree stand for."""
+
+    def question(self, node: int) -> Question:
+        """Return what a division asks."""
+        ...
+
+    def leaf(self, node: int) -> tuple[str, str]:
+        """Return a leaf's value, and what else is known of it."""
+        ...
+
+
+def forest_of(run: Run) -> Forest | None:
+    """Return the trees of a run, or None where its folder has none that can be shown.
+
+    Raises
+    ------
+    RunUnusable
+        A model file is damaged.
+    """
+    found = [path for path in _models(run) if path.is_file()]
+    if not found:
+        return None
+    trees: list[tuple[str, Tree]] = []
+    for path in found:
+        whose = path.parent.name if len(found) > 1 else ""
+        try:
+            loaded = ensemble.load(path.read_bytes()).trees
+        except (ValueError, OSError) as error:
+            raise RunUnusable(f"{path} is no XGBoost model of trees") from error
+        several = any(tree.group for tree in loaded)
+        for k, tree in enumerate(loaded):
+            name = f"tree {k + 1}" + (f", class {tree.group}" if several else "")
+            trees.append((f"{whose}, {name}" if whose else name, tree))
+    if not trees:
+        return None
+    names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for _, tree in trees) + 1)
+    return Forest(
+        len(trees),
+        _importance([tree for _, tree in trees], names),
+        tuple(
+            draw(name, tree.left.tolist(), _Asker(tree, names), tree.right.tolist())
+            for name, tree in trees[:DRAWN_TREES]
+        ),
+    )
+
+
+def _models(run: Run) -> Iterator[Path]:
+    """Yield the files of a run that may hold trees: the model, or one for each silo."""
+    named = [name for name in run.report.artefacts if name.endswith(".ubj")]
+    own = [run.report.model] if run.report.model.endswith(".ubj") else []
+    for name in dict.fromkeys([*own, *named]):
+        yield run.folder / name
+        return
+    for silo in run.report.silos:
+        yield run.folder / "silos" / silo.name / "model.ubj"
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Names of features and of the categories of each."""
+
+    features: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...]
+
+
+def _names(run: Run, model: Path, n_features: int) -> _Names:
+    for path in (model.with_name("schema.json"), run.folder / "schema.json"):
+        if path.is_file():
+            try:
+                schema: Schema = schema_wire.load(path.read_bytes())
+            except (FederationError, OSError) as error:
+                raise RunUnusable(f"{path} is damaged") from error
+            if schema.n_features < n_features:
+                raise RunUnusable(
+                    f"{path} has {schema.n_features} features, {model.name} uses {n_features}"
+                )
+            return _Names(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+    return _Names(tuple(f"f{j}" for j in range(n_features)), ((),) * n_features)
+
+
+def _importance(trees: list[Tree], names: _Names) -> tuple[Importance, ...]:
+    n = len(names.features)
+    gain, splits = np.zeros(n), np.zeros(n, np.int64)
+    for tree in trees:
+        inner = ~tree.is_leaf
+        np.add.at(gain, tree.feature[inner], tree.gain[inner].astype(np.float64))
+        np.add.at(splits, tree.feature[inner], 1)
+    total = gain.sum()
+    shares = gain / total if total > 0.0 else np.full(n, np.nan)
+    order = np.lexsort((np.arange(n), -splits, -np.nan_to_num(shares)))
+    return tuple(
+        Importance(names.features[j], float(shares[j]), int(splits[j])) for j in order if splits[j]
+    )
+
+
+def draw(name: str, left: Sequence[int], asker: Asker, right: Sequence[int] = ()) -> Drawing:
+    """Return the drawing of a tree.
+
+    Parameters
+    ----------
+    left, right : sequence of int
+        Children of each node, -1 at leaves; without ``right`` the right child comes after the left.
+    """
+
+    def children(node: int) -> tuple[int, int]:
+        return left[node], right[node] if right else left[node] + 1
+
+    boxes: list[Box] = []
+    edges: list[Edge] = []
+    lines: list[tuple[int, str]] = []
+    width, height = _BOX
+    free = 0.0
+
+    def leaves(node: int) -> int:
+        return 1 if left[node] < 0 else sum(leaves(child) for child in children(node))
+
+    def place(node: int, level: int) -> float:
+        """Lay a node out under its parent; returns the middle of its box."""
+        nonlocal free
+        y = level * (height + _GAP[1])
+        leaf = left[node] < 0
+        if leaf or level == DRAWN_LEVELS:
+            x, free = free, free + width + _GAP[0]
+            if leaf:
+                boxes.append(Box(x, y, *asker.leaf(node), "leaf"))
+            else:
+                boxes.append(Box(x, y, f"… {leaves(node)} leaves", "not drawn", "hidden"))
+            return x + width / 2
+        middles = [place(child, level + 1) for child in children(node)]
+        middle = sum(middles) / 2
+        title, detail, answers = asker.question(node)
+        boxes.append(Box(middle - width / 2, y, title, detail, "split"))
+        for child, answer in zip(middles, answers, strict=True):
+            edges.append(Edge(middle, y + height, child, y + height + _GAP[1], answer))
+        return middle
+
+    def tell(node: int, level: int) -> None:
+        if left[node] < 0:
+            lines.append((level, f"value {asker.leaf(node)[0]}"))
+            return
+        title, detail, answers = asker.question(node)
+        for child, answer in zip(children(node), answers, strict=True):
+            lines.append((level, f"{title} {detail}: {answer}"))
+            tell(child, level + 1)
+
+    place(0, 0)
+    tell(0, 0)
+    bottom = max(box.y for box in boxes) + height
+    return Drawing(name, free - _GAP[0], bottom, tuple(boxes), tuple(edges), tuple(lines))
+
+
+class _Asker:
+    """What the nodes of a stock tree stand for."""
+
+    def __init__(self, tree: Tree, names: _Names) -> None:
+        self._tree, self._names = tree, names
+
+    def leaf(self, node: int) -> tuple[str, str]:
+        """Return a leaf's value, and its hessian where that was not scrubbed."""
+        cover = self._tree.cover[node]
+        value = f"{self._tree.threshold[node]:+.6g}"
+        return value, f"hessian {cover:.4g}" if cover > 0.0 else ""
+
+    def question(self, node: int) -> Question:
+        """Return a split's feature, its condition and the answers that lead left and right."""
+        feature = int(self._tree.feature[node])
+        name = self._names.features[feature]
+        right = dict(self._tree.categories).get(node)
+        if right is None:
+            return name, f"< {self._tree.threshold[node]:.6g}", ("yes", "no")
+        known = self._names.categories[feature]
+        told = [known[code] if code < len(known) else str(code) for code in right.tolist()]
+        shown = ", ".join(told[:2]) + (f" +{len(told) - 2}" if len(told) > 2 else "")
+        return name, f"is {shown}", ("no", "yes")

@@ -1,0 +1,217 @@
+"""The run folder: what a finished job leaves for people and scripts; see docs/file-formats.md."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hedgerow.boosting.ports import Silo
+from hedgerow.services.process.durable import write_atomically
+from hedgerow.services.rpc.jobs import JobView, PlanView
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+from hedgerow.services.wire import schema as schema_wire
+
+REPORT_SCHEMA = 1
+"""Version of report.json."""
+SCHEMA_FILE = "schema.json"
+"""File of a result that has the schema on which the silos agreed."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("hedgerow", "xgboost-cpu", "xgboost", "numpy", "grpcio", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return report.json of a job; ``up`` is from silos to the coordinator.
+
+    Parameters
+    ----------
+    view : JobView
+    plan : Mapping or None
+        What :func:`planned` forecast of one silo, where it is known.
+    """
+    spec = job_wire.parse(view.spec)
+    by_step: dict[str, dict[str, int]] = {}
+    of_silo: dict[str, dict[str, dict[str, int]]] = {silo.name: {} for silo in view.silos}
+    for step in view.steps:
+        total = by_step.setdefault(step.method, {"up": 0, "down": 0, "messages": 0, "calls": 0})
+        total["up"] += step.bytes_up
+        total["down"] += step.bytes_down
+        total["messages"] += step.messages_up + step.messages_down
+        total["calls"] += step.calls
+        of_silo.setdefault(step.silo, {})[step.method] = {
+            "up": step.bytes_up,
+            "down": step.bytes_down,
+            "messages": step.messages_up + step.messages_down,
+            "calls": step.calls,
+        }
+    return {
+        "schema": REPORT_SCHEMA,
+        "job": view.job_id,
+        "name": spec.name,
+        "strategy": spec.strategy,
+        "state": view.state,
+        "detail": view.detail,
+        "attempts": view.attempt,
+        "versions": versions(),
+        "silos": [
+            {
+                "name": silo.name,
+                "rows": silo.n_samples,
+                "state": silo.state,
+                "detail": silo.detail,
+                "bytes_up": silo.bytes_up,
+                "bytes_down": silo.bytes_down,
+            }
+            for silo in view.silos
+        ],
+        "rounds": [
+            {
+                "round": r.round,
+                "seconds": round(r.seconds, 6),
+                "metrics": _finite(r.metrics),
+                "bytes_up": r.bytes_up,
+                "bytes_down": r.bytes_down,
+                "silos": list(r.silos),
+            }
+            for r in view.rounds
+        ],
+        "bytes": {
+            "up": sum(s.bytes_up for s in view.steps),
+            "down": sum(s.bytes_down for s in view.steps),
+            "by_step": by_step,
+            "by_silo": {
+                silo.name: {
+                    "up": silo.bytes_up,
+                    "down": silo.bytes_down,
+                    "by_step": of_silo[silo.name],
+                }
+                for silo in view.silos
+            },
+            "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
+        },
+        "seconds": round(max(view.ended_seconds - view.created_seconds, 0.0), 3),
+        "best_round": view.best_round,
+        "model": view.model,
+        "artefacts": list(view.artefacts),
+        "reveals": view.reveals,
+        "spec_digest": view.spec_digest,
+        "plan": plan,
+    }
+
+
+def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """Return the forecast of one silo of a finished job, under the schema its silos agreed on.
+
+    Parameters
+    ----------
+    files : Mapping
+        The result's files by name.
+
+    Returns
+    -------
+    dict or None
+        None where the result does not have the schema: vertical jobs have none in common.
+    """
+    if SCHEMA_FILE not in files:
+        return None
+    job = job_wire.decode(view.spec)
+    rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
+    forecast = job.strategy.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
+    return {
+        "rounds": forecast.rounds,
+        "steps": {
+            method: {"exchanges": exchanges, "up": up, "down": down}
+            for method, (exchanges, up, down) in forecast.steps.items()
+        },
+        "cpu_class": forecast.cpu_class,
+        "notes": list(forecast.notes),
+    }
+
+
+def plan_by_silo(found: PlanView) -> dict[str, Any]:
+    """Return a plan of silos that move different things: the mean of them, and each one's own."""
+    by_silo: dict[str, dict[str, dict[str, int]]] = {}
+    for step in found.steps:
+        own = {"exchanges": step.calls, "up": step.bytes_up, "down": step.bytes_down}
+        by_silo.setdefault(step.silo, {})[step.method] = own
+    methods = dict.fromkeys(step.method for step in found.steps)
+    nothing = {"exchanges": 0, "up": 0, "down": 0}
+    return {
+        "rounds": found.rounds,
+        "steps": {
+            method: {
+                key: round(
+                    sum(own.get(method, nothing)[key] for own in by_silo.values()) / len(by_silo)
+                )
+                for key in nothing
+            }
+            for method in methods
+        },
+        "by_silo": by_silo,
+        "cpu_class": found.cpu_class,
+        "notes": list(found.notes),
+    }
+
+
+def _finite(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:
+    """JSON has no NaN: a score that is not defined is null."""
+    return {
+        data: {name: value if math.isfinite(value) else None for name, value in scores.items()}
+        for data, scores in metrics.items()
+    }
+
+
+def metrics_table(view: JobView) -> str:
+    """Return metrics.csv: one row a round, one column a data set and metric."""
+    columns = sorted(
+        {(d, m) for r in view.rounds for d, scores in r.metrics.items() for m in scores}
+    )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["round", "seconds", "bytes_up", "bytes_down", *(f"{d}.{m}" for d, m in columns)]
+    )
+    for r in view.rounds:
+        scores = [r.metrics.get(d, {}).get(m, "") for d, m in columns]
+        writer.writerow([r.round, f"{r.seconds:.6f}", r.bytes_up, r.bytes_down, *scores])
+    return out.getvalue()
+
+
+def write(
+    folder: Path,
+    view: JobView,
+    files: Mapping[str, bytes],
+    plan: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the run folder: report, metrics, job file and the files of the result.
+
+    Parameters
+    ----------
+    plan : Mapping, optional
+        What was expected; made of the result's schema where it has one, if not given.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, data, 0o644)
+    write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
+    write_atomically(folder / "metrics.csv", metrics_table(view).encode(), 0o644)
+    text = json.dumps(report(view, plan or planned(view, files)), indent=1, allow_nan=False)
+    write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -1,0 +1,1 @@
+"""The coordinator process: jobs, attempts, barriers, store."""

@@ -1,0 +1,179 @@
+"""Checkpoints and models of jobs as files: a local folder, or any file system fsspec knows.
+
+A file is there whole or not at all. In a local folder it is written beside its place, made
+durable and renamed; object stores give the same by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hedgerow.boosting.ports import FederationError
+from hedgerow.services.process.durable import write_atomically
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+
+
+class StorageFailed(FederationError):
+    """State could not be written or read: disk full, folder not writable, server gone."""
+
+
+def storage_failure(doing: str, error: Exception) -> StorageFailed:
+    """Return the failure to ``doing`` (a phrase) in words an operator can act on."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return StorageFailed(f"no room left while {doing}: the disk is full or a quota is reached")
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return StorageFailed(f"{doing} failed: {reason}")
+
+
+class Artefacts:
+    """Files of jobs under one URL.
+
+    Parameters
+    ----------
+    url : str
+        A local folder, or an fsspec URL (``s3://bucket/prefix``, ``memory://name``).
+    """
+
+    def __init__(self, url: str) -> None:
+        self._local: Path | None = None
+        self._remote: AbstractFileSystem | None = None
+        if "://" not in url or url.startswith("file://"):
+            self._local = Path(url.removeprefix("file://"))
+            self._root = str(self._local)
+        else:
+            import fsspec
+
+            try:
+                self._remote, root = fsspec.core.url_to_fs(url)
+            except (ImportError, ValueError) as error:
+                raise StorageFailed(f"artefact store {url}: {error}") from error
+            self._root = str(root).rstrip("/")
+
+    def write(self, job_id: str, name: str, data: bytes) -> None:
+        """Store a file, replacing one of the same name.
+
+        Raises
+        ------
+        StorageFailed
+            Other files, and an earlier one of this name, are as they were.
+        """
+        path = self._path(job_id, name)
+        try:
+            if self._remote is None:
+                write_atomically(Path(path), data)
+            else:
+                self._remote.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._remote.pipe_file(path, data)
+        except OSError as error:
+            raise storage_failure(f"writing {name} of job {job_id}", error) from error
+
+    def read(self, job_id: str, name: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises
+        ------
+        StorageFailed
+            There is no such file, or it cannot be read.
+        """
+        path = self._path(job_id, name)
+        try:
+            if self._remote is None:
+                return Path(path).read_bytes()
+            return bytes(self._remote.cat_file(path))
+        except FileNotFoundError:
+            raise StorageFailed(f"job {job_id} has no file {name}") from None
+        except OSError as error:
+            raise storage_failure(f"reading {name} of job {job_id}", error) from error
+
+    def exists(self, job_id: str, name: str) -> bool:
+        """Whether the job has a file of this name."""
+        path = self._path(job_id, name)
+        if self._remote is None:
+            return Path(path).is_file()
+        return bool(self._remote.isfile(path))
+
+    def list(self, job_id: str) -> tuple[str, ...]:
+        """Return the names of a job's files, sorted; empty for an unknown job."""
+        folder = self._path(job_id)
+        if self._remote is None:
+            found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
+        else:
+            self._remote.invalidate_cache()
+            found = [str(p) for p in self._remote.find(folder)]
+        names = (path[len(folder) :].lstrip("/") for path in found)
+        return tuple(sorted(n for n in names if not n.rpartition("/")[2].startswith(".")))
+
+    def delete(self, job_id: str, name: str) -> None:
+        """Remove a file; one that is not there is no error."""
+        path = self._path(job_id, name)
+        try:
+            if self._remote is None:
+                Path(path).unlink(missing_ok=True)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    self._remote.rm_file(path)
+        except OSError as error:
+            raise storage_failure(f"deleting {name} of job {job_id}", error) from error
+
+    def write_checkpoint(self, job_id: str, round: int, data: bytes) -> None:
+        """Store the checkpoint of a finished round."""
+        self.write(job_id, _checkpoint(round), data)
+
+    def read_checkpoint(self, job_id: str, round: int) -> bytes:
+        """Return the checkpoint of a round."""
+        return self.read(job_id, _checkpoint(round))
+
+    def checkpoints(self, job_id: str) -> tuple[int, ...]:
+        """Return the rounds that have a checkpoint, rising."""
+        found = (re.fullmatch(r"checkpoints/(\d+)", name) for name in self.list(job_id))
+        return tuple(sorted(int(match[1]) for match in found if match))
+
+    def prune_checkpoints(self, job_id: str, keep: Collection[int]) -> None:
+        """Remove all checkpoints but those of the rounds in ``keep``."""
+        for round in self.checkpoints(job_id):
+            if round not in keep:
+                self.delete(job_id, _checkpoint(round))
+
+    def _path(self, job_id: str, name: str | None = None) -> str:
+        parts = [job_id] + ([] if name is None else name.split("/"))
+        if not all(_PART.fullmatch(part) for part in parts):
+            raise StorageFailed("names of jobs and files are made of letters, digits and _.@-")
+        return "/".join([self._root, *parts])
+
+
+class JobJournal:
+    """What a strategy's half keeps of a job inside its rounds; see :class:`boosting.ports.Journal`.
+
+    Parameters
+    ----------
+    artefacts : Artefacts
+    job_id : str
+    """
+
+    def __init__(self, artefacts: Artefacts, job_id: str) -> None:
+        self._artefacts = artefacts
+        self._job_id = job_id
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store a record durably."""
+        self._artefacts.write(self._job_id, f"journal/{key}", value)
+
+    def recall(self, key: str) -> bytes | None:
+        """Return a record, or None."""
+        if not self._artefacts.exists(self._job_id, f"journal/{key}"):
+            return None
+        return self._artefacts.read(self._job_id, f"journal/{key}")
+
+
+def _checkpoint(round: int) -> str:
+    return f"checkpoints/{round:06d}"

@@ -1,0 +1,460 @@
+"""The barrier: silos' offers meet the coordinator half of a strategy, for one attempt of a job.
+
+Knows nothing of transport. A transport hands each incoming exchange to :meth:`Rendezvous.offer`
+and awaits the reply; a strategy uses the other methods through the :class:`~boosting.ports.Hub`
+protocol. Everything runs on one event loop, so no state needs a lock.
+
+Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits
+for, or gets, the same reply. A silo's next offer acknowledges its previous reply, which is
+forgotten then. Nothing grows with rounds, nor with what a silo sends: of each silo at most one
+offer is kept that nobody has asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from hedgerow.boosting.ports import (
+    Call,
+    Offer,
+    OfferRejected,
+    Place,
+    PlacePassed,
+    QuorumLost,
+    Reply,
+    Silo,
+    Step,
+)
+
+T = TypeVar("T")
+
+LARGE_BYTES = 1 << 12
+"""Offers of more bytes on the wire are decoded off the loop: they may unfold to far more."""
+
+
+class Parcel(Generic[T]):
+    """An offer as it arrived: its RPC, and how to decode it once its step is known."""
+
+    __slots__ = ("_payload", "call", "decode", "large", "remote")
+
+    def __init__(
+        self,
+        call: Call,
+        decode: Callable[[type[T]], T],
+        *,
+        remote: bool = False,
+        n_bytes: int = 0,
+    ) -> None:
+        self.call = call
+        self.remote = remote
+        self.large = n_bytes > LARGE_BYTES
+        self.decode = decode
+        self._payload: T | None = None
+
+    def open(self, step: Step[T, Any]) -> T:
+        """Decode the payload, once; what does not fit the step is an :class:`OfferRejected`."""
+        if self._payload is None:
+            if self.call is not step.call:
+                raise OfferRejected(
+                    f"step {step.name!r} travels by {step.call.value}, "
+                    f"the offer came by {self.call.value}"
+                )
+            self._payload = self.decode(step.offer)
+            self.decode = _spent
+        return self._payload
+
+
+def _spent(payload: type[Any]) -> Any:
+    raise AssertionError("a parcel is decoded once")
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One silo's offer at one place, and the reply it waits for."""
+
+    parcel: Parcel[Any]
+    reply: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Barrier:
+    """One place of one step."""
+
+    entries: dict[Silo, _Entry] = field(default_factory=dict)
+    expected: frozenset[Silo] = frozenset()
+    claimed: bool = False
+    closed: bool = False
+
+
+Key = tuple[str, Place]
+
+
+class Rendezvous:
+    """The hub of one attempt.
+
+    Parameters
+    ----------
+    roster : tuple[Silo, ...]
+        All silos of the job.
+    present : tuple[Silo, ...]
+        Those that take part from the start.
+    timeout_seconds : float
+        Deadline of a step that does not set its own.
+    on_change : callable, optional
+        Called as ``on_change(silo, state, detail)`` when a silo is lost or comes back.
+    """
+
+    def __init__(
+        self,
+        roster: tuple[Silo, ...],
+        present: tuple[Silo, ...],
+        timeout_seconds: float,
+        on_change: Callable[[Silo, str, str], None] | None = None,
+    ) -> None:
+        self._roster = frozenset(roster)
+        self._present = set(present)
+        self._timeout_seconds = timeout_seconds
+        self._on_change = on_change or (lambda silo, state, detail: None)
+        self._barriers: dict[Key, _Barrier] = {}
+        self._passed: dict[str, Place] = {}
+        self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
+        self._last: dict[Silo, tuple[Key, _Entry]] = {}
+        self._unclaimed: dict[Silo, tuple[Key, _Entry]] = {}
+        self._serving: dict[Silo, tuple[Key, _Entry, asyncio.Task[None]]] = {}
+        self._undelivered: set[tuple[Silo, str, Place]] = set()
+        self._sent = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._changes = 0
+        self._ended: Exception | None = None
+
+    # --- the strategy's side (hedgerow.boosting.ports.Hub) ---
+
+    @property
+    def silos(self) -> tuple[Silo, ...]:
+        """Silos that take part now, sorted."""
+        return tuple(sorted(self._present))
+
+    async def collect(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        *,
+        silos: tuple[Silo, ...] | None = None,
+        quorum: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[Silo, Offer]:
+        """Return the offers of a place; see :class:`hedgerow.boosting.ports.Hub`."""
+        expected = frozenset(self.silos if silos is None else silos)
+        needed = len(expected) if quorum is None else quorum
+        barrier = self._barriers.setdefault((step.name, at), _Barrier())
+        barrier.expected = expected
+        barrier.claimed = True
+        invited = None if silos is None else expected
+        deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
+        opened: dict[Silo, Offer] = {}
+        refused: dict[Silo, str] = {}
+        timed_out = False
+        while True:
+            changes = self._changes
+            await self._open_new(step, barrier, invited, opened, refused)
+            if self._ended is not None:
+                raise self._ended
+            awaited = (expected & self._present) - opened.keys() - refused.keys()
+            if not awaited or timed_out:
+                break
+            if quorum is None and not expected <= self._present:
+                break
+            if changes != self._changes:
+                continue
+            remaining = deadline - asyncio.get_running_loop().time()
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(remaining, 0.0))
+            except TimeoutError:
+                timed_out = True
+        for silo in sorted((expected & self._present) - opened.keys() - refused.keys()):
+            if timed_out:
+                self.drop(silo, f"no offer for step {step.name!r} before its deadline")
+        missing = sorted(expected - opened.keys())
+        if len(opened) < needed or (quorum is None and missing):
+            reasons = "; ".join(f"{silo}: {refused.get(silo, 'lost')}" for silo in missing)
+            raise QuorumLost(
+                f"step {step.name!r} of round {at.round} needs {needed} silos, "
+                f"{len(opened)} offered; missing {reasons or 'none'}"
+            )
+        barrier.closed = True
+        self._passed[step.name] = max(at, self._passed.get(step.name, at))
+        for silo, entry in barrier.entries.items():
+            if silo not in opened:
+                self._refuse(entry, _passed(step.name, at, silo))
+        return {silo: opened[silo] for silo in sorted(opened)}
+
+    async def _open_new(
+        self,
+        step: Step[Offer, Reply],
+        barrier: _Barrier,
+        invited: frozenset[Silo] | None,
+        opened: dict[Silo, Offer],
+        refused: dict[Silo, str],
+    ) -> None:
+        for silo, entry in list(barrier.entries.items()):
+            if silo in opened or entry.reply.done():
+                continue
+            if invited is not None and silo not in invited:
+                continue
+            if self._unclaimed.get(silo, (None, None))[1] is entry:
+                del self._unclaimed[silo]
+            try:
+                if entry.parcel.large:
+                    opened[silo] = await asyncio.to_thread(entry.parcel.open, step)
+                else:
+                    opened[silo] = entry.parcel.open(step)
+            except OfferRejected as error:
+                refused[silo] = str(error)
+                self._refuse(entry, error)
+                self.drop(silo, str(error))
+
+    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
+        """Release silos with their replies; see :class:`hedgerow.boosting.ports.Hub`."""
+        barrier = self._barriers[step.name, at]
+        for silo, reply in replies.items():
+            assert isinstance(reply, step.reply), f"{step.name}: a {type(reply).__name__}"
+            entry = barrier.entries.get(silo)
+            if entry is not None and not entry.reply.done():
+                entry.reply.set_result(reply)
+                if entry.parcel.remote:
+                    self._undelivered.add((silo, step.name, at))
+        self._forget_if_done((step.name, at))
+
+    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
+        """Refuse a collected offer; see :class:`hedgerow.boosting.ports.Hub`."""
+        entry = self._barriers[step.name, at].entries.get(silo)
+        if entry is not None:
+            self._refuse(entry, OfferRejected(reason))
+        self.drop(silo, reason)
+        self._forget_if_done((step.name, at))
+
+    def serve(
+        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
+    ) -> None:
+        """Answer offers of ``step`` one by one; see :class:`hedgerow.boosting.ports.Hub`."""
+        self._served[step.name] = (step, handler)
+        for key in [key for key in self._barriers if key[0] == step.name]:
+            for silo, entry in self._barriers.pop(key).entries.items():
+                self._serve_one(silo, key[1], entry, step, handler)
+
+    def drop(self, silo: Silo, reason: str) -> None:
+        """Take a silo out of the present set."""
+        if silo in self._present:
+            self._present.discard(silo)
+            self._on_change(silo, "lost", reason)
+            self._note_change()
+
+    # --- the transport's and the runner's side ---
+
+    def join(self, silo: Silo) -> None:
+        """Add a silo of the roster to the present set."""
+        if silo in self._roster and silo not in self._present:
+            self._present.add(silo)
+            self._on_change(silo, "present", "")
+            self._note_change()
+
+    def standing(self, step: str, at: Place) -> tuple[int, int]:
+        """Return how many silos have offered at a place, and how many it waits for."""
+        barrier = self._barriers.get((step, at))
+        if barrier is None:
+            return 0, 0
+        return len(barrier.entries), len(barrier.expected | barrier.entries.keys())
+
+    def admit(self, silo: Silo) -> None:
+        """Check that a silo may offer at all; before anything of its offer is kept."""
+        if silo not in self._roster:
+            raise OfferRejected(f"{silo} is not on the roster of this job")
+
+    def offer(self, silo: Silo, step: str, at: Place, parcel: Parcel[Any]) -> asyncio.Future[Any]:
+        """Take an offer in; the future is its reply, or raises why there is none.
+
+        A resend returns the future of the first offer and leaves its parcel unread.
+        """
+        if self._ended is not None:
+            raise self._ended
+        self.admit(silo)
+        key = (step, at)
+        previous = self._last.get(silo)
+        if previous is not None and previous[0] == key and step not in self._served:
+            return previous[1].reply
+        serving = self._serving.get(silo)
+        if serving is not None and not serving[1].reply.done():
+            if serving[0] == key:
+                return serving[1].reply
+            raise OfferRejected(f"step {serving[0][0]!r} is still reading an offer of {silo}")
+        self._acknowledge(silo, key)
+        entry = _Entry(parcel, asyncio.get_running_loop().create_future())
+        entry.reply.add_done_callback(_retrieve)
+        if step in self._served:
+            self._last[silo] = (key, entry)
+            self._serve_one(silo, at, entry, *self._served[step])
+            return entry.reply
+        barrier = self._barriers.setdefault(key, _Barrier())
+        known = barrier.entries.get(silo)
+        if known is not None:
+            return known.reply
+        passed = self._passed.get(step)
+        if barrier.closed or (passed is not None and at <= passed):
+            if not barrier.entries:
+                del self._barriers[key]
+            raise _passed(step, at, silo)
+        self._displace(silo)
+        barrier.entries[silo] = entry
+        self._unclaimed[silo] = (key, entry)
+        self._last[silo] = (key, entry)
+        self._note_change()
+        return entry.reply
+
+    def receive(
+        self,
+        silo: Silo,
+        step: str,
+        at: Place,
+        call: Call,
+        decode: Callable[[type[Any]], Any],
+        n_bytes: int = 0,
+    ) -> asyncio.Future[Any]:
+        """Take an offer in as it came from a transport; see :meth:`offer`."""
+        return self.offer(silo, step, at, Parcel(call, decode, remote=True, n_bytes=n_bytes))
+
+    def delivered(self, silo: Silo, step: str, at: Place) -> None:
+        """Note that a transport has sent a reply, or that its silo has gone."""
+        self._undelivered.discard((silo, step, at))
+        self._sent.set()
+
+    async def all_delivered(self, timeout_seconds: float) -> None:
+        """Wait until the transport has sent every reply; for at most ``timeout_seconds``."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._undelivered:
+                    self._sent.clear()
+                    await self._sent.wait()
+        except TimeoutError:
+            self._undelivered.clear()
+
+    def end(self, error: Exception) -> None:
+        """End the attempt: every open and every later exchange raises ``error``."""
+        self._ended = error
+        for barrier in self._barriers.values():
+            for entry in barrier.entries.values():
+                self._refuse(entry, error)
+        self._barriers.clear()
+        self._unclaimed.clear()
+        self._note_change()
+
+    @property
+    def open_places(self) -> int:
+        """Number of places kept in memory; must not grow with rounds."""
+        return len(self._barriers)
+
+    def _serve_one(
+        self,
+        silo: Silo,
+        at: Place,
+        entry: _Entry,
+        step: Step[Any, Any],
+        handler: Callable[[Silo, Place, Any], Any],
+    ) -> None:
+        if entry.parcel.large:
+            task = asyncio.create_task(self._serve_large(silo, at, entry, step, handler))
+            self._serving[silo] = ((step.name, at), entry, task)
+            task.add_done_callback(lambda done: self._served_large(silo, done))
+            return
+        try:
+            reply = handler(silo, at, entry.parcel.open(step))
+        except OfferRejected as error:
+            self._refuse(entry, error)
+            return
+        entry.reply.set_result(reply)
+        self.join(silo)
+
+    async def _serve_large(
+        self,
+        silo: Silo,
+        at: Place,
+        entry: _Entry,
+        step: Step[Any, Any],
+        handler: Callable[[Silo, Place, Any], Any],
+    ) -> None:
+        """Decode off the loop first, then serve."""
+        try:
+            await asyncio.to_thread(entry.parcel.open, step)
+        except OfferRejected as error:
+            self._refuse(entry, error)
+        except Exception as error:
+            self._refuse(entry, OfferRejected(f"step {step.name!r}: {type(error).__name__}"))
+            raise
+        if self._ended is not None:
+            self._refuse(entry, self._ended)
+        if not entry.reply.done():
+            entry.parcel.large = False
+            self._serve_one(silo, at, entry, step, handler)
+
+    def _served_large(self, silo: Silo, task: asyncio.Task[None]) -> None:
+        if silo in self._serving and self._serving[silo][2] is task:
+            del self._serving[silo]
+
+    def _displace(self, silo: Silo) -> None:
+        """Forget the offer of a silo that nobody has asked for: it has come to another place."""
+        key, entry = self._unclaimed.pop(silo, (None, None))
+        if key is None or entry is None or entry.reply.done():
+            return
+        barrier = self._barriers.get(key)
+        if barrier is None or barrier.entries.get(silo) is not entry:
+            return
+        del barrier.entries[silo]
+        self._refuse(entry, OfferRejected(f"{silo} offered at another place before it was asked"))
+        if not barrier.entries and not barrier.claimed:
+            del self._barriers[key]
+
+    def _note_change(self) -> None:
+        """Wake those that wait; who is busy sees by the count that there was something."""
+        self._changes += 1
+        self._changed.set()
+
+    def _acknowledge(self, silo: Silo, key: Key) -> None:
+        previous = self._last.pop(silo, None)
+        if previous is None or previous[0] == key:
+            return
+        barrier = self._barriers.get(previous[0])
+        entry = previous[1]
+        if not entry.reply.done():
+            return
+        if barrier is not None:
+            barrier.entries.pop(silo, None)
+            if barrier.closed and not barrier.entries:
+                del self._barriers[previous[0]]
+
+    def _forget_if_done(self, key: Key) -> None:
+        """Forget places whose silos have all moved on or are lost for good."""
+        for other, barrier in list(self._barriers.items()):
+            if other == key or not barrier.closed:
+                continue
+            if all(entry.reply.done() for entry in barrier.entries.values()) and not any(
+                self._last.get(silo, (None,))[0] == other for silo in barrier.entries
+            ):
+                del self._barriers[other]
+
+    @staticmethod
+    def _refuse(entry: _Entry, error: Exception) -> None:
+        if not entry.reply.done():
+            entry.reply.set_exception(error)
+
+
+def _passed(step: str, at: Place, silo: Silo) -> PlacePassed:
+    return PlacePassed(f"step {step!r} of round {at.round} was closed without {silo}")
+
+
+def _retrieve(reply: asyncio.Future[Any]) -> None:
+    """Mark an exception as seen: a refused silo may be gone and never ask for it."""
+    if not reply.cancelled():
+        reply.exception()

@@ -1,0 +1,140 @@
+"""Leases: which silos are there now, seen by the calls they make."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hedgerow.boosting.ports import Silo
+from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost, Unauthorised, VersionRefused
+from hedgerow.services.rpc.federation import LeaseGrant, Registration
+
+
+@dataclass(slots=True)
+class Lease:
+    """A registered agent; ``expires`` is on the clock that the roster was given."""
+
+    silo: Silo
+    lease_id: str
+    registration: Registration
+    expires: float
+
+
+class Roster:
+    """The silos of a federation and their leases.
+
+    Parameters
+    ----------
+    allowed : frozenset[str]
+        Silos that may register; empty admits every silo with a certificate of the federation.
+    lease_seconds : float
+        A silo that is silent for so long is lost.
+    now : callable
+        Monotonic clock, seconds.
+    version : str
+        Version of the coordinator, told to agents.
+    """
+
+    def __init__(
+        self,
+        allowed: frozenset[str],
+        lease_seconds: float,
+        now: Callable[[], float],
+        version: str,
+    ) -> None:
+        self._allowed = allowed
+        self._lease_seconds = lease_seconds
+        self._now = now
+        self._version = version
+        self._leases: dict[Silo, Lease] = {}
+
+    def admit(self, silo: Silo) -> None:
+        """Raise :class:`Unauthorised` unless the silo is on the federation's roster."""
+        if self._allowed and silo not in self._allowed:
+            raise Unauthorised(f"{silo} is not on the roster of this federation")
+
+    def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+        """Grant a lease.
+
+        Raises
+        ------
+        LeaseHeld
+            Another agent of the same name is alive.
+        VersionRefused
+            The agent is more than one minor version older or newer.
+        """
+        self.admit(silo)
+        check_version(silo, registration.version, self._version)
+        held = self._leases.get(silo)
+        if (
+            held is not None
+            and held.registration.instance_id != registration.instance_id
+            and held.expires > self._now()
+        ):
+            remaining = held.expires - self._now()
+            raise LeaseHeld(
+                f"another agent named {silo} holds the lease for {remaining:.0f} s more; "
+                "a silo has one agent"
+            )
+        lease = Lease(silo, secrets.token_hex(16), registration, self._now() + self._lease_seconds)
+        self._leases[silo] = lease
+        return LeaseGrant(lease.lease_id, self._lease_seconds, self._version)
+
+    def touch(self, silo: Silo, lease_id: str) -> Lease:
+        """Prolong a lease and return it.
+
+        Raises
+        ------
+        LeaseLost
+            The lease has ended; the agent registers again.
+        """
+        self.admit(silo)
+        lease = self._leases.get(silo)
+        if lease is None or not secrets.compare_digest(lease.lease_id, lease_id):
+            raise LeaseLost(f"{silo} holds no such lease; register again")
+        lease.expires = self._now() + self._lease_seconds
+        return lease
+
+    def release(self, silo: Silo, lease_id: str) -> None:
+        """End a lease."""
+        self.touch(silo, lease_id)
+        del self._leases[silo]
+
+    def sweep(self) -> tuple[Silo, ...]:
+        """Remove leases that have ended and return their silos."""
+        ended = tuple(s for s, lease in self._leases.items() if lease.expires <= self._now())
+        for silo in ended:
+            del self._leases[silo]
+        return ended
+
+    @property
+    def alive(self) -> dict[Silo, Registration]:
+        """Silos that hold a lease, sorted by name."""
+        return {silo: self._leases[silo].registration for silo in sorted(self._leases)}
+
+
+def check_version(silo: Silo, agent: str, coordinator: str) -> None:
+    """Raise :class:`VersionRefused` unless the two are at most one minor version apart.
+
+    So the coordinator and the silos can be upgraded on different days, in any order.
+    """
+    theirs, ours = _minor(agent), _minor(coordinator)
+    if theirs is None or ours is None:
+        raise VersionRefused(
+            f"the agent of {silo} says it has version {agent[:40]!r}; the coordinator has "
+            f"{coordinator}, and compares MAJOR.MINOR"
+        )
+    if theirs[0] == ours[0] and abs(theirs[1] - ours[1]) <= 1:
+        return
+    older = "agent" if theirs < ours else "coordinator"
+    raise VersionRefused(
+        f"the agent of {silo} has version {agent}, the coordinator {coordinator}: they work "
+        f"together at most one minor version apart; upgrade the {older}"
+    )
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})(?![0-9])", version)
+    return None if found is None else (int(found[1]), int(found[2]))

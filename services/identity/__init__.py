@@ -1,0 +1,1 @@
+"""Who is who: certificates, the authority that signs them, the peers of a connection."""

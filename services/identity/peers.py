@@ -1,0 +1,221 @@
+"""Who is calling: the peer's certificate, our own, and gRPC credentials made of it.
+
+TLS is 1.3: our certificates are all P-256, and ``services/__init__`` leaves no TLS 1.2 cipher
+suite that could use one, so an older peer finds none in common; :func:`peer_of` checks it again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from hedgerow.boosting.ports import SignatureInvalid, Silo
+from hedgerow.services.identity.certificates import (
+    IdentityPaths,
+    IdentityUnusable,
+    Role,
+    Subject,
+    load_identity,
+    load_key,
+    public_key_of,
+    read,
+    subject_of,
+    verify_chain,
+)
+from hedgerow.services.rpc.errors import Unauthorised
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """The caller, as its certificate says."""
+
+    subject: Subject
+    certificate: bytes
+
+    @property
+    def name(self) -> str:
+        """Name of the silo, operator or process."""
+        return self.subject.name
+
+    def require(self, *roles: Role) -> str:
+        """Return the peer's name when it has one of the roles.
+
+        Raises
+        ------
+        Unauthorised
+        """
+        if self.subject.role not in roles:
+            wanted = " or ".join(roles)
+            raise Unauthorised(
+                f"this call is for the role {wanted}; the certificate is of "
+                f"{self.subject.role} {self.subject.name}"
+            )
+        return self.subject.name
+
+
+def peer_of(context: Any, clock: Clock = time.time) -> PeerIdentity:
+    """Return who is calling; to be asked on every call, for a connection outlives certificates.
+
+    Raises
+    ------
+    Unauthorised
+        The certificate has expired since the handshake, names nobody, or there is none.
+    """
+    auth = context.auth_context()
+    chain = auth.get("x509_pem_cert")
+    if not chain:
+        raise Unauthorised("the caller has shown no certificate")
+    version = auth.get("ssl_tls_version")
+    if version and version[0] != b"TLSv1.3":
+        raise Unauthorised(f"TLS 1.3 is required; the connection has {version[0].decode()}")
+    try:
+        subject = subject_of(chain[0])
+    except IdentityUnusable as error:
+        raise Unauthorised(str(error)) from error
+    if clock() > subject.not_after:
+        raise Unauthorised(
+            f"the certificate of {subject.role} {subject.name} has expired; renew it and "
+            "connect again"
+        )
+    return PeerIdentity(subject, chain[0])
+
+
+class FileIdentity:
+    """An identity from its three files; signs as its holder and checks others by the CA.
+
+    Parameters
+    ----------
+    paths : IdentityPaths
+    clock : callable
+        Seconds since 1970.
+
+    Raises
+    ------
+    IdentityUnusable
+        The files do not fit together or are out of date.
+    """
+
+    def __init__(self, paths: IdentityPaths, clock: Clock = time.time) -> None:
+        self.subject = load_identity(paths, clock())
+        self._clock = clock
+        self._key = load_key(paths.key)
+        self._certificate = read(paths.certificate)
+        self._roots = read(paths.roots)
+
+    @property
+    def certificate(self) -> bytes:
+        """Certificate chain of this holder, PEM."""
+        return self._certificate
+
+    def sign(self, message: bytes) -> bytes:
+        """Return an ECDSA signature with SHA-256 of ``message``, DER."""
+        return self._key.sign(message, ec.ECDSA(hashes.SHA256()))
+
+    def verify(self, silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
+        """Check that ``silo`` signed ``message``, by a certificate of the federation's CA.
+
+        Raises
+        ------
+        SignatureInvalid
+        """
+        try:
+            subject = verify_chain(certificate, self._roots, self._clock())
+        except IdentityUnusable as error:
+            raise SignatureInvalid(f"the certificate given for silo {silo}: {error}") from error
+        if subject.role is not Role.SILO or subject.name != silo:
+            raise SignatureInvalid(
+                f"the certificate given for silo {silo} is of {subject.role} {subject.name}"
+            )
+        if subject.federation != self.subject.federation:
+            raise SignatureInvalid(
+                f"the certificate given for silo {silo} is of federation {subject.federation}"
+            )
+        public = public_key_of(certificate)
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise SignatureInvalid(f"the certificate given for silo {silo} has no P-256 key")
+        try:
+            public.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature as error:
+            raise SignatureInvalid(f"the signature is not that of silo {silo}") from error
+
+
+class _Reloading:
+    """Server certificates from files, read again when a file has changed."""
+
+    def __init__(self, paths: IdentityPaths) -> None:
+        self._paths = paths
+        self._stamp = paths.stamp()
+        self._lock = threading.Lock()
+        self.current = self._read()
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        load_identity(self._paths, time.time())
+        return grpc.ssl_server_certificate_configuration(
+            [(read(self._paths.key), read(self._paths.certificate))], read(self._paths.roots)
+        )
+
+    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what has changed since the last handshake, or None.
+
+        Files that do not fit together, as in the middle of their replacement, leave what was.
+        """
+        with self._lock:
+            try:
+                stamp = self._paths.stamp()
+                if stamp == self._stamp:
+                    return None
+                self.current = self._read()
+            except (OSError, IdentityUnusable):
+                return None
+            self._stamp = stamp
+            return self.current
+
+
+def server_credentials(paths: IdentityPaths) -> grpc.ServerCredentials:
+    """Return credentials of a server that asks every client for its certificate.
+
+    Certificate, key and CA bundle are read again when their files change; open connections
+    keep what they have, and end with ``grpc.max_connection_age_ms``.
+
+    Raises
+    ------
+    IdentityUnusable
+    """
+    try:
+        reloading = _Reloading(paths)
+    except OSError as error:
+        raise IdentityUnusable(f"{error.filename} cannot be read: {error.strerror}") from error
+    return grpc.dynamic_ssl_server_credentials(
+        reloading.current,
+        reloading,  # type: ignore[arg-type]  # the stub leaves out None for "no change"
+        require_client_authentication=True,
+    )
+
+
+def expiry(paths: IdentityPaths) -> float:
+    """Return when the certificate ends, seconds since 1970; 0 while it cannot be read."""
+    try:
+        return subject_of(read(paths.certificate)).not_after
+    except IdentityUnusable:
+        return 0.0
+
+
+def channel_credentials(paths: IdentityPaths, clock: Clock = time.time) -> grpc.ChannelCredentials:
+    """Return credentials of a client; a channel does not reload, so make a new one to renew.
+
+    Raises
+    ------
+    IdentityUnusable
+    """
+    load_identity(paths, clock())
+    return grpc.ssl_channel_credentials(read(paths.roots), read(paths.key), read(paths.certificate))

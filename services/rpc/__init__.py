@@ -1,0 +1,1 @@
+"""The services over gRPC: servicer and client of each, server, channel, metering, errors."""

@@ -1,0 +1,129 @@
+"""How calls to the crypto process are admitted, run and refused; both sides.
+
+A call that carries arrays is admitted before its stream is read, as many at a time as there are
+workers: what is not admitted yet waits unread, and HTTP/2's flow control holds the sender. So what
+the process keeps in memory is bounded by its admitted calls. The vault's work runs in a pool of
+threads; kernels let each other run, so that all cores work.
+
+What the vault refuses reaches the caller as the exception that the vault raised. Anything else that
+goes wrong is told by its type only, for a message could hold what must not leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+
+from hedgerow.boosting.ports import FederationError, OfferRejected, Silo
+from hedgerow.crypto import elgamal, paillier
+from hedgerow.crypto.cipher_vault import NothingHeld
+from hedgerow.crypto.ciphertext_histogram import HistogramRefused
+from hedgerow.crypto.curve25519 import InvalidPoint
+from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
+from hedgerow.crypto.packing import PackingRefused
+from hedgerow.crypto.psi import PsiRefused
+from hedgerow.crypto.vault import VaultRefused
+from hedgerow.services.identity.certificates import Role
+from hedgerow.services.identity.peers import peer_of
+from hedgerow.services.process.logs import where
+from hedgerow.services.rpc.errors import REASON, Unauthorised, abort, from_rpc
+from hedgerow.services.rpc.metering import Metrics
+
+log = structlog.get_logger()
+
+_R = TypeVar("_R")
+
+REFUSALS: dict[type[Exception], grpc.StatusCode] = {
+    VaultRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    NothingHeld: grpc.StatusCode.FAILED_PRECONDITION,
+    BoxInvalid: grpc.StatusCode.INVALID_ARGUMENT,
+    KeyInvalid: grpc.StatusCode.INVALID_ARGUMENT,
+    paillier.KeyRejected: grpc.StatusCode.INVALID_ARGUMENT,
+    paillier.CiphertextRejected: grpc.StatusCode.INVALID_ARGUMENT,
+    paillier.PlaintextOutOfRange: grpc.StatusCode.INVALID_ARGUMENT,
+    HistogramRefused: grpc.StatusCode.INVALID_ARGUMENT,
+    PackingRefused: grpc.StatusCode.INVALID_ARGUMENT,
+    elgamal.RangeRefused: grpc.StatusCode.INVALID_ARGUMENT,
+    InvalidPoint: grpc.StatusCode.INVALID_ARGUMENT,
+    PsiRefused: grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""What a vault raises, with its status; both forms of the vault raise the same."""
+_BY_NAME = {kind.__name__: kind for kind in REFUSALS}
+
+
+class Desk:
+    """Lets the silo's own agent in, and runs what it asks for.
+
+    Parameters
+    ----------
+    silo : str
+        The only silo that is served.
+    metrics : Metrics
+        Gets ``hedgerow_crypto_calls`` by state: waiting (not read yet) and open.
+    workers : int
+        Calls that are worked on at a time.
+    """
+
+    def __init__(self, silo: str, metrics: Metrics, workers: int) -> None:
+        self._silo = Silo(silo)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="vault")
+        self._places = asyncio.Semaphore(workers)
+        self._waiting = metrics.crypto_calls.labels("waiting")
+        self._open = metrics.crypto_calls.labels("open")
+
+    @asynccontextmanager
+    async def small_call(self, context: Any) -> AsyncIterator[None]:
+        """Serve a call whose request is one message; map what goes wrong within."""
+        try:
+            caller = peer_of(context).require(Role.SILO)
+            if caller != self._silo:
+                raise Unauthorised(f"this crypto process serves {self._silo}, not {caller}")
+            yield
+        except FederationError as error:
+            await abort(context, error)
+        except tuple(REFUSALS) as error:
+            kind = next(kind for kind in type(error).__mro__ if kind in REFUSALS)
+            await context.abort(REFUSALS[kind], str(error), ((REASON, kind.__name__),))
+        except ValueError as error:
+            log.warning("a call was refused", kind=type(error).__name__, where=where(error))
+            await abort(context, OfferRejected(f"the request is unusable: {type(error).__name__}"))
+        except (grpc.RpcError, grpc.aio.AbortError):
+            raise
+        except Exception as error:
+            said = type(error).__name__
+            if isinstance(error, OSError) and error.strerror:
+                said = error.strerror
+            log.error("a call failed", kind=type(error).__name__, said=said, where=where(error))
+            await context.abort(grpc.StatusCode.INTERNAL, f"the crypto process failed: {said}")
+
+    @asynccontextmanager
+    async def large_call(self, context: Any) -> AsyncIterator[None]:
+        """Serve a call whose request is a stream, once there is a place for it."""
+        async with self.small_call(context):
+            with self._waiting.track_inprogress():
+                await self._places.acquire()
+            try:
+                with self._open.track_inprogress():
+                    yield
+            finally:
+                self._places.release()
+
+    async def run(self, work: Callable[[], _R]) -> _R:
+        """Run blocking work in the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def refused(error: grpc.RpcError, address: str) -> Exception:
+    """Return the exception that a failed call of the vault stands for."""
+    metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    kind = _BY_NAME.get(str(metadata.get(REASON, "")))
+    if kind is not None:
+        return kind(error.details() or "")
+    mapped = from_rpc(error, address)
+    return VaultRefused(str(mapped)) if isinstance(mapped, OfferRejected) else mapped

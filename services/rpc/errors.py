@@ -1,0 +1,106 @@
+"""Failures mapped once: exceptions of the project to gRPC status codes, and back."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import grpc
+
+from hedgerow.boosting import ports
+
+REASON = "hedgerow-reason"
+"""Trailing metadata key that names the exception behind a status."""
+
+
+class Unauthorised(ports.FederationError):
+    """The caller's certificate does not allow the call."""
+
+
+class NotFound(ports.FederationError):
+    """No such job, file or lease."""
+
+
+class LeaseHeld(ports.FederationError):
+    """Another agent of the same name holds the lease."""
+
+
+class VersionRefused(ports.FederationError):
+    """Agent and coordinator are too many versions apart; says which of them to upgrade."""
+
+
+class LeaseLost(ports.FederationError):
+    """The lease has ended or is not known; register again."""
+
+
+class Unreachable(ports.FederationError):
+    """The peer cannot be reached, or refused the connection; says which address."""
+
+
+_CODES: dict[type[ports.FederationError], grpc.StatusCode] = {
+    ports.OfferRejected: grpc.StatusCode.INVALID_ARGUMENT,
+    ports.InvalidJob: grpc.StatusCode.INVALID_ARGUMENT,
+    ports.SchemaMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    ports.PolicyDeclined: grpc.StatusCode.FAILED_PRECONDITION,
+    ports.PlacePassed: grpc.StatusCode.FAILED_PRECONDITION,
+    ports.QuorumLost: grpc.StatusCode.ABORTED,
+    ports.StaleAttempt: grpc.StatusCode.ABORTED,
+    ports.JobStopped: grpc.StatusCode.ABORTED,
+    ports.SignatureInvalid: grpc.StatusCode.PERMISSION_DENIED,
+    ports.DataError: grpc.StatusCode.FAILED_PRECONDITION,
+    Unauthorised: grpc.StatusCode.PERMISSION_DENIED,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    LeaseHeld: grpc.StatusCode.ALREADY_EXISTS,
+    LeaseLost: grpc.StatusCode.FAILED_PRECONDITION,
+    VersionRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    Unreachable: grpc.StatusCode.UNAVAILABLE,
+}
+_BY_NAME = {kind.__name__: kind for kind in _CODES}
+
+
+async def abort(
+    context: grpc.aio.ServicerContext[object, object], error: ports.FederationError
+) -> NoReturn:
+    """End the call with the status of ``error``."""
+    code = _CODES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION)
+    await context.abort(code, str(error), ((REASON, type(error).__name__),))
+    raise AssertionError("abort raises")
+
+
+def from_rpc(error: grpc.RpcError, peer: str) -> ports.FederationError:
+    """Return the exception that a failed call stands for.
+
+    ``peer`` is the address that was dialled; it appears in the message of :class:`Unreachable`.
+    """
+    metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    kind = _BY_NAME.get(str(metadata.get(REASON, "")))
+    details = error.details() or ""
+    if kind is not None:
+        return kind(details)
+    code = error.code()
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return Unreachable(f"{peer}: {explain(details, code)}")
+    if code is grpc.StatusCode.CANCELLED:
+        return ports.JobStopped("the call was cancelled")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Unreachable(f"{peer} does not know this call: is it a Hedgerow coordinator?")
+    return ports.FederationError(f"{peer}: {code.name}: {details}")
+
+
+def explain(details: str, code: grpc.StatusCode) -> str:
+    """Return gRPC's connection error in words an operator can act on."""
+    text = details.lower()
+    if "certificate_verify_failed" in text or "certificate verify failed" in text:
+        return (
+            "the peer's certificate was refused: it is expired, made by another CA, or for "
+            f"another name ({details})"
+        )
+    if "handshake" in text or "ssl" in text or "tls" in text:
+        return (
+            "the TLS handshake failed: the peer may have refused our certificate (expired, "
+            f"foreign or for another role), or it does not speak TLS ({details})"
+        )
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer before the deadline"
+    if "refused" in text:
+        return "nothing listens there (connection refused)"
+    return details or code.name

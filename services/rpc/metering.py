@@ -1,0 +1,412 @@
+"""Bytes counted once, where messages are serialised.
+
+Servers: :class:`MeteringInterceptor` wraps the (de)serialisers of every method. Clients:
+:class:`MeteredChannel` wraps those of every stub. The counts are exact protobuf bytes; TLS and
+HTTP/2 framing are not in them. What a call moved is credited when it ends, under the labels that
+its servicer gave it with :func:`label`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
+
+from hedgerow.services.identity.certificates import IdentityUnusable, subject_of
+from hedgerow.services.rpc.errors import REASON
+
+log = structlog.get_logger()
+
+Wrap = Callable[[Any], Any]
+REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "INVALID_ARGUMENT")
+"""Codes of calls whose caller is logged."""
+REFUSAL_SECONDS = 60.0
+"""How long a caller's repeated refusals are counted before they are logged again."""
+MAX_REFUSED = 1024
+"""Most kinds of refusals that are counted; the one that is longest ago is forgotten."""
+
+
+@dataclass(slots=True)
+class CallCount:
+    """What one call has moved so far, seen from this process."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    strategy: str = ""
+    job_id: str = ""
+    silo: str = ""
+
+
+_current: ContextVar[CallCount | None] = ContextVar("hedgerow_call", default=None)
+
+
+def _count() -> CallCount:
+    count = _current.get()
+    if count is None:
+        count = CallCount()
+        _current.set(count)
+    return count
+
+
+def label(*, job_id: str = "", silo: str = "", strategy: str = "") -> None:
+    """Say on whose account the current call goes."""
+    count = _count()
+    count.job_id, count.silo, count.strategy = job_id, silo, strategy
+
+
+class Metrics:
+    """The process' metrics; names as in docs/operations.md.
+
+    Parameters
+    ----------
+    by_silo : bool
+        Whether to label messages with the silo; at the coordinator only, for rostered silos.
+    """
+
+    def __init__(self, *, by_silo: bool = False) -> None:
+        self.registry = CollectorRegistry()
+        self.by_silo = by_silo
+        labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
+        r = self.registry
+        ProcessCollector(registry=r)
+        self.message_bytes = Counter(
+            "hedgerow_message_bytes", "Protobuf bytes moved.", labels, registry=r
+        )
+        self.messages = Counter("hedgerow_messages", "Messages moved.", labels, registry=r)
+        self.calls = Counter("hedgerow_calls", "Calls ended.", ["method", "code"], registry=r)
+        self.call_seconds = Histogram(
+            "hedgerow_call_seconds",
+            "Time of calls.",
+            ["method"],
+            registry=r,
+            buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0),
+        )
+        self.rounds = Counter("hedgerow_rounds", "Rounds finished.", ["strategy"], registry=r)
+        self.round_seconds = Histogram(
+            "hedgerow_round_seconds",
+            "Time of rounds.",
+            ["strategy"],
+            registry=r,
+            buckets=(0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0),
+        )
+        self.round_bytes = Histogram(
+            "hedgerow_round_bytes",
+            "Data-plane bytes of rounds.",
+            ["strategy", "direction"],
+            registry=r,
+            buckets=tuple(float(1 << k) for k in range(10, 34, 3)),
+        )
+        self.planned_bytes = Counter(
+            "hedgerow_planned_bytes",
+            "Data-plane bytes that the plan foresaw for the rounds finished.",
+            ["strategy", "direction"],
+            registry=r,
+        )
+        self.calls_open = Gauge(
+            "hedgerow_calls_open", "Calls being served.", ["method"], registry=r
+        )
+        self.lease_held = Gauge(
+            "hedgerow_lease_held",
+            "Whether the agent holds its lease at a coordinator that answers.",
+            registry=r,
+        )
+        self.certificate_expiry = Gauge(
+            "hedgerow_certificate_expiry_seconds",
+            "When the process' certificate ends, seconds since 1970; 0 while it cannot be read.",
+            registry=r,
+        )
+        self.silos = Gauge("hedgerow_silos", "Silos by state.", ["state"], registry=r)
+        self.jobs = Gauge("hedgerow_jobs", "Jobs by state.", ["state"], registry=r)
+        self.ciphertexts = Counter(
+            "hedgerow_ciphertexts", "Ciphertexts handled.", ["op"], registry=r
+        )
+        self.masked_values = Counter("hedgerow_masked_values", "Values masked.", registry=r)
+        self.crypto_calls = Gauge(
+            "hedgerow_crypto_calls", "Calls to the crypto process by state.", ["state"], registry=r
+        )
+
+    def credit(self, path: str, count: CallCount, *, server: bool) -> None:
+        """Add what a call moved; ``up`` is from client to server."""
+        service, _, method = path.strip("/").rpartition("/")
+        up = (count.messages_in, count.bytes_in)
+        down = (count.messages_out, count.bytes_out)
+        if not server:
+            up, down = down, up
+        for direction, (messages, n_bytes) in (("up", up), ("down", down)):
+            values = [service.rpartition(".")[2], method, direction, count.strategy]
+            if self.by_silo:
+                values.append(count.silo)
+            self.messages.labels(*values).inc(messages)
+            self.message_bytes.labels(*values).inc(n_bytes)
+
+    def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
+        """Serve ``/metrics``; return a function that stops it, and the port."""
+        server, thread = start_http_server(port, addr=address, registry=self.registry)
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop, server.server_port
+
+
+Sink = Callable[[str, CallCount], None]
+
+
+class RefusalLog:
+    """Logs whose call was refused; an agent that tries again and again does not fill the log.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def note(self, method: str, code: str, caller: dict[str, str]) -> None:
+        """Log a refusal, or count it where the same was logged within the last minute.
+
+        Parameters
+        ----------
+        caller : dict
+            ``role`` and ``name`` by the certificate, or ``peer``, the address; maybe ``reason``.
+        """
+        # A peer comes back from another port.
+        who = caller.get("name") or caller.get("peer", "").rpartition(":")[0]
+        key = (method, code, caller.get("role", ""), who, caller.get("reason", ""))
+        now = self._clock()
+        since, repeats = self._seen.pop(key, (-REFUSAL_SECONDS, 0))
+        if now - since < REFUSAL_SECONDS:
+            self._seen[key] = (since, repeats + 1)
+            return
+        self._seen[key] = (now, 0)
+        if len(self._seen) > MAX_REFUSED:
+            del self._seen[next(iter(self._seen))]
+        more = {"repeats": repeats} if repeats else {}
+        log.warning("a call was refused", method=method, code=code, **caller, **more)
+
+
+class MeteringInterceptor(grpc.aio.ServerInterceptor):
+    """Counts every message of an aio server.
+
+    Parameters
+    ----------
+    metrics : Metrics
+    sink : callable, optional
+        Gets the method path and the count of each finished call, for totals by job.
+    """
+
+    def __init__(self, metrics: Metrics, sink: Sink | None = None) -> None:
+        self._metrics = metrics
+        self._sink = sink
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._refusals = RefusalLog()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return the method's handler with counting serialisers."""
+        path = handler_call_details.method
+        known = self._handlers.get(path)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is None or path.startswith(("/grpc.health", "/grpc.reflection")):
+            return handler
+        wrapped: grpc.RpcMethodHandler[Any, Any] = self._wrap(path, handler)
+        self._handlers[path] = wrapped
+        return wrapped
+
+    def _wrap(self, path: str, handler: Any) -> Any:
+        def taking(data: bytes) -> Any:
+            count = _count()
+            count.messages_in += 1
+            count.bytes_in += len(data)
+            return decode(data) if decode else data
+
+        def giving(message: Any) -> bytes:
+            data: bytes = encode(message) if encode else message
+            count = _count()
+            count.messages_out += 1
+            count.bytes_out += len(data)
+            return data
+
+        decode, encode = handler.request_deserializer, handler.response_serializer
+        finish = self._finish
+        opened = self._metrics.calls_open.labels(path.rpartition("/")[2])
+        answer = handler.unary_unary or handler.stream_unary
+
+        async def unary(request: Any, context: Any) -> Any:
+            started, count = time.monotonic(), _count()
+            opened.inc()
+            # The response is serialised after the behaviour has returned, so the call is
+            # credited by a callback that runs when it is over.
+            context.add_done_callback(lambda _: finish(path, count, context, started))
+            return await answer(request, context)
+
+        def streaming(behaviour: Any) -> Any:
+            async def run(request: Any, context: Any) -> AsyncIterator[Any]:
+                started, count = time.monotonic(), _count()
+                opened.inc()
+                code: str | None = "CANCELLED"
+                try:
+                    async for message in behaviour(request, context):
+                        yield message
+                    code = "OK"
+                except grpc.aio.AbortError:
+                    code = None
+                    raise
+                finally:
+                    finish(path, count, context, started, code)
+
+            return run
+
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(unary, taking, giving)
+        if handler.stream_unary:
+            return grpc.stream_unary_rpc_method_handler(unary, taking, giving)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                streaming(handler.unary_stream), taking, giving
+            )
+        return grpc.stream_stream_rpc_method_handler(
+            streaming(handler.stream_stream), taking, giving
+        )
+
+    def _finish(
+        self,
+        path: str,
+        count: CallCount,
+        context: Any,
+        started: float,
+        code: str | None = None,
+    ) -> None:
+        method = path.rpartition("/")[2]
+        ended = code or code_name(context.code())
+        self._metrics.calls_open.labels(method).dec()
+        self._metrics.calls.labels(method, ended).inc()
+        if ended in REFUSALS:
+            self._refusals.note(method, ended, _caller(context))
+        self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
+        self._metrics.credit(path, count, server=True)
+        if self._sink is not None:
+            self._sink(path, count)
+
+
+def _caller(context: Any) -> dict[str, str]:
+    """Return who called, by the certificate, and which of our errors ended the call."""
+    found = {"peer": str(context.peer())}
+    chain = context.auth_context().get("x509_pem_cert")
+    if chain:
+        # The TLS handshake has verified the chain; whether it names anybody is another question.
+        with suppress(IdentityUnusable):
+            subject = subject_of(chain[0])
+            found = {"role": str(subject.role), "name": subject.name}
+    for key, value in context.trailing_metadata() or ():
+        if key == REASON:
+            found["reason"] = str(value)
+    return found
+
+
+def code_name(code: Any) -> str:
+    """Return the name of a status code given as a number, a code or nothing (OK)."""
+    for known in grpc.StatusCode:
+        if code in (known, known.value[0]):
+            return str(known.name)
+    return "OK"
+
+
+class MeteredChannel:
+    """A channel whose stubs count their messages; passes everything else on."""
+
+    def __init__(self, channel: grpc.Channel, metrics: Metrics, strategy: str = "") -> None:
+        self._channel = channel
+        self._metrics = metrics
+        self._strategy = strategy
+
+    def on_account_of(self, strategy: str) -> MeteredChannel:
+        """Return the same channel with another strategy label."""
+        return MeteredChannel(self._channel, self._metrics, strategy)
+
+    def unary_unary(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a unary method."""
+        return self._count(
+            self._channel.unary_unary, method, request_serializer, response_deserializer, options
+        )
+
+    def unary_stream(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a method with streamed response."""
+        return self._count(
+            self._channel.unary_stream, method, request_serializer, response_deserializer, options
+        )
+
+    def stream_unary(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a method with streamed request."""
+        return self._count(
+            self._channel.stream_unary, method, request_serializer, response_deserializer, options
+        )
+
+    def stream_stream(
+        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+    ) -> Any:
+        """Return a counting callable of a method streamed both ways."""
+        return self._count(
+            self._channel.stream_stream, method, request_serializer, response_deserializer, options
+        )
+
+    def _count(
+        self, make: Any, method: str, encode: Wrap, decode: Wrap, options: dict[str, Any]
+    ) -> Any:
+        metrics, strategy = self._metrics, self._strategy
+
+        def giving(message: Any) -> bytes:
+            data: bytes = encode(message)
+            moved = CallCount(messages_out=1, bytes_out=len(data), strategy=strategy)
+            metrics.credit(method, moved, server=False)
+            return data
+
+        def taking(data: bytes) -> Any:
+            moved = CallCount(messages_in=1, bytes_in=len(data), strategy=strategy)
+            metrics.credit(method, moved, server=False)
+            return decode(data)
+
+        return make(method, giving, taking, **options)
+
+    @property
+    def raw(self) -> grpc.Channel:
+        """The channel underneath."""
+        return self._channel
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()

@@ -1,0 +1,81 @@
+"""An aio gRPC server as every process runs it: metered, with health, reflection and keepalive.
+
+There is no mode without TLS: ``hedgerow local`` makes certificates that live as long as the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics, Sink
+
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Without this a frozen peer is noticed after a minute only.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 3_000),
+    # An open connection survives the rotation of certificates and the removal of a CA: end it.
+    ("grpc.max_connection_age_ms", 3_600_000),
+    ("grpc.max_connection_age_grace_ms", 600_000),
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.so_reuseport", 0),
+)
+"""Server options; the 4 MiB message limit is kept on purpose."""
+
+Register = Callable[[grpc.aio.Server], str]
+"""Adds a servicer to a server and returns the full name of its service."""
+
+
+@dataclass(slots=True)
+class Serving:
+    """A started server."""
+
+    server: grpc.aio.Server
+    port: int
+    health: health.aio.HealthServicer
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """Say NOT_SERVING, then drain for at most ``grace_seconds``."""
+        await self.health.enter_graceful_shutdown()
+        await self.server.stop(grace_seconds)
+
+
+async def serve(
+    address: str,
+    registers: list[Register],
+    metrics: Metrics,
+    credentials: grpc.ServerCredentials,
+    sink: Sink | None = None,
+) -> Serving:
+    """Start a server on ``HOST:PORT`` (port 0: a free one).
+
+    Raises
+    ------
+    OSError
+        The address cannot be bound.
+    """
+    server = grpc.aio.server(interceptors=[MeteringInterceptor(metrics, sink)], options=OPTIONS)
+    names = [register(server) for register in registers]
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    reflection.enable_server_reflection(
+        (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    try:
+        port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}: is another process there?") from error
+    await server.start()
+    for name in ("", *names):
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return Serving(server, port, status)

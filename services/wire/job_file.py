@@ -1,0 +1,159 @@
+"""Job files: TOML parsed straight into ``JobSpec``, which is their only schema."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor as Fd
+from google.protobuf.message import Message
+
+from hedgerow.api.federation.v1 import job_pb2
+from hedgerow.boosting.ports import InvalidJob
+
+_WHOLE = {Fd.CPPTYPE_INT32, Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
+_UNSIGNED = {Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+_REAL = {Fd.CPPTYPE_DOUBLE, Fd.CPPTYPE_FLOAT}
+
+
+def load(path: Path) -> bytes:
+    """Return the serialised JobSpec of a job file.
+
+    Raises
+    ------
+    InvalidJob
+        The file is missing or no TOML, a key is unknown (the nearest known key is named), or a
+        value has the wrong type (what was expected and what came).
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidJob(f"{path}: no such job file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidJob(f"{path}: cannot be read: {type(error).__name__}") from error
+    try:
+        return parse(text)
+    except InvalidJob as error:
+        raise InvalidJob(f"{path}: {error}") from error
+
+
+def parse(text: str) -> bytes:
+    """Return the serialised JobSpec of a job file's text; see :func:`load`."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidJob(f"not TOML: {error}") from error
+    spec = job_pb2.JobSpec()
+    _fill(spec, table, "")
+    return spec.SerializeToString(deterministic=True)
+
+
+def _fill(message: Message, table: dict[str, Any], where: str) -> None:
+    fields = message.DESCRIPTOR.fields_by_name
+    for key, value in table.items():
+        field = fields.get(key)
+        if field is None:
+            near = difflib.get_close_matches(key, fields, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(fields)}"
+            raise InvalidJob(f"unknown key {where}{key}; {hint}")
+        _set(message, field, value, where + key)
+
+
+def _set(message: Message, field: Any, value: Any, where: str) -> None:
+    if field.is_repeated:
+        if not isinstance(value, list):
+            raise _wrong(where, "a list", value)
+        getattr(message, field.name).extend(
+            _scalar(field, item, f"{where}[{i}]") for i, item in enumerate(value)
+        )
+    elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
+        if not isinstance(value, dict):
+            raise _wrong(where, "a table", value)
+        choice = field.containing_oneof
+        other = message.WhichOneof(choice.name) if choice is not None else None
+        if other is not None:
+            raise InvalidJob(f"{where}: the job has a table [{other}] already")
+        part = getattr(message, field.name)
+        part.SetInParent()
+        _fill(part, value, where + ".")
+    else:
+        setattr(message, field.name, _scalar(field, value, where))
+
+
+def _scalar(field: Any, value: Any, where: str) -> Any:
+    kind = field.cpp_type
+    if kind == Fd.CPPTYPE_ENUM:
+        prefix = field.enum_type.name.upper() + "_"
+        names = {v.name.removeprefix(prefix).lower(): v.number for v in field.enum_type.values}
+        names.pop("unspecified", None)
+        if not isinstance(value, str) or value not in names:
+            raise _wrong(where, " or ".join(repr(name) for name in names), value)
+        return names[value]
+    if kind == Fd.CPPTYPE_BOOL:
+        if not isinstance(value, bool):
+            raise _wrong(where, "true or false", value)
+        return value
+    if kind == Fd.CPPTYPE_STRING:
+        if not isinstance(value, str):
+            raise _wrong(where, "a text", value)
+        return value
+    if isinstance(value, bool):
+        raise _wrong(where, "a number", value)
+    if kind in _WHOLE:
+        if not isinstance(value, int) or (kind in _UNSIGNED and value < 0):
+            sign = " that is not negative" if kind in _UNSIGNED else ""
+            raise _wrong(where, f"a whole number{sign}", value)
+        wide = kind in (Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT64)
+        limit = (64 if wide else 32) - (0 if kind in _UNSIGNED else 1)
+        if not -(1 << limit) <= value < 1 << limit:
+            raise _wrong(where, f"a number below 2^{limit}", value)
+        return value
+    assert kind in _REAL, f"{where}: a field of this kind is not for job files"
+    if not isinstance(value, int | float):
+        raise _wrong(where, "a number", value)
+    return float(value)
+
+
+def _wrong(where: str, expected: str, value: Any) -> InvalidJob:
+    return InvalidJob(f"{where}: expected {expected}, {value!r} came")
+
+
+def dump(spec: bytes) -> str:
+    """Return a job file's text for a serialised JobSpec; :func:`parse` gives the same back."""
+    message = job_pb2.JobSpec.FromString(spec)
+    lines: list[str] = []
+    tables: list[tuple[str, Message]] = []
+    _dump(message, lines, tables, "")
+    while tables:
+        name, part = tables.pop(0)
+        lines += ["", f"[{name}]"]
+        _dump(part, lines, tables, name + ".")
+    return "\n".join(lines) + "\n"
+
+
+def _dump(
+    message: Message, lines: list[str], tables: list[tuple[str, Message]], where: str
+) -> None:
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            lines.append(f"{field.name} = [{', '.join(_text(field, item) for item in value)}]")
+        elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
+            tables.append((where + field.name, value))
+        else:
+            lines.append(f"{field.name} = {_text(field, value)}")
+
+
+def _text(field: Any, value: Any) -> str:
+    if field.cpp_type == Fd.CPPTYPE_ENUM:
+        name = field.enum_type.values_by_number[value].name
+        return f'"{name.removeprefix(field.enum_type.name.upper() + "_").lower()}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + _CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", escaped) + '"'
+    return repr(value)

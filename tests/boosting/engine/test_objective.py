@@ -1,0 +1,123 @@
+"""Gradients against the printed vectors and finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import DataError, InvalidJob
+
+VECTORS = {
+    "bce": (-0.425557, 0.244458),
+    "lse": (-1.4, 2.0),
+    "huber": (-0.573462, 0.549820),
+    "fair": (-0.411765, 0.346021),
+    "log_cosh": (-0.604368, 0.634740),
+    "tweedie": (0.301126, 1.011271),
+    "binary:logistic": (-0.425557, 0.244458),
+    "reg:squarederror": (-0.7, 1.0),
+    "lae": (-1.0, 1.0),
+}
+SCALAR = [*VECTORS, "reg:tweedie", "reg:pseudohubererror", "count:poisson"]
+
+
+def task_of(name: str) -> Task:
+    if name in ("bce", "binary:logistic"):
+        return Task.BINARY
+    return Task.MULTICLASS if name in ("softmax", "multi:softprob") else Task.REGRESSION
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_gradients_meet_the_printed_vectors(name: str) -> None:
+    objective = objective_of(name, task_of(name), Booster())
+    g, h = objective.gradients(np.array([[0.3]], np.float32), np.array([1.0]))
+    assert (float(g[0, 0]), float(h[0, 0])) == pytest.approx(VECTORS[name], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_gradients_are_the_derivatives_of_the_loss(name: str) -> None:
+    booster = Booster(huber_slope=1.7, fair_c=0.6, tweedie_variance_power=1.3)
+    objective = objective_of(name, task_of(name), booster)
+    s = np.linspace(-2, 2, 41, dtype=np.float32) + np.float32(0.013)
+    y = np.tile([0.0, 1.0], 21)[:41]
+    g, h = objective.gradients(s[:, None], y)
+    step = 1 / 1024
+    high = objective.losses((s + np.float32(step))[:, None], y)
+    low = objective.losses((s - np.float32(step))[:, None], y)
+    middle = objective.losses(s[:, None], y)
+    assert np.allclose(g[:, 0], (high - low) / (2 * step), atol=2e-3)
+    if name not in ("lae", "count:poisson"):  # surrogate and inflated hessians
+        assert np.allclose(h[:, 0], (high - 2 * middle + low) / step**2, atol=2e-2)
+
+
+def test_softmax_gradients_are_derivatives_and_xgboosts_hessian_is_twice_fates() -> None:
+    rng = np.random.default_rng(0)
+    s = rng.normal(size=(9, 4)).astype(np.float32)
+    y = rng.integers(0, 4, 9).astype(np.float64)
+    fate = objective_of("softmax", Task.MULTICLASS, Booster())
+    g, h = fate.gradients(s, y)
+    g2, h2 = objective_of("multi:softprob", Task.MULTICLASS, Booster()).gradients(s, y)
+    assert np.array_equal(g, g2)
+    assert np.allclose(2 * h, h2, rtol=1e-6)
+    for c in range(4):
+        up, down = s.copy(), s.copy()
+        up[:, c] += np.float32(1 / 1024)
+        down[:, c] -= np.float32(1 / 1024)
+        assert np.allclose(g[:, c], (fate.losses(up, y) - fate.losses(down, y)) * 512, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", [*SCALAR, "softmax", "multi:softprob"])
+def test_gradients_keep_within_the_bounds_and_are_finite(name: str) -> None:
+    task = task_of(name)
+    n_outputs = 3 if task is Task.MULTICLASS else 1
+    objective = objective_of(name, task, Booster(huber_slope=0.3, fair_c=2.5, scale_pos_weight=3.0))
+    s = np.repeat(np.array([-60, -3, -1e-9, 0, 2, 45], np.float32)[:, None], n_outputs, axis=1)
+    s[:, 0] *= -1 if n_outputs > 1 else 1
+    y = np.array([0, 1, 0, 1, 0, 1.0])
+    g, h = objective.gradients(s, y)
+    assert np.all(np.isfinite(g))
+    assert np.all(h >= 0)
+    assert np.all(np.isfinite(objective.losses(s, y)))
+    if objective.bound is not None:
+        assert np.abs(g).max() <= objective.bound[0]
+        assert h.max() <= objective.bound[1]
+
+
+def test_row_weights_and_positive_weight_multiply_both() -> None:
+    booster = Booster(scale_pos_weight=4.0)
+    objective = objective_of("binary:logistic", Task.BINARY, booster)
+    s, y = np.zeros((2, 1), np.float32), np.array([0.0, 1.0])
+    g, h = objective.gradients(s, y, np.array([2.0, 3.0]))
+    assert g[:, 0].tolist() == [1.0, -6.0]
+    assert h[:, 0].tolist() == [0.5, 3.0]
+
+
+def test_bad_objectives_and_labels_are_named() -> None:
+    with pytest.raises(InvalidJob, match="objective"):
+        objective_of("rank:ndcg", Task.REGRESSION, Booster())
+    with pytest.raises(InvalidJob, match="not for a regression"):
+        objective_of("bce", Task.REGRESSION, Booster())
+    with pytest.raises(InvalidJob, match="tweedie_variance_power"):
+        objective_of("tweedie", Task.REGRESSION, Booster(tweedie_variance_power=1.0))
+    with pytest.raises(DataError, match="0 and 1"):
+        objective_of("bce", Task.BINARY, Booster()).check_labels(np.array([2.0]), 2)
+    with pytest.raises(DataError, match="no negative"):
+        objective_of("tweedie", Task.REGRESSION, Booster()).check_labels(np.array([-1.0]), 0)
+
+
+@pytest.mark.parametrize("name", [*SCALAR, "softmax"])
+def test_a_base_score_and_its_margin_agree_with_the_exported_model(name: str) -> None:
+    from hedgerow.boosting.dataset import Feature, Schema
+    from hedgerow.boosting.trees.ensemble import blank
+
+    task = task_of(name)
+    objective = objective_of(name, task, Booster())
+    schema = Schema((Feature("f"),), "y", task, 3 if task is Task.MULTICLASS else 2)
+    score = 0.25
+    margins = blank(schema, objective.model_name, Booster(), score).base_margins(1)
+    assert np.allclose(margins, objective.margin_of(score), atol=1e-7)
+    zero = blank(schema, objective.model_name, Booster(), objective.default_base_score)
+    assert np.allclose(zero.base_margins(1), 0.0)

@@ -1,0 +1,137 @@
+"""Given the same cuts, the pooled engine grows XGBoost's trees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xgboost as xgb
+
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.pooled import start_score, train_pooled
+from hedgerow.boosting.job import Booster, JobParameters
+from tests import oracles
+
+ROUNDS = 6
+
+BINARY_BOOSTERS = {
+    "plain": Booster(max_depth=6, max_bin=64),
+    "deep": Booster(max_depth=8, max_bin=256, eta=0.1),
+    "regularised": Booster(max_depth=6, max_bin=64, alpha=0.7, lambda_=3.0, gamma=0.4),
+    "heavy children": Booster(max_depth=6, max_bin=32, min_child_weight=12.0),
+    "no minimum": Booster(max_depth=5, max_bin=32, min_child_weight=0.0, lambda_=0.5),
+    "loss-guided": Booster(
+        max_depth=0, max_leaves=40, max_bin=64, grow_policy="lossguide", eta=0.2
+    ),
+    "loss-guided with a depth": Booster(
+        max_depth=4, max_leaves=14, max_bin=64, grow_policy="lossguide"
+    ),
+    "level-wise with leaves": Booster(max_depth=7, max_leaves=21, max_bin=64),
+    "limited steps": Booster(max_depth=5, max_bin=64, max_delta_step=0.3),
+    "positives weighted": Booster(max_depth=5, max_bin=64, scale_pos_weight=2.5),
+    "monotone": Booster(max_depth=5, max_bin=64, monotone_constraints=(1, 0, -1, 1, 0, 0, 0)),
+    "one-hot categories": Booster(max_depth=5, max_bin=64, max_cat_to_onehot=20),
+    "few categories a set": Booster(max_depth=5, max_bin=64, max_cat_threshold=3),
+}
+
+
+def compare(
+    data: Dataset, booster: Booster, objective: str, base_score: float = 0.5
+) -> oracles.Difference:
+    booster = replace(booster, base_score=base_score, objective=objective)
+    job = JobParameters("job", None, task=data.schema.task, booster=booster)  # type: ignore[arg-type]
+    cuts = oracles.xgboost_cuts(data, booster.max_bin)
+    ours = train_pooled(job, data, ROUNDS, cuts=cuts)
+    theirs = oracles.xgboost_trees(data, booster, objective, base_score, ROUNDS)
+    return oracles.first_difference(list(ours.trees), theirs)
+
+
+@pytest.mark.parametrize("name", BINARY_BOOSTERS)
+def test_binary_trees_equal_xgboosts(name: str) -> None:
+    data = oracles.generated(Task.BINARY)
+    assert compare(data, BINARY_BOOSTERS[name], "binary:logistic").what == ""
+
+
+def test_rows_of_unequal_weight_give_xgboosts_trees() -> None:
+    data = oracles.generated(Task.BINARY, weighted=True)
+    assert compare(data, BINARY_BOOSTERS["plain"], "binary:logistic").what == ""
+
+
+def test_complete_rows_give_xgboosts_trees() -> None:
+    data = oracles.generated(Task.BINARY, missing=0.0, categories=())
+    assert compare(data, BINARY_BOOSTERS["deep"], "binary:logistic").what == ""
+
+
+@pytest.mark.parametrize("objective", ["reg:squarederror", "reg:pseudohubererror"])
+def test_regression_trees_equal_xgboosts(objective: str) -> None:
+    data = oracles.generated(Task.REGRESSION)
+    assert compare(data, Booster(max_depth=5, max_bin=64), objective).what == ""
+
+
+@pytest.mark.parametrize("objective", ["reg:tweedie", "count:poisson"])
+def test_trees_of_positive_targets_equal_xgboosts(objective: str) -> None:
+    data = oracles.generated(Task.REGRESSION, missing=0.05)
+    counts = np.floor(np.exp(np.clip(data.labels, -2, 2)))
+    assert (
+        compare(replace(data, y=counts), Booster(max_depth=5, max_bin=64), objective, 1.0).what
+        == ""
+    )
+
+
+def test_multiclass_trees_equal_xgboosts() -> None:
+    data = oracles.generated(Task.MULTICLASS)
+    assert compare(data, Booster(max_depth=5, max_bin=64), "multi:softprob").what == ""
+
+
+REAL = [
+    ("adult", Task.BINARY, "binary:logistic"),
+    ("default_credit", Task.BINARY, "binary:logistic"),
+    ("higgs_26k", Task.BINARY, "binary:logistic"),
+    ("flights_3m", Task.BINARY, "binary:logistic"),
+    ("fate_ionosphere_scale_hetero", Task.BINARY, "binary:logistic"),
+    ("abalone", Task.REGRESSION, "reg:squarederror"),
+    ("insurance", Task.REGRESSION, "reg:squarederror"),
+    ("tb_house_sales", Task.REGRESSION, "reg:squarederror"),
+    ("nursery", Task.MULTICLASS, "multi:softprob"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "objective"), [r for r in REAL if oracles.real_sets(r[0])] or [REAL[0]]
+)
+def test_trees_of_real_tables_equal_xgboosts(name: str, task: Task, objective: str) -> None:
+    data = oracles.real(name, task) if oracles.real_sets(name) else oracles.generated(task, seed=9)
+    base = {Task.REGRESSION: float(np.float32(data.labels.mean()))}.get(task, 0.5)
+    assert compare(data, Booster(max_depth=6, eta=0.3), objective, base).what == ""
+    guided = Booster(max_depth=0, max_leaves=31, grow_policy="lossguide", alpha=0.2, gamma=0.1)
+    assert compare(data, guided, objective, base).what == ""
+
+
+@pytest.mark.parametrize(
+    ("objective", "task"),
+    [
+        ("binary:logistic", Task.BINARY),
+        ("reg:squarederror", Task.REGRESSION),
+        ("count:poisson", Task.REGRESSION),
+        ("reg:tweedie", Task.REGRESSION),
+    ],
+)
+def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) -> None:
+    data = oracles.generated(task, missing=0.0, categories=())
+    y = data.labels if task is Task.BINARY else np.floor(np.exp(np.clip(data.labels, -2, 2)))
+    rows = xgb.DMatrix(data.X, y)
+    theirs = xgb.train({"objective": objective, "max_depth": 1}, rows, 1).save_config()
+    told = json.loads(theirs)["learner"]["learner_model_param"]["base_score"]
+    ours = start_score(objective_of(objective, task, Booster()), Booster(), y, None)
+    assert ours == pytest.approx(float(told.strip("[]")), rel=1e-5)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_labels_of_one_class_give_a_base_score_that_has_a_margin(label: float) -> None:
+    objective = objective_of("binary:logistic", Task.BINARY, Booster())
+    start = start_score(objective, Booster(), np.full(10, label), None)
+    assert np.isfinite(objective.margin_of(start))
+    assert start == pytest.approx(label, abs=1e-5)

@@ -1,0 +1,189 @@
+"""Training of heads: hand-written steps against torch's modules and against plain numpy."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule, fit_head
+from tests.boosting.strategies.fedxgbllr.test_heads import random_leaves, torch_network
+
+TASKS = tuple(Task)
+
+
+def labels_for(task, n_rows, seed):
+    rng = np.random.default_rng(seed)
+    if task is Task.REGRESSION:
+        return rng.normal(size=n_rows)
+    return rng.integers(0, 3 if task is Task.MULTICLASS else 2, n_rows).astype(float)
+
+
+def trained_by_torch(head, weights, leaves, y, task, schedule, rng, row_weights=None):
+    """Train the plain modules with torch's own losses and optimiser on the same batches."""
+    network = torch_network(head, weights)
+    start = [p.detach().clone() for p in network.parameters()]
+    adam = torch.optim.Adam(
+        network.parameters(), lr=schedule.learning_rate, betas=schedule.betas, eps=1e-8
+    )
+    outputs = torch.from_numpy(leaves.outputs(np.arange(leaves.n_samples)))
+    scale = torch.ones(len(y))
+    if row_weights is not None:
+        scale = torch.from_numpy((row_weights / row_weights.mean()).astype(np.float32))
+    for _ in range(schedule.epochs):
+        order = rng.permutation(leaves.n_samples)
+        for first in range(0, len(order), schedule.batch_size):
+            batch = order[first : first + schedule.batch_size]
+            margins = network(outputs[batch])
+            if task is Task.MULTICLASS:
+                loss = torch.nn.functional.cross_entropy(
+                    margins, torch.from_numpy(y[batch]).long(), reduction="none"
+                )
+            else:
+                kind = "binary_cross_entropy_with_logits"
+                measure = getattr(torch.nn.functional, kind if task is Task.BINARY else "mse_loss")
+                target = torch.from_numpy(y[batch].astype(np.float32))
+                loss = measure(margins[:, 0], target, reduction="none")
+            loss = (loss * scale[batch]).mean()
+            for p, origin in zip(network.parameters(), start, strict=True):
+                loss = loss + 0.5 * schedule.proximal * ((p - origin) ** 2).sum()
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    arrays = [p.detach().numpy() for p in network.parameters()]
+    return head.flat(dict(zip(head.shapes, arrays, strict=True)))
+
+
+@pytest.mark.parametrize("kind", tuple(HeadKind))
+@pytest.mark.parametrize("task", TASKS)
+def test_training_equals_torchs_modules_losses_and_adam(kind, task):
+    n_outputs = 3 if task is Task.MULTICLASS else 1
+    head = Head(kind, 3, 4, n_outputs, channels=6)
+    leaves = random_leaves(50, 12, seed=1)
+    y = labels_for(task, 50, seed=2)
+    weights = head.initial(np.random.default_rng(3))
+    schedule = Schedule(epochs=3, batch_size=16, learning_rate=1e-2, proximal=0.3)
+    scale = np.random.default_rng(4).random(50) + 0.5
+    found = fit_head(
+        head, weights, leaves, y, task, schedule, np.random.default_rng(5), row_weights=scale
+    )
+    expected = trained_by_torch(
+        head, weights, leaves, y, task, schedule, np.random.default_rng(5), scale
+    )
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    assert np.abs(found - weights).max() > 1e-2
+
+
+def test_cnn_gradient_equals_a_numpy_loop():
+    head = Head(HeadKind.CNN, 2, 3, channels=4)
+    leaves = random_leaves(8, 6, seed=1)
+    y = labels_for(Task.BINARY, 8, seed=2)
+    weights = head.initial(np.random.default_rng(3))
+    outputs = leaves.outputs(np.arange(8)).astype(np.float64)
+
+    def loss(w):
+        arrays = {k: v.astype(np.float64) for k, v in head.arrays(w).items()}
+        total = 0.0
+        for row, label in zip(outputs, y, strict=True):
+            margin = arrays["outer.bias"][0]
+            for block in range(2):
+                for channel in range(4):
+                    unit = arrays["inner.bias"][channel]
+                    for tree in range(3):
+                        unit += arrays["inner.weight"][channel, tree] * row[3 * block + tree]
+                    margin += arrays["outer.weight"][0, 4 * block + channel] * max(unit, 0.0)
+            total += np.logaddexp(0, margin) - label * margin
+        return total / len(y)
+
+    h = 1e-5
+    slopes = np.empty(len(weights))
+    for i in range(len(weights)):
+        up, down = weights.astype(np.float64), weights.astype(np.float64)
+        up[i] += h
+        down[i] -= h
+        slopes[i] = (loss(up) - loss(down)) / (2 * h)
+    schedule = Schedule(epochs=1, batch_size=8, learning_rate=1e-3)
+    found = fit_head(head, weights, leaves, y, Task.BINARY, schedule, np.random.default_rng(0))
+    moved = found.astype(np.float64) - weights
+    # Adam's first step is -rate·g/(|g| + eps)
+    expected = -1e-3 * slopes / (np.abs(slopes) + 1e-8)
+    clear = np.abs(slopes) > 1e-5
+    assert clear.sum() > 10
+    np.testing.assert_allclose(moved[clear], expected[clear], rtol=1e-2)
+
+
+def test_training_lowers_the_loss_and_leaves_its_input_alone():
+    head = Head(HeadKind.CNN, 2, 10, channels=8)
+    leaves = random_leaves(300, 20, seed=1)
+    y = leaves.margins(leaves.table.values.astype(float), 1)[:, 0]
+    weights = head.initial(np.random.default_rng(3))
+    before = weights.copy()
+    schedule = Schedule(epochs=60, batch_size=32, learning_rate=3e-3)
+    found = fit_head(head, weights, leaves, y, Task.REGRESSION, schedule, np.random.default_rng(0))
+    assert np.array_equal(weights, before)
+    outputs = leaves.outputs(np.arange(300))
+    error = ((head.margins(found, outputs)[:, 0] - y) ** 2).mean()
+    assert error < 0.1 * y.var()
+
+
+def test_strong_proximal_term_holds_the_weights_near_their_start():
+    head = Head(HeadKind.CNN, 2, 10, channels=8)
+    leaves = random_leaves(100, 20, seed=1)
+    y = labels_for(Task.REGRESSION, 100, 3)
+    weights = head.initial(np.random.default_rng(3))
+    moves = [
+        np.linalg.norm(
+            fit_head(
+                head,
+                weights,
+                leaves,
+                y,
+                Task.REGRESSION,
+                Schedule(20, 32, proximal=mu),
+                np.random.default_rng(0),
+            )
+            - weights
+        )
+        for mu in (0.0, 10.0)
+    ]
+    assert moves[1] < 0.5 * moves[0]
+
+
+def test_torchs_thread_count_is_one_during_training_and_restored_after():
+    head = Head(HeadKind.CNN, 2, 2, channels=2)
+    leaves = random_leaves(5, 4, seed=1)
+    seen = []
+    torch.set_num_threads(2)
+    try:
+        fit_head(
+            head,
+            head.initial(np.random.default_rng(0)),
+            leaves,
+            np.zeros(5),
+            Task.BINARY,
+            Schedule(1, 4),
+            np.random.default_rng(0),
+            check=lambda: seen.append(torch.get_num_threads()),
+        )
+        assert seen == [1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_without_torch_the_job_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    head = Head(HeadKind.CNN, 2, 2, channels=2)
+    with pytest.raises(InvalidJob, match="hedgerow\\[torch\\]"):
+        fit_head(
+            head,
+            head.initial(np.random.default_rng(0)),
+            random_leaves(5, 4, seed=1),
+            np.zeros(5),
+            Task.BINARY,
+            Schedule(1, 4),
+            np.random.default_rng(0),
+        )

@@ -1,0 +1,141 @@
+"""``hedgerow plan``: what a job would cost and reveal, or why it cannot run and what could."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from hedgerow.boosting.ports import FederationError, Silo
+from hedgerow.coordinator.__main__ import _forecasts
+from hedgerow.coordinator.cli import main
+from hedgerow.coordinator.operator.commands.operate import plan_here
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+
+
+def hedgerow(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["plan", *arguments])
+
+
+@pytest.fixture
+def silos(tmp_path: Path) -> list[str]:
+    """Options of three silos."""
+    rng = np.random.default_rng(0)
+    options = []
+    for name in ("north", "south", "west"):
+        path = tmp_path / f"{name}.parquet"
+        columns = {"age": rng.normal(size=200), "wage": rng.normal(size=200)}
+        label = (columns["age"] > 0).astype(np.int8)
+        ids = np.arange(200).astype(str)
+        pq.write_table(pa.table({**columns, "label": label, "_id": ids}), path)
+        options += ["--silo", f"{name}={path}"]
+    return options
+
+
+def job(folder: Path, text: str) -> str:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
+    tmp_path: Path, silos: list[str]
+) -> None:
+    path = job(tmp_path, 'strategy = "bagging"\n[bagging]\nrounds = 7\nevaluate = "none"')
+    told = json.loads(hedgerow(path, *silos, "--json").stdout)
+    assert told["rounds"] == 7
+    assert [(s["silo"], s["method"]) for s in told["steps"]] == [
+        (silo, "ExchangeTrees") for silo in ("north", "south", "west")
+    ]
+    assert told["bytes"]["up"] == sum(s["bytes_up"] for s in told["steps"]) > 0
+    assert "learn all trees" in told["reveals"]
+    assert told["cpu_class"]
+    shown = hedgerow(path, *silos).stdout
+    assert "7 rounds" in shown
+    assert "What each party learns" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('strategy = "bagging"\nmin_silos = 5', "3 are given; it could run with min_silos = 3"),
+        (
+            'strategy = "bagging"\nsilos = ["north", "sout"]',
+            "the job wants sout, which has no --silo; did you mean south?",
+        ),
+        ('strategy = "bagging"\n[bagging]\nrounds = 0', "expected 1 to 100000, came 0"),
+        ('strategy = "bagging"\nlabel = "lable"', "no label column 'lable'; did you mean 'label'"),
+        ('strategy = "bagging"\nfeatures = ["wages"]', "no feature 'wages'; did you mean 'wage'"),
+        ('strategy = "bagging"\nmetrics = ["rmse"]', "does not suit a binary job; choose from auc"),
+        ('strategy = "dp_tree"', "parameter epsilon of dp_tree has no default"),
+        (
+            'strategy = "dp_tree"\n[dp_tree]\nepsilon = 1.0\nhonest = 4',
+            "[dp_tree] honest: 4 silos are to make up the noise and 3 are given; it could be 3",
+        ),
+        (
+            'strategy = "histogram"\n[histogram]\nthreshold = 9',
+            "[histogram] threshold: 9 of 3 silos cannot be what an unmasking needs, which is more "
+            "than half of them; it could be 3",
+        ),
+        ('strategy = "histogram"\n[histogram]\nthreshold = 1', "it could be 2"),
+        (
+            'strategy = "bagging"\n[booster]\nmonotone_constraints = [1]',
+            "booster.monotone_constraints: expected 2, came 1",
+        ),
+        (
+            'strategy = "secureboost"\n[secureboost]\nactive = "norht"',
+            "the active party 'norht' has no --silo; did you mean north?",
+        ),
+        (
+            'strategy = "secureboost"\n[secureboost]\nactive = "north"\nkey_bits = 1024',
+            "expected one of 2048, 3072, 4096",
+        ),
+    ],
+)
+def test_an_impossible_job_says_why_and_what_would_be_possible(
+    tmp_path: Path, silos: list[str], text: str, why: str
+) -> None:
+    done = hedgerow(job(tmp_path, text), *silos)
+    assert isinstance(done.exception, FederationError)
+    assert why in str(done.exception)
+
+
+def test_what_a_plan_refuses_is_not_started_here_either(tmp_path: Path, silos: list[str]) -> None:
+    path = job(tmp_path, 'strategy = "bagging"\nmin_silos = 5')
+    out = tmp_path / "out"
+    done = CliRunner().invoke(main, ["local", path, *silos, "--out", str(out)])
+    assert isinstance(done.exception, FederationError)
+    assert "3 are given; it could run with min_silos = 3" in str(done.exception)
+    assert not out.exists()
+
+
+def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = np.arange(256).astype(str)
+    widths = {"bank": 2, "shop": 5, "lab": 3}
+    tables = []
+    for party, width in widths.items():
+        columns = {f"{party}{j}": rng.normal(size=256) for j in range(width)} | {"_id": ids}
+        if party == "bank":
+            columns["label"] = rng.integers(0, 2, 256)
+        pq.write_table(pa.table(columns), tmp_path / f"{party}.parquet")
+        tables.append(f"{party}={tmp_path / party}.parquet")
+    text = 'strategy = "secureboost"\n[secureboost]\nactive = "bank"\nrounds = 2\n'
+    spec = job_file.parse(text + "[booster]\nmax_depth = 3\nmax_bin = 16\n")
+    here: dict[str, int] = {}
+    for step in plan_here(spec, tuple(tables)).steps:
+        here[step.silo] = here.get(step.silo, 0) + step.bytes_up
+    told = {Silo("bank"): 4, Silo("shop"): 6, Silo("lab"): 4}
+    plans = _forecasts(job_wire.decode(spec), dict.fromkeys(told, 256), told)
+    there = {silo: sum(up for _, up, _ in plan.steps.values()) for silo, plan in plans.items()}
+    assert there.keys() == here.keys()
+    for party, n_bytes in there.items():
+        assert n_bytes == pytest.approx(here[party], rel=0.02)
+    assert here["shop"] > here["lab"]
+    assert here["bank"] != here["shop"]

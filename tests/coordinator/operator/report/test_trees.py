@@ -1,0 +1,71 @@
+"""Trees as people see them: importance adds up, drawings say what the splits say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hedgerow.coordinator.operator.report.runs import read_runs
+from hedgerow.coordinator.operator.report.trees import forest_of
+from tests.coordinator.operator.report.folders import run_folder
+
+
+def test_importance_is_the_share_of_gain_and_the_count_of_splits(tmp_path: Path) -> None:
+    (run,) = read_runs([run_folder(tmp_path / "run")])
+    forest = forest_of(run)
+    assert forest is not None
+    assert forest.n_trees == 2
+    assert [(f.feature, f.gain, f.splits) for f in forest.importance] == [
+        ("age", pytest.approx(0.75), 1),
+        ("job", pytest.approx(0.25), 1),
+    ]
+
+
+def test_drawings_say_conditions_answers_and_values(tmp_path: Path) -> None:
+    (run,) = read_runs([run_folder(tmp_path / "run")])
+    forest = forest_of(run)
+    assert forest is not None
+    numeric, categorical = forest.drawings
+    assert numeric.lines == (
+        (0, "age < 41.5: yes"),
+        (1, "value -0.25"),
+        (0, "age < 41.5: no"),
+        (1, "value +0.5"),
+    )
+    # Codes 1 and 3 go right, so the left answer is no.
+    assert categorical.lines[0] == (0, "job is </script><b>smith, clerk: no")
+    assert [edge.text for edge in categorical.edges] == ["no", "yes"]
+    assert {box.kind for box in numeric.boxes} == {"split", "leaf"}
+
+
+def test_without_a_schema_features_go_by_number(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    (folder / "schema.json").unlink()
+    (run,) = read_runs([folder])
+    forest = forest_of(run)
+    assert forest is not None
+    assert [f.feature for f in forest.importance] == ["f0", "f1"]
+
+
+def test_a_run_whose_trees_stay_in_the_silos_shows_those_that_local_copied(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path / "run", model="structures.json", artefacts=["structures.json"])
+    model = (folder / "model.ubj").read_bytes()
+    for silo in ("north", "south"):
+        (folder / "silos" / silo / "model.ubj").write_bytes(model)
+    (run,) = read_runs([folder])
+    forest = forest_of(run)
+    assert forest is not None
+    assert forest.n_trees == 4
+    assert forest.drawings[2].name == "south, tree 1"
+
+
+def test_a_run_without_trees_has_no_forest(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", model="", artefacts=[])
+    report = json.loads((folder / "report.json").read_text())
+    assert report["model"] == ""
+    (run,) = read_runs([folder])
+    assert forest_of(run) is None

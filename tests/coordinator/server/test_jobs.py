@@ -1,0 +1,53 @@
+"""The jobs of a coordinator together, and the watch over their silos' leases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from hedgerow.boosting.ports import Silo
+from hedgerow.coordinator.server.jobs import Jobs
+from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.store import JobState
+from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.rpc.metering import CallCount
+from tests.coordinator.server.surroundings import Bench, FlakyStore, until
+
+
+def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: Path) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    roster = Roster(frozenset(), 1.0, time.monotonic, "0.1.0")
+    jobs = Jobs(bench.around, roster, lambda spec: run.job, lambda spec: 1, lambda *a: None)  # type: ignore[arg-type]
+    run = bench.run("a", "b", patience=0.1)
+
+    async def main() -> None:
+        run.start()
+        await until(lambda: run.ended)
+        method = "/hedgerow.api.federation.v1.ExchangeService/ExchangeTrees"
+        run.account(method, CallCount(1, 2, 30, 40, silo="a"))
+        run.account(
+            "/hedgerow.api.federation.v1.FederationService/RenewLease", CallCount(1, 1, 5, 6)
+        )
+        before = store.job("job-1")
+        assert before is not None
+        assert before.state is JobState.FAILED
+        store.away = True
+        jobs._runs["job-1"] = run
+        jobs.start()
+        run._ended_at = time.time() - 10.0
+        roster.register(Silo("a"), Registration("i", "0.1.0", (), 0))
+        await until(lambda: not roster.alive)
+        assert "job-1" in jobs._runs, "an ended job is kept until its bytes are stored"
+        assert store.byte_totals("job-1") == ()
+        store.away = False
+        await until(lambda: not jobs._runs)
+        (total,) = store.byte_totals("job-1")
+        assert (total.bytes_up, total.bytes_down, total.calls) == (30, 40, 1)
+        after = store.job("job-1")
+        assert after is not None
+        assert after.control_bytes_up == before.control_bytes_up + 5
+        await jobs.shut_down()
+
+    asyncio.run(main())

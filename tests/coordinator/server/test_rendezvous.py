@@ -1,0 +1,286 @@
+"""The barrier by itself: idempotency, loss, lateness and forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hedgerow.boosting.ports import (
+    Call,
+    JobStopped,
+    OfferRejected,
+    Place,
+    PlacePassed,
+    QuorumLost,
+    Silo,
+    Step,
+)
+from hedgerow.coordinator.server.rendezvous import LARGE_BYTES, Parcel, Rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int
+
+
+STEP = Step("add", Call.SUMS, Number, Number, "a number")
+A, B, C, D = Silo("a"), Silo("b"), Silo("c"), Silo("d")
+
+
+def parcel(value: int, call: Call = Call.SUMS) -> Parcel[Any]:
+    return Parcel(call, lambda _: Number(value))
+
+
+def hub(*present: Silo, timeout: float = 5.0) -> Rendezvous:
+    return Rendezvous((A, B, C), present or (A, B, C), timeout)
+
+
+async def test_a_place_collects_all_offers_in_sorted_order_and_answers_each() -> None:
+    h = hub()
+    waits = [h.offer(s, "add", Place(0), parcel(i)) for i, s in enumerate((C, A, B))]
+    offers = await h.collect(STEP, Place(0))
+    assert list(offers) == [A, B, C]
+    h.answer(STEP, Place(0), {s: Number(9) for s in offers})
+    assert [w.result().value for w in waits] == [9, 9, 9]
+
+
+async def test_resent_offer_changes_nothing_and_gets_the_same_reply() -> None:
+    h = hub(A)
+    first = h.offer(A, "add", Place(0), parcel(1))
+    again = h.offer(A, "add", Place(0), parcel(2))
+    assert (await h.collect(STEP, Place(0)))[A].value == 1
+    h.answer(STEP, Place(0), {A: Number(5)})
+    late = h.offer(A, "add", Place(0), parcel(3))
+    assert first is again is late
+    assert (await late).value == 5
+
+
+async def test_nothing_grows_with_rounds() -> None:
+    h = hub(A, B)
+    for r in range(50):
+        waits = [h.offer(s, "add", Place(r), parcel(r)) for s in (A, B)]
+        await h.collect(STEP, Place(r))
+        h.answer(STEP, Place(r), {A: Number(r), B: Number(r)})
+        await asyncio.gather(*waits)
+        assert h.open_places <= 1
+
+
+async def test_a_lost_silo_is_left_out_where_the_quorum_allows() -> None:
+    h = hub()
+    for s in (A, B):
+        h.offer(s, "add", Place(0), parcel(1))
+    wait = asyncio.create_task(h.collect(STEP, Place(0), quorum=2))
+    await asyncio.sleep(0)
+    h.drop(C, "lease ended")
+    assert list(await wait) == [A, B]
+    with pytest.raises(PlacePassed):
+        h.offer(C, "add", Place(0), parcel(1))
+
+
+async def test_a_lost_silo_without_quorum_names_itself_at_once() -> None:
+    h = hub()
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.drop(C, "lease ended")
+    with pytest.raises(QuorumLost, match="c: lost"):
+        await wait
+
+
+async def test_the_deadline_drops_the_silent_silo() -> None:
+    h = hub(timeout=0.05)
+    h.offer(A, "add", Place(0), parcel(1))
+    h.offer(B, "add", Place(0), parcel(1))
+    assert list(await h.collect(STEP, Place(0), quorum=2)) == [A, B]
+    assert h.silos == (A, B)
+
+
+async def test_a_joiner_is_present_from_the_next_collect() -> None:
+    h = hub(A, B)
+    for s in (A, B):
+        h.offer(s, "add", Place(0), parcel(1))
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.join(C)
+    assert list(await wait) == [A, B]
+    assert h.silos == (A, B, C)
+
+
+async def test_an_offer_by_the_wrong_rpc_is_refused_and_its_silo_named() -> None:
+    h = hub(A)
+    bad = h.offer(A, "add", Place(0), parcel(1, Call.TREES))
+    with pytest.raises(QuorumLost, match=r"a: step 'add' travels by ExchangeSums"):
+        await h.collect(STEP, Place(0))
+    with pytest.raises(OfferRejected):
+        await bad
+
+
+async def test_a_served_step_answers_at_once_also_offers_that_came_before() -> None:
+    h = hub(A)
+    early = h.offer(B, "add", Place(3), parcel(1))
+    h.serve(STEP, lambda silo, at, offer: Number(offer.value + 1))
+    assert (await early).value == 2
+    assert (await h.offer(C, "add", Place(0), parcel(5))).value == 6
+    assert h.silos == (A, B, C)
+
+
+async def test_an_ended_attempt_releases_everyone() -> None:
+    h = hub()
+    wait = h.offer(A, "add", Place(0), parcel(1))
+    collecting = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.end(JobStopped("cancelled"))
+    with pytest.raises(JobStopped):
+        await wait
+    with pytest.raises(JobStopped):
+        await collecting
+    with pytest.raises(JobStopped):
+        h.offer(B, "add", Place(0), parcel(1))
+
+
+async def test_a_stranger_is_refused() -> None:
+    with pytest.raises(OfferRejected, match="roster"):
+        hub().offer(Silo("mallory"), "add", Place(0), parcel(1))
+
+
+async def test_of_a_silo_only_its_last_unasked_offer_is_kept() -> None:
+    h = hub()
+    waits = [h.offer(A, f"junk{k}", Place(k), parcel(k)) for k in range(100)]
+    assert h.open_places == 1
+    for wait in waits[:-1]:
+        with pytest.raises(OfferRejected, match="offered at another place"):
+            await wait
+    assert not waits[-1].done()
+
+
+async def test_an_offer_that_was_asked_for_is_not_displaced_by_a_later_one() -> None:
+    h = hub(A, B)
+    first = h.offer(A, "add", Place(0), parcel(1))
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.offer(A, "add", Place(1), parcel(2))
+    h.offer(B, "add", Place(0), parcel(3))
+    offers = await wait
+    assert {silo: offer.value for silo, offer in offers.items()} == {A: 1, B: 3}
+    h.answer(STEP, Place(0), {A: Number(4), B: Number(4)})
+    assert (await first).value == 4
+
+
+async def test_a_silo_that_leaves_a_place_can_come_back_to_it() -> None:
+    h = hub(A)
+    h.offer(A, "add", Place(0), parcel(1))
+    h.offer(A, "other", Place(0), parcel(2))
+    h.offer(A, "add", Place(0), parcel(3))
+    assert (await h.collect(STEP, Place(0)))[A].value == 3
+
+
+async def test_a_served_step_leaves_the_offer_that_waits_at_a_barrier() -> None:
+    h = hub(A)
+    sync = Step("sync", Call.SUMS, Number, Number, "a number")
+    h.serve(sync, lambda silo, at, offer: offer)
+    h.offer(A, "add", Place(0), parcel(1))
+    assert (await h.offer(A, "sync", Place(0), parcel(2))).value == 2
+    assert (await h.collect(STEP, Place(0)))[A].value == 1
+
+
+async def test_a_silo_that_was_not_invited_does_not_stand_in_for_a_lost_one() -> None:
+    h = Rendezvous((A, B, C, D), (A, B, C, D), 5.0)
+    waits = {s: h.offer(s, "add", Place(0), parcel(1)) for s in (A, B, D)}
+    h.drop(C, "gone")
+    with pytest.raises(QuorumLost, match="missing c: lost"):
+        await h.collect(STEP, Place(0), silos=(A, B, C))
+    assert not waits[A].done()
+
+
+async def test_a_joiner_does_not_stand_in_for_a_lost_silo_where_all_are_needed() -> None:
+    h = hub(A, B)
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.offer(A, "add", Place(0), parcel(1))
+    h.join(C)
+    h.offer(C, "add", Place(0), parcel(1))
+    h.drop(B, "gone")
+    with pytest.raises(QuorumLost, match="missing b: lost"):
+        await wait
+
+
+async def test_a_silo_that_was_not_invited_is_told_that_the_place_has_passed() -> None:
+    h = Rendezvous((A, B, C, D), (A, B, C, D), 5.0)
+    waits = {s: h.offer(s, "add", Place(0), parcel(1)) for s in (A, B, D)}
+    assert list(await h.collect(STEP, Place(0), silos=(A, B), quorum=1)) == [A, B]
+    with pytest.raises(PlacePassed):
+        await waits[D]
+    h.answer(STEP, Place(0), {A: Number(1), B: Number(1)})
+    again = h.offer(D, "add", Place(1), parcel(1))
+    assert not again.done()
+
+
+async def test_a_large_offer_is_decoded_off_the_loop_and_nothing_is_missed_meanwhile() -> None:
+    h = hub(A, B)
+    loop_thread = threading.get_ident()
+    threads: list[int] = []
+    decoding, may_go_on = threading.Event(), threading.Event()
+
+    def decode(_: type[Any]) -> Number:
+        threads.append(threading.get_ident())
+        decoding.set()
+        assert may_go_on.wait(5.0)
+        return Number(7)
+
+    h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    assert await asyncio.to_thread(decoding.wait, 5.0)
+    h.offer(B, "add", Place(0), parcel(1))
+    may_go_on.set()
+    assert {silo: offer.value for silo, offer in (await wait).items()} == {A: 7, B: 1}
+    assert threads != [loop_thread]
+
+
+async def test_an_attempt_that_ends_while_an_offer_is_decoded_ends_its_collect() -> None:
+    h = hub(A)
+    decoding, may_go_on = threading.Event(), threading.Event()
+
+    def decode(_: type[Any]) -> Number:
+        decoding.set()
+        assert may_go_on.wait(5.0)
+        return Number(7)
+
+    h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    assert await asyncio.to_thread(decoding.wait, 5.0)
+    h.end(JobStopped("cancelled"))
+    may_go_on.set()
+    with pytest.raises(JobStopped):
+        await wait
+
+
+async def test_a_large_offer_of_a_served_step_is_served_after_it_was_decoded() -> None:
+    h = hub(A)
+    h.serve(STEP, lambda silo, at, offer: Number(offer.value + 1))
+    good = h.receive(B, "add", Place(0), Call.SUMS, lambda _: Number(1), LARGE_BYTES + 1)
+    bad = h.receive(C, "add", Place(0), Call.TREES, lambda _: Number(1), LARGE_BYTES + 1)
+    assert (await good).value == 2
+    with pytest.raises(OfferRejected, match="travels by"):
+        await bad
+    assert h.silos == (A, B)
+
+
+async def test_of_a_silo_one_large_offer_is_served_at_a_time() -> None:
+    h = hub(A)
+    h.serve(STEP, lambda silo, at, offer: offer)
+    may_go_on = threading.Event()
+
+    def decode(_: type[Any]) -> Number:
+        assert may_go_on.wait(5.0)
+        return Number(1)
+
+    first = h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    again = h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    with pytest.raises(OfferRejected, match="still reading an offer of a"):
+        h.receive(A, "add", Place(1), Call.SUMS, decode, LARGE_BYTES + 1)
+    may_go_on.set()
+    assert (await first).value == (await again).value == 1
+    assert (await h.offer(A, "add", Place(1), parcel(2))).value == 2

@@ -1,0 +1,251 @@
+import math
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy
+
+from hedgerow.boosting.ports import JobStopped
+from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.store import JobState, StepTotal, Store
+from tests.coordinator.server.postgresql import programs, running_postgresql
+
+
+@pytest.fixture(scope="module")
+def postgresql_server():
+    if programs() is None:
+        pytest.fail("PostgreSQL is not installed: apt-get install postgresql")
+    with running_postgresql() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/state/coordinator.db"
+    server = request.getfixturevalue("postgresql_server")
+    name = f"test_{abs(hash(request.node.nodeid))}"
+    admin = sqlalchemy.create_engine(
+        server.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT"
+    )
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    return server.rpartition("/")[0] + "/" + name
+
+
+@pytest.fixture
+def store(url) -> Iterator[Store]:
+    store = Store(url)
+    yield store
+    store.close()
+
+
+def add_job(store, job_id="job-1", created=100.0, **changes):
+    return store.create_job(job_id, "adult", "operator-a", b"\x00\xffspec", created, **changes)
+
+
+def test_a_job_comes_back_as_it_was_stored(store):
+    add_job(store)
+    job = store.job("job-1")
+    assert (job.name, job.operator, job.spec) == ("adult", "operator-a", b"\x00\xffspec")
+    assert (job.state, job.attempt, job.created, job.ended) == (JobState.PENDING, 0, 100.0, 0.0)
+    assert store.job("job-2") is None
+
+
+def test_state_outlives_the_store(store, url):
+    add_job(store)
+    store.start_attempt("job-1", ["b", "a"], 101.0)
+    store.close()
+    again = Store(url)
+    assert again.job("job-1").state is JobState.RUNNING
+    assert again.roster("job-1", 1) == ("a", "b")
+    assert again.start_attempt("job-1", ["a"], 102.0) == 2
+    again.close()
+
+
+def test_a_repeated_request_creates_no_second_job(store):
+    assert add_job(store, "job-1", request_id="r") == "job-1"
+    assert add_job(store, "job-2", request_id="r") == "job-1"
+    assert add_job(store, "job-3") == "job-3"
+    assert add_job(store, "job-4") == "job-4"
+    assert store.job("job-2") is None
+
+
+def test_jobs_are_listed_newest_first_in_pages(store):
+    for k in range(5):
+        add_job(store, f"job-{k}", created=float(k))
+    assert [job.job_id for job in store.jobs(limit=2)] == ["job-4", "job-3"]
+    assert [job.job_id for job in store.jobs(limit=2, offset=4)] == ["job-0"]
+
+
+def test_unfinished_jobs_are_listed_oldest_first(store):
+    for k in range(4):
+        add_job(store, f"job-{k}", created=float(k))
+    store.set_state("job-1", JobState.CANCELLED, "", 9.0)
+    store.start_attempt("job-2", ["a"], 9.0)
+    assert [job.job_id for job in store.unfinished_jobs()] == ["job-0", "job-2", "job-3"]
+
+
+def test_attempts_are_numbered_from_one_even_when_started_at_once(store):
+    add_job(store)
+    numbers = []
+    threads = [
+        threading.Thread(target=lambda: numbers.append(store.start_attempt("job-1", ["a"], 1.0)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers) == list(range(1, 9))
+
+
+def test_an_ended_job_stays_ended(store):
+    add_job(store)
+    assert store.set_state("job-1", JobState.CANCELLED, "by operator", 7.0)
+    assert not store.set_state("job-1", JobState.SUCCEEDED, "", 8.0)
+    job = store.job("job-1")
+    assert (job.state, job.detail, job.ended) == (JobState.CANCELLED, "by operator", 7.0)
+    with pytest.raises(JobStopped):
+        store.start_attempt("job-1", ["a"], 9.0)
+
+
+def test_rounds_keep_their_metrics_including_those_without_a_value(store):
+    add_job(store)
+    metrics = {"test": {"auc": 0.9, "f1": math.nan}, "train": {"rmse": math.inf}}
+    store.add_round("job-1", 0, 1, 0.5, metrics, 10, 2**40, ["b", "a"], best_round=0)
+    store.add_round("job-1", 1, 1, 0.25, {}, 11, 21, ["a"])
+    first, second = store.rounds("job-1")
+    assert first.metrics["test"]["auc"] == 0.9
+    assert math.isnan(first.metrics["test"]["f1"])
+    assert first.metrics["train"] == {"rmse": math.inf}
+    assert (first.seconds, first.bytes_up, first.bytes_down) == (0.5, 10, 2**40)
+    assert (first.silos, second.silos, second.metrics) == (("a", "b"), ("a",), {})
+    assert store.rounds("job-1", since=1) == (second,)
+
+
+def test_a_round_done_again_by_a_later_attempt_replaces_its_record(store):
+    add_job(store)
+    store.add_round("job-1", 0, 1, 0.5, {"test": {"auc": 0.5, "f1": 0.1}}, 1, 1, ["a"])
+    store.add_round("job-1", 0, 2, 0.6, {"test": {"auc": 0.7}}, 2, 2, ["a", "b"], best_round=0)
+    (only,) = store.rounds("job-1")
+    assert (only.attempt, only.metrics, only.silos) == (2, {"test": {"auc": 0.7}}, ("a", "b"))
+
+
+def test_byte_totals_add_up_by_silo_and_step(store):
+    add_job(store)
+    one = StepTotal("a", "ExchangeTrees", 1, 2, 3, 2**33, 5)
+    store.add_bytes("job-1", [one, StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1)])
+    store.add_bytes("job-1", [one, StepTotal("a", "ExchangeSums", bytes_up=7)])
+    assert store.byte_totals("job-1") == (
+        StepTotal("a", "ExchangeSums", bytes_up=7),
+        StepTotal("a", "ExchangeTrees", 2, 4, 6, 2**34, 10),
+        StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1),
+    )
+    store.add_control_bytes("job-1", 3, 4)
+    store.add_control_bytes("job-1", 30, 40)
+    job = store.job("job-1")
+    assert (job.control_bytes_up, job.control_bytes_down) == (33, 44)
+
+
+def test_a_silos_standing_and_the_result_are_kept(store):
+    add_job(store)
+    store.set_job_silo("job-1", "b", "present", 10)
+    store.set_job_silo("job-1", "a", "present", 20)
+    store.set_job_silo("job-1", "b", "lost", 10, "silent at the deadline")
+    states = [(s.silo, s.state, s.n_samples, s.detail) for s in store.job_silos("job-1")]
+    assert states == [("a", "present", 20, ""), ("b", "lost", 10, "silent at the deadline")]
+    store.set_result("job-1", ["model.ubj", "metrics.csv"], "model.ubj", 3)
+    job = store.job("job-1")
+    assert (job.artefacts, job.model, job.best_round) == (
+        ("model.ubj", "metrics.csv"),
+        "model.ubj",
+        3,
+    )
+
+
+def test_a_silo_that_registers_again_keeps_its_first_date(store):
+    store.register_silo("b", "i1", "0.1.0", ["histogram", "bagging"], 1024, 10.0)
+    store.register_silo("a", "i2", "0.1.0", ["bagging"], 512, 11.0)
+    store.register_silo("b", "i3", "0.2.0", ["bagging"], 2048, 12.0)
+    a, b = store.silos()
+    assert (a.name, b.name) == ("a", "b")
+    assert (b.instance_id, b.version, b.strategies) == ("i3", "0.2.0", ("bagging",))
+    assert (b.row_count_class, b.first_seen, b.last_seen) == (2048, 10.0, 12.0)
+
+
+def test_a_failed_write_leaves_nothing_half_done(store):
+    add_job(store)
+    with pytest.raises(StorageFailed, match="storing byte totals"):
+        store.add_bytes(
+            "job-1",
+            [StepTotal("a", "ExchangeTrees", 1), StepTotal("a", "ExchangeSums", bytes_up=None)],
+        )
+    assert store.byte_totals("job-1") == ()
+
+
+def test_rounds_of_an_unknown_job_are_refused_without_printing_the_statement(store):
+    with pytest.raises(StorageFailed) as caught:
+        store.add_round("nowhere", 0, 1, 0.5, {}, 1, 1, ["a"])
+    assert "INSERT" not in str(caught.value)
+
+
+def test_a_database_of_another_schema_version_is_refused(store, url):
+    with store._writing("testing") as connection:
+        connection.exec_driver_sql("UPDATE hedgerow_schema SET version = 99")
+    with pytest.raises(StorageFailed, match="schema version 99"):
+        Store(url)
+
+
+def test_sqlite_keeps_a_write_ahead_log(tmp_path):
+    store = Store(str(tmp_path / "c.db"))
+    with store._reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("mysql://localhost/x", "SQLite or PostgreSQL"),
+        ("nonsense://x", "cannot be read|SQLite or PostgreSQL"),
+        ("postgresql://u@127.0.0.1:1/x", "opening the database failed"),
+        ("sqlite:////proc/nothing/here/x.db", "folder cannot be made"),
+    ],
+)
+def test_an_unusable_database_is_told_plainly(url, message):
+    with pytest.raises(StorageFailed, match=message):
+        Store(url)
+
+
+def test_a_full_disk_under_the_database_is_told_and_keeps_earlier_rounds(tmp_path):
+    script = """
+import resource, sys
+from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.store import Store
+store = Store(sys.argv[1])
+store.create_job("j", "n", "o", b"", 1.0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+done = 0
+try:
+    for k in range(10_000):
+        store.add_round("j", k, 1, 1.0, {"test": {"x" * 5000: 1.0}}, 1, 1, ["a"])
+        done += 1
+except StorageFailed as error:
+    print(done, error)
+"""
+    path = tmp_path / "c.db"
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.stderr == ""
+    done, _, message = ran.stdout.partition(" ")
+    assert "no room left while storing a round" in message
+    store = Store(str(path))
+    assert len(store.rounds("j")) == int(done) > 3
+    store.close()
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

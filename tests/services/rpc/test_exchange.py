@@ -1,0 +1,400 @@
+"""The data plane over a real server with real TLS: what it takes in and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
+from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting.ports import (
+    Call,
+    JobStopped,
+    OfferRejected,
+    Place,
+    PlacePassed,
+    Receipt,
+    Silo,
+    StaleAttempt,
+    Step,
+)
+from hedgerow.boosting.tensors import Tensors
+from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.identity.peers import channel_credentials, server_credentials
+from hedgerow.services.rpc import exchange
+from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.errors import Unauthorised, Unreachable
+from hedgerow.services.rpc.exchange import SERVICE, Account, ExchangeServicer, GrpcLink
+from hedgerow.services.rpc.metering import CallCount, Metrics
+from hedgerow.services.rpc.server import serve
+
+STEP = Step("weights", Call.WEIGHTS, Tensors, Receipt, "weights")
+
+
+@dataclass
+class Notes:
+    """A ledger and memory that keep what they are told."""
+
+    frames: list[list[bytes]] = field(default_factory=list)
+
+    def record(self, *, frames: list[bytes], **_: Any) -> None:
+        self.frames.append(list(frames))
+
+    def remember(self, key: str, value: bytes) -> None:
+        raise AssertionError
+
+    def recall(self, key: str) -> bytes | None:
+        raise AssertionError
+
+
+class Server:
+    """A coordinator's data plane with one attempt open, on a loop in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = throwaway(folder, ["a", "b", "stranger"], time.time())
+        self.calls: list[tuple[str, CallCount]] = []
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.do(self._open())
+
+    async def _open(self) -> None:
+        self.hub = Rendezvous((Silo("a"), Silo("b")), (Silo("a"), Silo("b")), 20.0)
+        self.servicer = ExchangeServicer(self._find, waiting_seconds=0.05)
+        self.serving = await serve(
+            "127.0.0.1:0",
+            [self.servicer.register],
+            Metrics(by_silo=True),
+            server_credentials(self.paths["coordinator"]),
+            lambda path, count: self.calls.append((path, count)),
+        )
+
+    def _find(self, job_id: str, attempt: int, silo: Silo) -> Account:
+        if job_id != "job" or attempt != 2:
+            raise StaleAttempt(f"attempt {attempt} is over")
+        if silo not in ("a", "b"):
+            raise Unauthorised(f"{silo} is not on the roster of this job")
+        return Account(self.hub, "test")
+
+    def do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def later(self, work: Callable[[], Any]) -> None:
+        self.loop.call_soon_threadsafe(work)
+
+    def link(self, name: str = "silo/a", attempt: int = 2, notes: Notes | None = None) -> GrpcLink:
+        address = f"127.0.0.1:{self.serving.port}"
+        channel = dial(address, channel_credentials(self.paths[name]), Metrics())
+        notes = notes or Notes()
+        return GrpcLink(
+            lambda: channel, address, "job", attempt, notes, notes, 20.0, random.Random(1)
+        )
+
+    def raw(self, frames: Iterator[bytes], call: Call = Call.WEIGHTS) -> list[bytes]:
+        address = f"127.0.0.1:{self.serving.port}"
+        channel = dial(address, channel_credentials(self.paths["silo/a"]), Metrics())
+        stub = channel.stream_stream(f"/{SERVICE}/{call.value}", lambda b: b, lambda b: b)
+        return list(stub(frames, timeout=20))
+
+    async def answer_all(self, at: Place, silos: tuple[str, ...] = ("a",)) -> None:
+        names = tuple(Silo(s) for s in silos)
+        offers = await self.hub.collect(STEP, at, silos=names)
+        self.hub.answer(STEP, at, {silo: Receipt() for silo in offers})
+
+    def close(self) -> None:
+        self.do(self.serving.stop(0.1))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path)
+    yield made
+    made.close()
+
+
+def weights(n: int = 10) -> Tensors:
+    return Tensors({"w": np.arange(n, dtype=np.float32)})
+
+
+def test_an_offer_meets_its_reply_and_every_byte_is_counted(server: Server) -> None:
+    notes = Notes()
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
+    reply = server.link(notes=notes).exchange(STEP, Place(0), weights(1_000_000))
+    answering.result(5)
+    assert reply == Receipt()
+    server.do(asyncio.sleep(0.05))
+    (path, count), *others = server.calls
+    assert not others
+    assert path.endswith("/ExchangeWeights")
+    assert (count.job_id, count.silo, count.strategy) == ("job", "a", "test")
+    assert count.bytes_in == sum(map(len, notes.frames[0])) > 4_000_000
+    assert count.messages_in == len(notes.frames[0])
+
+
+def test_waiting_frames_come_while_the_barrier_is_open(server: Server) -> None:
+    link = server.link()
+    done: list[Any] = []
+    waiter = threading.Thread(
+        target=lambda: done.append(link.exchange(STEP, Place(0), weights())), daemon=True
+    )
+    waiter.start()
+    server.do(asyncio.sleep(0.4))
+    server.do(server.answer_all(Place(0)))
+    waiter.join(5)
+    server.do(asyncio.sleep(0.05))
+    assert done == [Receipt()]
+    assert server.calls[0][1].messages_out >= 3
+
+
+def test_a_resend_is_the_same_bytes_and_gets_the_stored_reply(server: Server) -> None:
+    notes = Notes()
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
+    first, second = server.link(notes=notes), server.link(notes=notes)
+    assert first.exchange(STEP, Place(0), weights()) == Receipt()
+    answering.result(5)
+    assert second.exchange(STEP, Place(0), weights()) == Receipt()
+    assert notes.frames[0] == notes.frames[1]
+
+
+def test_a_passed_place_and_a_stale_attempt_are_told_apart(server: Server) -> None:
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(4)), server.loop)
+    server.link().exchange(STEP, Place(4), weights())
+    answering.result(5)
+    with pytest.raises(PlacePassed):
+        server.link("silo/b").exchange(STEP, Place(3), weights())
+    with pytest.raises(StaleAttempt):
+        server.link(attempt=1).exchange(STEP, Place(5), weights())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("silo/stranger", "stranger is not on the roster"),
+        ("operator", "role silo"),
+        ("coordinator", "role silo"),
+    ],
+)
+def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: str) -> None:
+    with capture_logs() as events:
+        with pytest.raises(Unauthorised, match=message):
+            server.link(name).exchange(STEP, Place(0), weights())
+        server.do(asyncio.sleep(0.1))
+    role, _, own = name.partition("/")
+    (event,) = (e for e in events if e["event"] == "a call was refused")
+    assert event["log_level"] == "warning"
+    told = {key: event[key] for key in ("method", "code", "reason", "role")}
+    assert told == {
+        "method": STEP.call.value,
+        "code": "PERMISSION_DENIED",
+        "reason": "Unauthorised",
+        "role": role,
+    }
+    assert event["name"].startswith(own)
+
+
+def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
+    wrong = Step("weights", Call.SUMS, Tensors, Receipt, "weights")
+    link = server.link()
+    failures: list[Exception] = []
+
+    def offer() -> None:
+        try:
+            link.exchange(wrong, Place(0), weights())
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=offer, daemon=True)
+    thread.start()
+    server.do(asyncio.sleep(0.2))
+    with pytest.raises(Exception, match="a: step 'weights' travels by ExchangeWeights"):
+        server.do(server.answer_all(Place(0)))
+    thread.join(5)
+    assert isinstance(failures[0], OfferRejected)
+
+
+def key_frame(**change: Any) -> bytes:
+    key = {"job_id": "job", "attempt": 2, "step": "weights"} | change
+    return bytes(pb.ExchangeWeightsRequest(key=key).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        ([], "the stream was empty"),
+        ([b""], "first frame must be a StepKey"),
+        ([b"\xff" * 40], "not a ExchangeWeightsRequest"),
+        ([key_frame(job_id="")], "first frame must be a StepKey"),
+        ([key_frame(), b"\xff\xfe" * 500], "not a ExchangeWeightsRequest"),
+        ([key_frame(), key_frame()], "expected frames"),
+    ],
+)
+def test_malformed_streams_are_refused_with_what_was_expected(
+    server: Server, frames: list[bytes], message: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(iter(frames))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in (caught.value.details() or "")
+
+
+def test_64_mib_of_garbage_is_refused_at_its_first_frame(server: Server) -> None:
+    def garbage() -> Iterator[bytes]:
+        yield key_frame()
+        for _ in range(64):
+            yield bytes([0xFF]) * (1 << 20)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(garbage())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    server.do(asyncio.sleep(0.1))
+    assert server.calls[0][1].bytes_in < 8 << 20
+
+
+def test_a_silo_off_the_job_s_roster_is_refused_before_its_offer_is_read(server: Server) -> None:
+    server.hub = Rendezvous((Silo("b"),), (Silo("b"),), 20.0)
+    frame = pb.ExchangeWeightsRequest(
+        tensor=tensor_pb2.TensorBlock(name="w", dtype="|u1", shape=[1 << 26], data=bytes(1 << 20))
+    ).SerializeToString()
+
+    def offer() -> Iterator[bytes]:
+        yield key_frame()
+        for _ in range(64):
+            yield frame
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(offer())
+    assert "a is not on the roster of this job" in (caught.value.details() or "")
+    server.do(asyncio.sleep(0.1))
+    assert server.calls[0][1].bytes_in < 8 << 20
+
+
+def test_unfinished_streams_of_a_silo_are_bounded_together(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_BUFFERED_BYTES", 3 << 20)
+    held = threading.Event()
+
+    def frames(n: int) -> Iterator[bytes]:
+        yield key_frame()
+        for k in range(n):
+            block = tensor_pb2.TensorBlock(name="w", data=bytes(1 << 20))
+            if not k:
+                block.dtype = "|u1"
+                block.shape.append(n << 20)
+            yield pb.ExchangeWeightsRequest(tensor=block).SerializeToString()
+
+    def hanging() -> Iterator[bytes]:
+        yield from frames(2)
+        held.wait(20.0)
+
+    thread = threading.Thread(target=lambda: server.raw(hanging()), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 15.0
+    while server.servicer._buffered.get(Silo("a"), 0) < 2 << 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(frames(2))
+    assert "has offers of over 3145728 bytes open" in (caught.value.details() or "")
+    held.set()
+    server.do(server.answer_all(Place(0)))
+    thread.join(5)
+
+
+def test_frames_with_nothing_in_them_are_bounded_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_OFFER_BYTES", 1 << 16)
+    empty = pb.ExchangeWeightsRequest(tensor=tensor_pb2.TensorBlock()).SerializeToString()
+
+    def offer() -> Iterator[bytes]:
+        yield key_frame()
+        for _ in range(1000):
+            yield empty
+
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(offer())
+    assert "the offer is over 65536 bytes" in (caught.value.details() or "")
+    assert server.servicer._buffered == {}
+
+
+def test_a_frame_over_the_message_limit_is_refused(server: Server) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(iter([b"\x00" * (5 << 20)]))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_stopping_a_link_ends_its_exchange_at_once(server: Server) -> None:
+    link = server.link()
+    failures: list[Exception] = []
+
+    def offer() -> None:
+        try:
+            link.exchange(STEP, Place(0), weights())
+        except JobStopped as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=offer, daemon=True)
+    thread.start()
+    server.do(asyncio.sleep(0.2))
+    link.stop("cancelled")
+    thread.join(2)
+    assert [str(f) for f in failures] == ["cancelled"]
+
+
+def test_an_ended_attempt_ends_open_exchanges_with_its_reason(server: Server) -> None:
+    link = server.link()
+    server.loop.call_later(0.2, lambda: None)
+    timer = threading.Timer(
+        0.2, lambda: server.later(lambda: server.hub.end(JobStopped("cancelled by olga")))
+    )
+    timer.start()
+    with pytest.raises(JobStopped, match="cancelled by olga"):
+        link.exchange(STEP, Place(0), weights())
+    timer.join()
+
+
+def test_nobody_there_is_unreachable_after_the_deadline(server: Server) -> None:
+    link = server.link()
+    link.timeout_seconds = 0.5
+    server.do(server.serving.stop(0.0))
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+        link.exchange(STEP, Place(0), weights())
+
+
+def test_one_serialisation_serves_all_silos(server: Server) -> None:
+    servicer = ExchangeServicer(lambda *_: None)  # type: ignore[arg-type, return-value]
+    reply = weights(100_000)
+    first = servicer._encode(pb.ExchangeWeightsResponse, reply)
+    assert servicer._encode(pb.ExchangeWeightsResponse, reply) is first
+    assert servicer._encode(pb.ExchangeWeightsResponse, weights(100_000)) is not first
+
+
+def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Server) -> None:
+    whole = Notes()
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
+    server.link(notes=whole).exchange(STEP, Place(0), weights(1_000_000))
+    answering.result(5)
+    frames = whole.frames[0]
+    assert len(frames) > 2
+    cut = pb.ExchangeWeightsRequest.FromString(frames[0])
+    cut.key.round = 1
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(iter([cut.SerializeToString(), *frames[1:-1]]))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert server.hub.standing(STEP.name, Place(1)) == (0, 0)

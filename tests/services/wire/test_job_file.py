@@ -1,0 +1,191 @@
+import dataclasses
+import importlib.util
+import math
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor as Fd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.api.federation.v1 import job_pb2
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.strategies import TABLE, strategy_type
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+
+ADULT = """
+name = "adult-bagging"
+strategy = "bagging"
+label = "label"
+task = "binary"
+seed = 7
+min_silos = 3
+metrics = ["auc", "logloss"]
+[bagging]
+rounds = 20
+trees_per_round = 3
+[booster]
+objective = "binary:logistic"
+eta = 0.1
+max_depth = 6
+lambda = 2
+"""
+
+
+def test_a_job_file_becomes_the_parameters_of_all_parties():
+    job = job_wire.decode(job_file.parse(ADULT))
+    assert (job.name, job.label, job.task, job.seed) == ("adult-bagging", "label", Task.BINARY, 7)
+    assert (job.min_silos, job.metrics) == (3, ("auc", "logloss"))
+    assert (job.strategy.rounds, job.strategy.trees_per_round) == (20, 3)
+    assert job.booster == Booster(objective="binary:logistic", eta=0.1, max_depth=6, lambda_=2.0)
+    assert (job.step_timeout_seconds, job.start_timeout_seconds) == (600.0, 120.0)
+
+
+def test_what_a_file_leaves_out_takes_the_dataclasses_defaults():
+    job = job_wire.decode(job_file.parse('strategy = "bagging"'))
+    assert job.booster == Booster()
+    assert job.strategy == type(job.strategy)()
+    assert (job.name, job.label, job.min_silos) == ("bagging", "label", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('strategi = "bagging"', "unknown key strategi; did you mean strategy"),
+        ("[bagging]\nround = 3", r"unknown key bagging\.round; did you mean rounds"),
+        ("[booster]\nlearn_rate = 1", r"unknown key booster\.learn_rate; "),
+        ("[booster]\nlamda = 1", "did you mean lambda"),
+        ('seed = "7"', "seed: expected a whole number that is not negative, '7' came"),
+        ("seed = -1", "seed: expected a whole number that is not negative, -1 came"),
+        ("seed = 1.5", "seed: expected a whole number"),
+        ("seed = true", "seed: expected a number, True came"),
+        ("min_silos = 4294967296", r"min_silos: expected a number below 2\^32"),
+        ('task = "binery"', "task: expected 'binary' or 'multiclass' or 'regression', 'binery'"),
+        ('metrics = "auc"', "metrics: expected a list, 'auc' came"),
+        ('metrics = ["auc", 1]', r"metrics\[1\]: expected a text, 1 came"),
+        ("bagging = 3", "bagging: expected a table, 3 came"),
+        ('[booster]\neta = "x"', r"booster\.eta: expected a number, 'x' came"),
+        ("[histogram]\nsecure = 1", r"histogram\.secure: expected true or false, 1 came"),
+        ("seed = ", "not TOML"),
+    ],
+)
+def test_mistakes_name_the_key_what_was_expected_and_what_came(text, message):
+    with pytest.raises(InvalidJob, match=message):
+        job_file.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('strategy = "baging"', "strategy 'baging' is not known; did you mean bagging"),
+        ('strategy = "xyzzy"', "known: bagging"),
+        ("seed = 1", "strategy '' is not known"),
+        ('strategy = "bagging"\n[fedga]\ngenerations = 1', r"the job has a table \[fedga\]"),
+    ],
+)
+def test_an_unknown_strategy_or_another_ones_table_is_refused(text, message):
+    with pytest.raises(InvalidJob, match=message):
+        job_wire.decode(job_file.parse(text))
+
+
+def test_two_strategies_tables_in_one_file_are_refused():
+    with pytest.raises(InvalidJob, match=r"fedga: the job has a table \[bagging\] already"):
+        job_file.parse('strategy = "fedga"\n[bagging]\nrounds = 1\n[fedga]\ngenerations = 1')
+
+
+def test_a_missing_or_unreadable_file_is_told_by_its_path(tmp_path):
+    with pytest.raises(InvalidJob, match="no such job file"):
+        job_file.load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidJob, match=r"bad\.toml: cannot be read"):
+        job_file.load(tmp_path / "bad.toml")
+    (tmp_path / "job.toml").write_text("sed = 1")
+    with pytest.raises(InvalidJob, match=r"job\.toml: unknown key sed; did you mean seed"):
+        job_file.load(tmp_path / "job.toml")
+
+
+def test_bytes_that_are_no_job_are_refused():
+    with pytest.raises(InvalidJob, match="not a JobSpec"):
+        job_wire.decode(b"\xff\xff\xff")
+
+
+def values(field):
+    if field.cpp_type == Fd.CPPTYPE_ENUM:
+        return st.sampled_from([v.number for v in field.enum_type.values if v.number])
+    if field.cpp_type == Fd.CPPTYPE_BOOL:
+        return st.booleans()
+    if field.cpp_type == Fd.CPPTYPE_STRING:
+        return st.text(st.characters(codec="utf-8"), max_size=6)
+    if field.cpp_type in (Fd.CPPTYPE_DOUBLE, Fd.CPPTYPE_FLOAT):
+        return st.floats(allow_nan=False)
+    low = 0 if field.cpp_type in (Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64) else -(2**31)
+    wide = field.cpp_type in (Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT64)
+    return st.integers(low, 2**64 - 1 if wide else 2**31 - 1)
+
+
+@st.composite
+def messages(draw, descriptor, depth=0):
+    message = {}
+    oneof = descriptor.oneofs_by_name.get("parameters")
+    tables = [field.name for field in oneof.fields] if oneof else []
+    chosen = draw(st.sampled_from(tables)) if tables else ""
+    for field in descriptor.fields:
+        if field.name in tables and field.name != chosen:
+            continue
+        if not draw(st.booleans()):
+            continue
+        if field.is_repeated:
+            message[field.name] = draw(st.lists(values(field), max_size=3))
+        elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
+            message[field.name] = draw(messages(field.message_type, depth + 1))
+        else:
+            message[field.name] = draw(values(field))
+    return message
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=messages(job_pb2.JobSpec.DESCRIPTOR))
+def test_a_job_written_as_a_file_is_the_same_job(content):
+    spec = job_pb2.JobSpec(**content).SerializeToString(deterministic=True)
+    assert job_file.parse(job_file.dump(spec)) == spec
+
+
+def test_every_sign_of_a_name_survives_the_file():
+    name = "".join(map(chr, range(0, 0x180))) + "\u2028\U0001f333\\u0041"
+    spec = job_pb2.JobSpec(name=name).SerializeToString(deterministic=True)
+    assert job_file.parse(job_file.dump(spec)) == spec
+
+
+def test_numbers_that_are_not_finite_survive_the_file():
+    spec = job_pb2.JobSpec(booster={"eta": math.inf, "gamma": math.nan})
+    again = job_pb2.JobSpec.FromString(
+        job_file.parse(job_file.dump(spec.SerializeToString(deterministic=True)))
+    )
+    assert again.booster.eta == math.inf
+    assert math.isnan(again.booster.gamma)
+
+
+WRITTEN = [name for name, (module, _) in TABLE.items() if importlib.util.find_spec(module)]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_strategys_message_has_the_fields_of_its_dataclass(name):
+    parameters = {field.name.rstrip("_") for field in dataclasses.fields(strategy_type(name))}
+    message = job_pb2.JobSpec.DESCRIPTOR.fields_by_name[name].message_type
+    assert {field.name for field in message.fields} == parameters
+
+
+def test_the_booster_message_has_the_fields_of_its_dataclass():
+    booster = {field.name.rstrip("_") for field in dataclasses.fields(Booster)}
+    assert {field.name for field in job_pb2.Booster.DESCRIPTOR.fields} == booster
+
+
+@pytest.mark.parametrize("table", ["", "bagging", "booster"])
+def test_a_parameter_of_a_newer_version_is_not_ignored(table):
+    spec = job_pb2.JobSpec.FromString(job_file.parse(ADULT))
+    newer = getattr(spec, table) if table else spec
+    newer.MergeFromString(b"\xa0\x38\x01")  # field 900
+    with pytest.raises(InvalidJob, match=f"{table or 'jobspec'} has parameters that this version"):
+        job_wire.decode_known(spec.SerializeToString(deterministic=True))

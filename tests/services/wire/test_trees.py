@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.api.federation.v1 import score_pb2, tree_pb2
+from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.strategies.bagging.steps import (
+    CatchUp,
+    ScoreSums,
+    Standing,
+    TreeBlock,
+    TreeOffer,
+    Verdict,
+)
+from hedgerow.services.wire import codec_of
+from hedgerow.services.wire.scores import pack_sums, unpack_sums
+from hedgerow.services.wire.trees import PIECE_BYTES
+
+whole = st.integers(0, 2**32 - 1)
+number = st.floats(allow_nan=False)
+data = st.binary(max_size=40)
+blocks = st.builds(TreeBlock, st.text(min_size=1, max_size=9).map(Silo), whole, whole, number, data)
+PAYLOADS = st.one_of(
+    st.builds(CatchUp, whole, st.integers(-1, 2**31 - 1), st.integers(0, 2**64 - 1)),
+    st.builds(TreeOffer, whole, whole, number, data),
+    st.builds(
+        Standing,
+        whole,
+        number,
+        number,
+        whole,
+        st.binary(min_size=32, max_size=32),
+        st.lists(blocks, max_size=4).map(tuple),
+        st.sampled_from([(), ("train",), ("valid",), ("train", "valid")]),
+    ),
+    st.builds(Verdict, st.booleans()),
+)
+
+
+def through(payload: Any) -> Any:
+    codec = codec_of(type(payload))
+    frames = [(type(m), m.SerializeToString()) for m in codec.encode(payload)]
+    assert all(len(raw) <= PIECE_BYTES + 200 for _, raw in frames)
+    return codec.decode(kind.FromString(raw) for kind, raw in frames)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PAYLOADS)
+def test_payloads_about_trees_come_back(payload: Any) -> None:
+    assert through(payload) == payload
+
+
+def test_a_base_score_that_is_not_agreed_on_comes_back_as_nan() -> None:
+    standing = through(Standing(0, 0.0, math.nan, 0, bytes(32)))
+    assert math.isnan(standing.base_score)
+
+
+def test_large_packs_travel_in_pieces_and_come_back() -> None:
+    large = bytes(range(256)) * (10 * PIECE_BYTES // 1024)
+    assert through(TreeOffer(1, 2, 3.0, large)).data == large
+    two = (TreeBlock(Silo("a"), 0, 1, 1.0, large), TreeBlock(Silo("b"), 0, 1, 1.0, b"x"))
+    assert through(Standing(1, 0.1, 0.5, 1, bytes(32), two)).blocks == two
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [tree_pb2.TreePart()],
+        [tree_pb2.TreePart(more=b"x")],
+        [tree_pb2.TreePart(catch_up=tree_pb2.TreeCatchUp())] * 2,
+        [tree_pb2.TreePart(offer=tree_pb2.TreeOffer())] * 2,
+        [
+            tree_pb2.TreePart(standing=tree_pb2.TreeStanding()),
+            tree_pb2.TreePart(more=b"trees without a block"),
+        ],
+        [tree_pb2.TreePart(catch_up=tree_pb2.TreeCatchUp(first_round=-2))],
+    ],
+)
+@pytest.mark.parametrize("payload", [CatchUp, TreeOffer, Standing])
+def test_parts_out_of_order_are_refused(payload: type[Any], parts: list[Any]) -> None:
+    codec = codec_of(payload)
+    with pytest.raises(OfferRejected):
+        codec.decode(iter(parts))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.one_of(st.floats(), st.integers(0, 2**41).map(float), st.just(0.0)), max_size=50)
+)
+def test_sums_come_back_to_the_bit(values: list[float]) -> None:
+    vector = np.array(values, np.float64)
+    assert unpack_sums(pack_sums(vector)).tobytes() == vector.tobytes()
+    sums = through(ScoreSums(vector, np.zeros(0)))
+    assert sums.train.tobytes() == vector.tobytes()
+    assert sums.valid.shape == (0,)
+
+
+def test_a_histogram_of_counts_costs_a_fraction_of_its_floats() -> None:
+    rng = np.random.default_rng(0)
+    counts = np.bincount(rng.normal(512, 60, 6500).astype(int).clip(0, 1023), minlength=1024)
+    assert len(pack_sums(counts.astype(np.float64))) < 8 * 1024 / 15
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 60))
+def test_damaged_sums_are_refused_or_read(noise: bytes, n: int) -> None:
+    head = n.to_bytes(4, "little") + (0).to_bytes(4, "little")
+    for raw in (noise, head + noise):
+        try:
+            assert len(unpack_sums(raw)) <= max(n, 1 << 20)
+        except OfferRejected:
+            continue
+
+
+def test_sums_that_announce_too_much_are_refused() -> None:
+    for raw in (b"\x01", b"\xff" * 8, b"\xff\xff\x0f\x00" + b"\xff\xff\x0f\x00" + bytes(99)):
+        with pytest.raises(OfferRejected):
+            unpack_sums(raw)
+
+
+def test_scores_out_of_order_are_refused() -> None:
+    sums, verdict = score_pb2.ScorePart(), score_pb2.ScorePart()
+    sums.sums.SetInParent()
+    verdict.verdict.SetInParent()
+    for payload, parts in ((ScoreSums, [verdict]), (Verdict, [sums]), (Verdict, [])):
+        with pytest.raises(OfferRejected):
+            codec_of(payload).decode(iter(parts))  # type: ignore[type-var]
