@@ -2,8 +2,8 @@
 
 Its format is in :mod:`services.process.ledgers`. A payload's line is on disk before its bytes are
 sent; when the disk is full, nothing is sent. So is the line of a control call that tells something
-of the silo's data. Calls that only keep the connection up, as a lease renewal every other second does,
-are counted and share a line: at a job's end, every hour, and when the agent ends.
+of the silo's data. Calls that only keep the connection up, as a lease renewal every other second
+does, are counted and share a line: at a job's end, every hour, and when the agent ends.
 """
 
 from __future__ import annotations

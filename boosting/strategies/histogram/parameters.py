@@ -79,9 +79,10 @@ class Histogram:
     ``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums
     of :mod:`boosting.sums.secure_sum`; ``scores`` is one of :mod:`boosting.sums.floats`. Level 0
     asks for a tree's totals and its root's histogram, level l for the lighter child of each pair;
-    the heavier one is parent minus child. All classes of a round share its sums. A silo lost in a round
-    is missing from the next sums; inside a tree that sum stays masked, open nodes become leaves,
-    and the next round starts without it. A silo that comes (back) later enters at a round's start,
+    the heavier one is parent minus child. All classes of a round share its sums. A silo
+    lost in a round is missing from the next sums; inside a tree that sum stays masked, open nodes
+    become leaves, and the next round starts without it. A silo that comes (back) later enters at
+    a round's start,
     where fresh keys are agreed on. ``[booster]`` has XGBoost's names and defaults; the paper's
     profile is 200 rounds of depth 3 to 8 with eta from .001 to .1.
 
