@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.fedxgbllr [--what accuracy,time,bytes] [--data DIR] [--sets a9a,abalone]
 [--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR`` has tables named as the paper's sets
-(``a9a.parquet``, ...); without it the Adult data of the examples are used. The protocol is
-ALGORITHMS §8: a quarter of the rows tests, the rest is divided equally; choices are made on a fifth
-of each silo's rows and never on test rows. The federation is played in this process with the
-strategy's own functions; bytes are those of the encoded messages.
+(``a9a.parquet``, ...); without it the Adult data of the examples are used. As in the paper, a
+quarter of the rows is the test set and the rest is divided equally. Choices are made on a fifth of
+each silo's rows, never on test rows. The federation runs in this process with the strategy's own
+functions; bytes are those of the encoded messages.
 """
 
 from __future__ import annotations

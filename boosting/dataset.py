@@ -153,10 +153,6 @@ def merge(schemas: Mapping[str, Schema]) -> Schema:
     ------
     SchemaMismatch
         Names the silo, the silo it differs from, and the first difference.
-
-    References
-    ----------
-    ALGORITHMS.md, section 0.4.
     """
     silos = sorted(schemas)
     reference = silos[0]

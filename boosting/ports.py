@@ -404,7 +404,7 @@ class Strategy(Protocol):
     def forecast(
         self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
     ) -> Forecast:
-        """Return rounds, bytes and messages by formula (ALGORITHMS.md), and the Reveals text."""
+        """Return rounds, bytes and messages by formula, and the Reveals text."""
         ...
 
     def safeguards(self, job: JobParameters) -> Safeguards:

@@ -188,7 +188,7 @@ def merge_summaries(summaries: Sequence[Summary], max_bin: int) -> NDArray[np.fl
     All points are sorted on value and their weights accumulated; thresholds lie half-way between
     neighbouring points, at ranks ``j N / max_bin``. When no more than ``max_bin`` distinct points
     exist each gets a bin of its own. Weights are essential: pooling the points unweighted was off
-    by 0.40 of all rows for silos of unequal size (ALGORITHMS §0.5).
+    by 0.40 of all rows for silos of unequal size.
     """
     if not summaries:
         return np.empty(0, dtype=np.float32)
@@ -216,12 +216,16 @@ def _between(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.
 def summary_points(
     policy: str, max_bin: int, n_samples: int, n_total: int, n_largest: int, n_silos: int
 ) -> int:
-    """Return the size of a silo's summary under a bin budget (PAX, ALGORITHMS §3.5).
+    """Return the size of a silo's summary under a bin budget (PAX).
 
     ``fixed``: 4 points a bin. ``pax_printed``: bins ``1 / (ε_A n_i / N)`` with ``ε_A`` such that
     equal silos together have ``max_bin`` bins each, so a *smaller* silo gets more.
     ``proportional``: ``max_bin n_i / max n`` between 8 and ``max_bin``. Only the summary varies;
     the cuts are global.
+
+    References
+    ----------
+    Ong et al., Adaptive histogram-based gradient boosted trees for federated learning, 2020.
     """
     if policy == "fixed":
         bins = max_bin

@@ -7,7 +7,7 @@ the hessian of ``multi:softprob``.
 
 References
 ----------
-ALGORITHMS §0.3, whose test vectors all of these meet.
+FATE, https://github.com/FederatedAI/FATE, for the second set; XGBoost for the first.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from lossless sums (as quantised GBDT training does).
 
 References
 ----------
-Shi et al., Quantized training of gradient boosting decision trees, 2022. CRYPTO.md §5.
+Shi et al., Quantized training of gradient boosting decision trees, 2022.
 """
 
 from __future__ import annotations

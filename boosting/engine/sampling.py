@@ -7,7 +7,7 @@ be summed securely, and both halves of that are pure functions here.
 References
 ----------
 Ibragimov and Gusev, Minimal variance sampling in stochastic gradient boosting, 2019. Ke et al.,
-LightGBM, 2017 (GOSS). ALGORITHMS §3.3.
+LightGBM, 2017 (GOSS).
 """
 
 from __future__ import annotations

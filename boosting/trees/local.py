@@ -1,7 +1,7 @@
 """A silo's rows as XGBoost trains on them: loaded once, with margins kept beside them.
 
-Training from cached margins gives the very trees that continuing a growing model would, without
-loading, slicing or evaluating that model; see ALGORITHMS §2.2.
+Training from cached margins gives the same trees, bit for bit, as continuing the growing model, but
+loads, slices and evaluates no earlier tree.
 """
 
 from __future__ import annotations

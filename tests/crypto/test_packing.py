@@ -84,7 +84,7 @@ def test_widths_are_those_of_the_design():
         )
         return fit.pair_bits, fit.slots(2048)
 
-    # One bit below ALGORITHMS' S: h needs no sign, so its spare bit is not spent.
+    # One bit fewer than two signed fields take: h has no sign.
     assert bits(24) == (89, 22)
     assert bits(32) == (105, 19)
     assert bits(52) == (145, 14)

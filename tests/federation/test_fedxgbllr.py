@@ -258,7 +258,7 @@ def test_ridge_over_silos_equals_the_pooled_closed_form():
 
 
 def test_the_head_learns_more_than_the_mean_of_a_target_far_from_zero():
-    # without centring the first rounds go into the output's bias alone (ALGORITHMS §1.8)
+    # without centring the first rounds go into the output's bias alone
     test = table(Task.REGRESSION, 400, 97)
     for combiner in ("cnn", "ridge", "leaves", "mean"):
         outcome = run_in_memory(

@@ -438,7 +438,10 @@ class SiloHalf:
 
 
 def _fixed_base_score(job: JobParameters) -> float:
-    """Return the base score that needs no agreement, or NaN: see ALGORITHMS §2.4."""
+    """Return the base score that needs no agreement, or NaN where silos must agree on a mean.
+
+    It is never left to XGBoost, which estimates it from the rows of one silo.
+    """
     if job.booster.base_score is not None:
         return job.booster.base_score
     return {Task.BINARY: 0.5, Task.MULTICLASS: 0.0, Task.REGRESSION: math.nan}[job.task]

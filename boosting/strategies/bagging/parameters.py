@@ -119,9 +119,9 @@ class Bagging:
 
     References
     ----------
-    FLeXGBoost (OctaiPipe); ALGORITHMS §2. ``[booster]`` has XGBoost's defaults, where the source
-    uses ``max_depth`` 8 and ``eta`` 0.1 or 0.015. The source says that its normalised rate
-    learns faster; at equal ``eta`` it is the smaller step, so compare modes at equal total step.
+    FLeXGBoost (OctaiPipe). ``[booster]`` has XGBoost's defaults, where the source uses
+    ``max_depth`` 8 and ``eta`` 0.1 or 0.015. The source says that its normalised rate learns
+    faster; at equal ``eta`` it is the smaller step, so compare modes at equal total step.
     """
 
     rounds: int = 50

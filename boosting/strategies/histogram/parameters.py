@@ -133,7 +133,8 @@ class Histogram:
 
     References
     ----------
-    ALGORITHMS §3; CRYPTO.md §5. Cheng et al., SecureBoost (its horizontal form in FATE).
+    Cheng et al., SecureBoost, 2021 (its horizontal form in FATE). docs/strategies/histogram.md;
+    docs/threat-model.md for the secure sums.
     """
 
     name: ClassVar[str] = "histogram"
