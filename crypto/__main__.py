@@ -16,9 +16,9 @@ import structlog
 from hedgerow.boosting.ports import FederationError
 from hedgerow.crypto.allocator import return_freed_memory
 from hedgerow.crypto.config import CryptoSettings
+from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.paillier import KeyRejected
 from hedgerow.crypto.vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import expiry, server_credentials

@@ -29,7 +29,6 @@ from hedgerow.crypto import elgamal, paillier
 from hedgerow.crypto.bin_sums import plan_bin_sums
 from hedgerow.crypto.ciphertext_histogram import (
     CiphertextHistograms,
-    HistogramRefused,
     check_bins,
     check_rows,
     cumulate,
@@ -46,10 +45,15 @@ from hedgerow.crypto.curve_kernels import (
     Sums,
     curve_kernel,
 )
+from hedgerow.crypto.errors import (
+    CiphertextRejected,
+    HistogramRefused,
+    PlaintextOutOfRange,
+)
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext
-from hedgerow.crypto.paillier import CiphertextRejected, CiphertextVector, KeyRejected
+from hedgerow.crypto.paillier import CiphertextVector
 
 Scheme = Literal["paillier", "elgamal"]
 Bins = NDArray[np.uint8] | NDArray[np.uint16]
@@ -325,9 +329,7 @@ class ElGamalOwner:
             or hess.min() < 0
             or hess.max() > layout.n_rows * layout.largest_hess
         ):
-            raise paillier.PlaintextOutOfRange(
-                "a decrypted sum is above what its rows can give, or below"
-            )
+            raise PlaintextOutOfRange("a decrypted sum is above what its rows can give, or below")
         return grad, hess
 
     def encrypt_integers(self, values: Sequence[int]) -> Ciphertexts:
@@ -501,10 +503,7 @@ def peer_of(public_key: bytes, engine: Engine | None, *, insecure_test_key: bool
         Malformed, or smaller than is safe.
     """
     if scheme_of(public_key) == "elgamal":
-        try:
-            key = elgamal.PublicKey.from_bytes(public_key[len(elgamal.PUBLIC_MAGIC) :])
-        except elgamal.KeyRejected as error:
-            raise KeyRejected(str(error)) from None
+        key = elgamal.PublicKey.from_bytes(public_key[len(elgamal.PUBLIC_MAGIC) :])
         return ElGamalPeer(key, engine)
     read = paillier.PublicKey.from_bytes(public_key, insecure_test_key=insecure_test_key)
     return PaillierPeer(read, engine)

@@ -27,20 +27,16 @@ from hedgerow.crypto.cipher_schemes import (
     owner_of,
     peer_of,
 )
+from hedgerow.crypto.errors import KeyRejected, NothingHeld
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import KeyRejected
 from hedgerow.crypto.psi import LocalBlinder
 
-__all__ = ["CipherVault", "Ciphertexts", "LocalCipherVault", "NothingHeld", "Scheme"]
+__all__ = ["CipherVault", "Ciphertexts", "LocalCipherVault", "Scheme"]
 
 MOST_IDLE_PEERS = 4
 """Keys of others that are kept without rows of theirs; each may have a table of 36 MB or more."""
-
-
-class NothingHeld(LookupError):
-    """The vault has no key, or no rows, of this session; after a restart they are sent again."""
 
 
 class CipherVault(Protocol):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.errors import HistogramRefused
 from hedgerow.crypto.modular import Modulus, Residues
 from hedgerow.crypto.obfuscators import Obfuscators
 from hedgerow.crypto.packing import PairLayout
@@ -36,10 +37,6 @@ _MOST_CELLS = 1 << 16
 _ROWS_A_PASS = 1 << 24
 # Multiplications that one more derived cell costs: its share of a simultaneous inversion.
 _DERIVATION_COST = 64
-
-
-class HistogramRefused(ValueError):
-    """Bins, rows or an answer that do not fit together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

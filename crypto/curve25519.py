@@ -24,12 +24,13 @@ from collections.abc import Iterable, Sequence
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from gmpy2 import invert, jacobi, mpz, powmod
 
+from hedgerow.crypto.errors import InvalidPoint
+
 __all__ = [
     "BASE",
     "IDENTITY",
     "ORDER",
     "PRIME",
-    "InvalidPoint",
     "Point",
     "add",
     "batch_invert",
@@ -65,10 +66,6 @@ _BASE_Y: int = 4 * invert(5, PRIME) % PRIME
 _BASE_X: int = mpz(15112221349535400772501151409588531511454012693041857206046113283949847762202)
 IDENTITY: Point = (mpz(0), mpz(1), mpz(1), mpz(0))
 BASE: Point = (_BASE_X, _BASE_Y, mpz(1), _BASE_X * _BASE_Y % PRIME)
-
-
-class InvalidPoint(ValueError):
-    """Bytes that are no valid point: not canonical, not in the group, or of small order."""
 
 
 # --- hash to the curve ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.crypto import curve25519
-from hedgerow.crypto.curve25519 import InvalidPoint, Point
+from hedgerow.crypto.curve25519 import Point
 from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     ROW_BYTES,
@@ -24,6 +24,7 @@ from hedgerow.crypto.curve_kernels import (
     KernelName,
     Sums,
 )
+from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.native import _curve
 
 _T = TypeVar("_T")

@@ -20,7 +20,6 @@ from hedgerow.crypto.curve25519 import (
     ORDER,
     PRIME,
     D,
-    InvalidPoint,
     Point,
 )
 from hedgerow.crypto.curve_kernels import (
@@ -31,6 +30,7 @@ from hedgerow.crypto.curve_kernels import (
     KernelName,
     Sums,
 )
+from hedgerow.crypto.errors import InvalidPoint
 
 _Row = tuple[Point, Point, Point]
 _WINDOW = 6

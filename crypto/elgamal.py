@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import curve25519
 from hedgerow.crypto.bin_sums import Bins, BinSumPlan, plan_bin_sums
-from hedgerow.crypto.curve25519 import InvalidPoint
 from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     NOT_FOUND,
@@ -43,6 +42,7 @@ from hedgerow.crypto.curve_kernels import (
     Sums,
     curve_kernel,
 )
+from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
 
 Entropy = Callable[[int], bytes]
 """Gives that many secret uniform bytes, as ``os.urandom`` does."""
@@ -50,14 +50,6 @@ Entropy = Callable[[int], bytes]
 ENCODING_BYTES = 32
 PUBLIC_MAGIC = b"HGE1"
 """Before a public key where keys of other schemes may come, too."""
-
-
-class RangeRefused(ValueError):
-    """A value, or the sum of all rows, would not fit the range in which logarithms are found."""
-
-
-class KeyRejected(ValueError):
-    """A key that is malformed, or has a known logarithm."""
 
 
 @dataclass(frozen=True, slots=True)

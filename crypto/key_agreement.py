@@ -19,20 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from hedgerow.crypto.errors import BoxInvalid, KeyRejected
+
 PUBLIC_KEY_BYTES = 32
 NONCE_BYTES = 12
 BOX_OVERHEAD_BYTES = NONCE_BYTES + 16
 
 Entropy = Callable[[int], bytes]
 """Returns that many bytes from a cryptographic generator; ``os.urandom`` outside tests."""
-
-
-class KeyInvalid(ValueError):
-    """A public key that is not one: wrong length, or of low order."""
-
-
-class BoxInvalid(ValueError):
-    """A sealed box that was not made by its sender for this use, or was altered."""
 
 
 def encode_fields(*fields: bytes | str | int) -> bytes:
@@ -85,13 +79,13 @@ def pair_root(private_key: X25519PrivateKey, peer_public_key: bytes, salt: bytes
 
     Raises
     ------
-    KeyInvalid
+    KeyRejected
         The peer's key is malformed or of low order (the shared secret would be zero).
     """
     try:
         secret = private_key.exchange(X25519PublicKey.from_public_bytes(peer_public_key))
     except ValueError as error:
-        raise KeyInvalid("not an X25519 public key, or one of low order") from error
+        raise KeyRejected("not an X25519 public key, or one of low order") from error
     return extract(salt, secret)
 
 

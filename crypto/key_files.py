@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from hedgerow.crypto import elgamal
-from hedgerow.crypto.paillier import KeyRejected, PrivateKey, PublicKey
+from hedgerow.crypto.errors import KeyRejected
+from hedgerow.crypto.paillier import PrivateKey, PublicKey
 
 AnyPrivateKey = PrivateKey | elgamal.PrivateKey
 

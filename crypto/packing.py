@@ -27,16 +27,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.paillier import PlaintextOutOfRange
+from hedgerow.crypto.errors import PackingRefused, PlaintextOutOfRange
 
 MAX_FRACTION_BITS = 52
 MAX_ROWS = 1 << 40
 MAX_CLASSES = 1 << 16
 _INT64_BITS = 63
-
-
-class PackingRefused(ValueError):
-    """Numbers, or a number of slots, that do not fit a layout."""
 
 
 def usable_bits(key_bits: int) -> int:

@@ -29,6 +29,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from hedgerow.crypto.errors import CiphertextRejected, KeyRejected, PlaintextOutOfRange
 from hedgerow.crypto.modular import Engine, Residues, bytes_to_ints, ints_to_bytes
 from hedgerow.crypto.obfuscators import Obfuscators, random_unit
 
@@ -36,18 +37,6 @@ KEY_BITS = (2048, 3072, 4096)
 KEY_ID_BYTES = 16
 _PUBLIC_MAGIC = b"HGP1"
 _ROWS_A_PASS = 4096
-
-
-class KeyRejected(ValueError):
-    """A key is malformed, or smaller than is safe."""
-
-
-class CiphertextRejected(ValueError):
-    """Bytes that were to be ciphertexts of a key are not."""
-
-
-class PlaintextOutOfRange(ValueError):
-    """A plaintext does not fit the modulus, before encryption or after a sum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,17 +52,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.curve25519 import InvalidPoint, hash_uniform
+from hedgerow.crypto.curve25519 import hash_uniform
 from hedgerow.crypto.curve_kernels import PsiKernel, curve_kernel
+from hedgerow.crypto.errors import InvalidPoint, PsiRefused
 
 DST = b"HEDGEROW-V01-PSI-with-curve25519_XMD:SHA-512_ELL2_NU_"
 POINT_BYTES = 32
 
 RawId = str | bytes | int | float | None
-
-
-class PsiRefused(ValueError):
-    """A message, a set or an id that breaks protocol or policy; says which, never the id."""
 
 
 # --- ids ------------------------------------------------------------------------------------

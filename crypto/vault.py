@@ -33,16 +33,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hedgerow.crypto import key_agreement, masking, shamir
 from hedgerow.crypto.cipher_vault import CipherVault, LocalCipherVault
-from hedgerow.crypto.key_agreement import BoxInvalid, Entropy, encode_fields
+from hedgerow.crypto.errors import BoxInvalid, VaultRefused
+from hedgerow.crypto.key_agreement import Entropy, encode_fields
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.modular import Engine
 
 LEAST_SILOS = 3
 """A sum of two tells each the other's vector."""
-
-
-class VaultRefused(Exception):
-    """What was asked would break a rule of the vault; nothing was revealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ class Vault(CipherVault, Protocol):
         VaultRefused
             No key was made for the session, the group is too small or does not hold this silo's
             key, or ``2 * threshold <= len(members)``.
-        KeyInvalid
+        KeyRejected
             A member's public key is malformed.
         """
         ...

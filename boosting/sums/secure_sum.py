@@ -87,15 +87,14 @@ from hedgerow.boosting.sums.steps import (
     session_name,
 )
 from hedgerow.crypto import masking, shamir
+from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import (
     LEAST_SILOS,
     MaskGroup,
     SumTicket,
     Vault,
-    VaultRefused,
 )
 
 Reply = TypeVar("Reply")
@@ -114,7 +113,7 @@ def _vault_rules() -> Iterator[None]:
     """Say that a sum is refused where the vault refuses."""
     try:
         yield
-    except (VaultRefused, BoxInvalid, KeyInvalid) as error:
+    except Refusal as error:
         raise SumRefused(str(error)) from error
 
 

@@ -12,7 +12,7 @@ goes wrong is told by its type only, for a message could hold what must not leav
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -21,14 +21,7 @@ import grpc
 import structlog
 
 from hedgerow.boosting.ports import FederationError, OfferRejected, Silo
-from hedgerow.crypto import elgamal, paillier
-from hedgerow.crypto.cipher_vault import NothingHeld
-from hedgerow.crypto.ciphertext_histogram import HistogramRefused
-from hedgerow.crypto.curve25519 import InvalidPoint
-from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
-from hedgerow.crypto.packing import PackingRefused
-from hedgerow.crypto.psi import PsiRefused
-from hedgerow.crypto.vault import VaultRefused
+from hedgerow.crypto.errors import InputRefused, Refusal
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where
@@ -38,23 +31,16 @@ from hedgerow.services.rpc.metering import Metrics
 log = structlog.get_logger()
 
 _R = TypeVar("_R")
+_WRONG_STATE = grpc.StatusCode.FAILED_PRECONDITION
 
-REFUSALS: dict[type[Exception], grpc.StatusCode] = {
-    VaultRefused: grpc.StatusCode.FAILED_PRECONDITION,
-    NothingHeld: grpc.StatusCode.FAILED_PRECONDITION,
-    BoxInvalid: grpc.StatusCode.INVALID_ARGUMENT,
-    KeyInvalid: grpc.StatusCode.INVALID_ARGUMENT,
-    paillier.KeyRejected: grpc.StatusCode.INVALID_ARGUMENT,
-    paillier.CiphertextRejected: grpc.StatusCode.INVALID_ARGUMENT,
-    paillier.PlaintextOutOfRange: grpc.StatusCode.INVALID_ARGUMENT,
-    HistogramRefused: grpc.StatusCode.INVALID_ARGUMENT,
-    PackingRefused: grpc.StatusCode.INVALID_ARGUMENT,
-    elgamal.RangeRefused: grpc.StatusCode.INVALID_ARGUMENT,
-    InvalidPoint: grpc.StatusCode.INVALID_ARGUMENT,
-    PsiRefused: grpc.StatusCode.INVALID_ARGUMENT,
-}
-"""What a vault raises, with its status; both forms of the vault raise the same."""
-_BY_NAME = {kind.__name__: kind for kind in REFUSALS}
+
+def _kinds(kind: type[Refusal]) -> Iterator[type[Refusal]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _kinds(narrower)
+
+
+_BY_NAME = {kind.__name__: kind for kind in _kinds(Refusal)}
 
 
 class Desk:
@@ -87,9 +73,10 @@ class Desk:
             yield
         except FederationError as error:
             await abort(context, error)
-        except tuple(REFUSALS) as error:
-            kind = next(kind for kind in type(error).__mro__ if kind in REFUSALS)
-            await context.abort(REFUSALS[kind], str(error), ((REASON, kind.__name__),))
+        except Refusal as error:
+            wrong_input = isinstance(error, InputRefused)
+            code = grpc.StatusCode.INVALID_ARGUMENT if wrong_input else _WRONG_STATE
+            await context.abort(code, str(error), ((REASON, type(error).__name__),))
         except ValueError as error:
             log.warning("a call was refused", kind=type(error).__name__, where=where(error))
             await abort(context, OfferRejected(f"the request is unusable: {type(error).__name__}"))
@@ -126,4 +113,4 @@ def refused(error: grpc.RpcError, address: str) -> Exception:
     if kind is not None:
         return kind(error.details() or "")
     mapped = from_rpc(error, address)
-    return VaultRefused(str(mapped)) if isinstance(mapped, OfferRejected) else mapped
+    return InputRefused(str(mapped)) if isinstance(mapped, OfferRejected) else mapped

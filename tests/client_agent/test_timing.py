@@ -8,7 +8,8 @@ import time
 import pytest
 
 from hedgerow.client_agent.timing import TimedVault, summary
-from hedgerow.crypto.vault import LocalVault, VaultRefused
+from hedgerow.crypto.errors import VaultRefused
+from hedgerow.crypto.vault import LocalVault
 from hedgerow.services.rpc.exchange import LinkTimes
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hedgerow.crypto.cipher_vault import LocalCipherVault, NothingHeld
-from hedgerow.crypto.ciphertext_histogram import HistogramRefused
-from hedgerow.crypto.curve25519 import InvalidPoint
-from hedgerow.crypto.elgamal import RangeRefused
+from hedgerow.crypto.cipher_vault import LocalCipherVault
+from hedgerow.crypto.errors import (
+    CiphertextRejected,
+    HistogramRefused,
+    InvalidPoint,
+    KeyRejected,
+    NothingHeld,
+    PackingRefused,
+    PlaintextOutOfRange,
+    RangeRefused,
+)
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.modular import Engine, available_kernels
-from hedgerow.crypto.packing import PackingRefused, PairLayout
-from hedgerow.crypto.paillier import (
-    CiphertextRejected,
-    KeyRejected,
-    PlaintextOutOfRange,
-    PublicKey,
-    generate_private_key,
-)
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.paillier import PublicKey, generate_private_key
 from hedgerow.crypto.psi import PsiParty, VaultBlinder
 from hedgerow.crypto.vault import LocalVault
 from tests.services.rpc.crypto_servers import new_vaults

@@ -13,7 +13,6 @@ from hedgerow.crypto import modular
 from hedgerow.crypto.ciphertext_histogram import (
     BinSums,
     CiphertextHistograms,
-    HistogramRefused,
     cumulate,
     n_answer_ciphertexts,
     pack_answer,
@@ -21,10 +20,11 @@ from hedgerow.crypto.ciphertext_histogram import (
     read_answer,
     sibling,
 )
+from hedgerow.crypto.errors import CiphertextRejected, HistogramRefused
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import CiphertextRejected, KeyHolder, generate_private_key
+from hedgerow.crypto.paillier import KeyHolder, generate_private_key
 
 KERNELS = modular.available_kernels()
 

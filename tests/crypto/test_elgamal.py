@@ -10,18 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto import curve25519 as curve
-from hedgerow.crypto.curve25519 import InvalidPoint
 from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
 from hedgerow.crypto.elgamal import (
     KeyHolder,
-    KeyRejected,
     PrivateKey,
     PublicKey,
     PublicOperations,
-    RangeRefused,
     ValueRange,
     generate_private_key,
 )
+from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
 from tests.crypto.test_curve25519 import BAD_ENCODINGS, HASH_TO_CURVE, MULTIPLES, X25519
 
 KERNELS = available_kernels()

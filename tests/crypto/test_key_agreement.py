@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.crypto import key_agreement
-from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
+from hedgerow.crypto.errors import BoxInvalid, KeyRejected
 
 ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
 ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
@@ -81,7 +81,7 @@ def test_altered_boxes_and_boxes_for_another_use_do_not_open(
 
 @pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31), b"short"])
 def test_keys_of_low_order_or_wrong_length_are_refused(public: bytes) -> None:
-    with pytest.raises(KeyInvalid):
+    with pytest.raises(KeyRejected):
         key_agreement.pair_root(key_agreement.new_private_key(), public, b"salt")
 
 

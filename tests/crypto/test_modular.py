@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto import curve25519, modular, worker_processes
-from hedgerow.crypto.curve25519 import InvalidPoint
 from hedgerow.crypto.curve_kernels import curve_kernel
+from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.modular import Engine, FixedBases
 
 KERNELS = modular.available_kernels()

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.crypto.errors import PackingRefused, PlaintextOutOfRange
 from hedgerow.crypto.packing import (
     OffsetLayout,
-    PackingRefused,
     PairLayout,
     classes_per_ciphertext,
     usable_bits,
 )
-from hedgerow.crypto.paillier import PlaintextOutOfRange
 
 layouts = st.builds(
     PairLayout,

@@ -14,15 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto import modular, paillier
+from hedgerow.crypto.errors import CiphertextRejected, KeyRejected, PlaintextOutOfRange
 from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
 from hedgerow.crypto.paillier import (
-    CiphertextRejected,
     CiphertextVector,
     KeyHolder,
-    KeyRejected,
-    PlaintextOutOfRange,
     PrivateKey,
     PublicKey,
     PublicOperations,

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto.curve25519 import InvalidPoint, hash_uniform
+from hedgerow.crypto.curve25519 import hash_uniform
 from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+from hedgerow.crypto.errors import InvalidPoint, PsiRefused
 from hedgerow.crypto.psi import (
     LocalBlinder,
     PsiKind,
     PsiMessage,
     PsiParty,
     PsiPolicy,
-    PsiRefused,
     alignment_digest,
     distinct_ids,
     n_exchanges,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hedgerow.crypto import masking, shamir
+from hedgerow.crypto.errors import BoxInvalid, KeyRejected, VaultRefused
 from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import MaskGroup, SumTicket, Vault, VaultRefused
+from hedgerow.crypto.vault import MaskGroup, SumTicket, Vault
 from tests.services.rpc.crypto_servers import new_vaults
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir")
@@ -335,5 +335,5 @@ def test_malformed_keys_and_unknown_sessions_are_refused(new_vault: Callable[[],
     key = vault.create_mask_key(SESSION)
     with pytest.raises(VaultRefused, match="joined no group"):
         vault.seal_shares(SESSION, 0, 1, NAMES)
-    with pytest.raises(KeyInvalid):
+    with pytest.raises(KeyRejected):
         vault.join_group(MaskGroup(SESSION, "ash", NAMES[:3], (key, bytes(32), key), DIGEST, 2))

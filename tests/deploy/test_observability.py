@@ -20,7 +20,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard
 
 from deploy.grafana import generate
-from hedgerow.crypto.vault import VaultRefused
+from hedgerow.crypto.errors import VaultRefused
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial

@@ -11,17 +11,19 @@ import sys
 import atheris
 import numpy as np
 
+from hedgerow.crypto.errors import InvalidPoint
+
 with atheris.instrument_imports(include=["crypto"]):
     from hedgerow.crypto import curve25519 as curve
     from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
-    from hedgerow.crypto.elgamal import KeyRejected, PrivateKey, PublicKey
+    from hedgerow.crypto.elgamal import PrivateKey, PublicKey
+    from hedgerow.crypto.errors import KeyRejected, PsiRefused
     from hedgerow.crypto.psi import (
         LocalBlinder,
         PsiKind,
         PsiMessage,
         PsiParty,
         PsiPolicy,
-        PsiRefused,
         normalise_id,
     )
 
@@ -43,7 +45,7 @@ def decode_rows(data: bytes) -> None:
     for kernel in KERNELS:
         try:
             rows = kernel.load(data)
-        except curve.InvalidPoint as refused:
+        except InvalidPoint as refused:
             outcomes.add(str(refused))
             continue
         n = len(rows)
@@ -58,7 +60,7 @@ def multiply_points(data: bytes) -> None:
     for kernel in KERNELS:
         try:
             outcomes.add(kernel.multiply(points, VALID[:32]))
-        except curve.InvalidPoint:
+        except InvalidPoint:
             outcomes.add(b"refused")
     assert len(outcomes) == 1, "the kernels differ"
 

@@ -12,20 +12,20 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["crypto"]):
-    from hedgerow.crypto.ciphertext_histogram import (
-        CiphertextHistograms,
+    from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, read_answer
+    from hedgerow.crypto.errors import (
+        CiphertextRejected,
         HistogramRefused,
-        read_answer,
+        KeyRejected,
+        PackingRefused,
+        PlaintextOutOfRange,
     )
     from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
     from hedgerow.crypto.modular import Engine, available_kernels
-    from hedgerow.crypto.packing import PackingRefused, PairLayout
+    from hedgerow.crypto.packing import PairLayout
     from hedgerow.crypto.paillier import (
-        CiphertextRejected,
         CiphertextVector,
         KeyHolder,
-        KeyRejected,
-        PlaintextOutOfRange,
         PrivateKey,
         PublicKey,
     )

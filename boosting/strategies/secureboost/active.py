@@ -57,8 +57,8 @@ from hedgerow.boosting.strategies.secureboost.steps import (
 )
 from hedgerow.boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
 from hedgerow.crypto.cipher_vault import Scheme
+from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.fixed_point import OutOfRange
-from hedgerow.crypto.packing import PackingRefused
 
 PREDICTIONS = "predictions.csv"
 """File of a prediction job's result, at the active party."""

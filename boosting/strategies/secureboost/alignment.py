@@ -17,12 +17,12 @@ from hedgerow.boosting.strategies.secureboost.ciphers import said
 from hedgerow.boosting.strategies.secureboost.parcels import Courier, Received
 from hedgerow.boosting.strategies.secureboost.steps import IDENTIFIERS
 from hedgerow.crypto.cipher_vault import CipherVault
+from hedgerow.crypto.errors import PsiRefused
 from hedgerow.crypto.psi import (
     PsiKind,
     PsiMessage,
     PsiParty,
     PsiPolicy,
-    PsiRefused,
     VaultBlinder,
     alignment_digest,
     distinct_ids,

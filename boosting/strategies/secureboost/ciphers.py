@@ -10,15 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.ports import FederationError
-from hedgerow.crypto import elgamal, paillier
 from hedgerow.crypto.cipher_schemes import ciphertext_bytes
-from hedgerow.crypto.cipher_vault import CipherVault, NothingHeld, Scheme
-from hedgerow.crypto.ciphertext_histogram import HistogramRefused
-from hedgerow.crypto.curve25519 import InvalidPoint
-from hedgerow.crypto.key_agreement import BoxInvalid, KeyInvalid
-from hedgerow.crypto.packing import PackingRefused, PairLayout
-from hedgerow.crypto.psi import PsiRefused
-from hedgerow.crypto.vault import VaultRefused
+from hedgerow.crypto.cipher_vault import CipherVault, Scheme
+from hedgerow.crypto.errors import HistogramRefused, Refusal
+from hedgerow.crypto.packing import PairLayout
 
 Bytes = NDArray[np.uint8]
 Bins = NDArray[np.uint8] | NDArray[np.uint16]
@@ -26,30 +21,14 @@ Bins = NDArray[np.uint8] | NDArray[np.uint16]
 Answer = TypeVar("Answer")
 PATIENCE_SECONDS = 30.0
 """How long a party waits for its crypto process to come back."""
-REFUSED = (ValueError, LookupError, VaultRefused)
+REFUSED = (Refusal, ValueError, LookupError)
 """What a vault, here or in its own process, raises at what it cannot use."""
-_SHOWN = (
-    FederationError,
-    VaultRefused,
-    NothingHeld,
-    HistogramRefused,
-    PackingRefused,
-    PsiRefused,
-    BoxInvalid,
-    KeyInvalid,
-    InvalidPoint,
-    elgamal.KeyRejected,
-    elgamal.RangeRefused,
-    paillier.KeyRejected,
-    paillier.CiphertextRejected,
-    paillier.PlaintextOutOfRange,
-)
-"""Errors of our own, in whose texts there is no value of a table and no secret."""
 
 
 def said(error: Exception) -> str:
     """Return what other parties may read of an error: a foreign one is told by its type only."""
-    return str(error) if isinstance(error, _SHOWN) else type(error).__name__
+    known = isinstance(error, FederationError | Refusal)
+    return str(error) if known else type(error).__name__
 
 
 def is_away(error: FederationError) -> bool:

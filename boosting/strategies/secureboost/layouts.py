@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hedgerow.crypto.packing import PackingRefused, PairLayout
+from hedgerow.crypto.errors import PackingRefused
+from hedgerow.crypto.packing import PairLayout
 
 PAILLIER_FRACTION_BITS = 26
 ELGAMAL_VALUE_BITS = 16

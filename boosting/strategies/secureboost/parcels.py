@@ -28,8 +28,8 @@ from hedgerow.boosting.ports import (
     Silo,
     Step,
 )
+from hedgerow.crypto.errors import BoxInvalid
 from hedgerow.crypto.key_agreement import (
-    BoxInvalid,
     Entropy,
     encode_fields,
     expand,

@@ -18,8 +18,8 @@ from hedgerow.boosting.strategies.secureboost.parcels import (
     pack,
     unpack,
 )
+from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_agreement import (
-    KeyInvalid,
     encode_fields,
     new_private_key,
     pair_root,
@@ -207,7 +207,7 @@ def _roots(
             continue
         try:
             roots[silo] = pair_root(private_key, key, digest)  # type: ignore[arg-type]
-        except KeyInvalid as error:
+        except KeyRejected as error:
             raise OfferRejected(f"{silo}: {error}") from error
     return roots
 

@@ -16,9 +16,10 @@ from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.api.federation.v1 import tensor_pb2
 from hedgerow.boosting.ports import FederationError
+from hedgerow.crypto.errors import InputRefused, VaultRefused
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.vault import LocalVault, VaultRefused
+from hedgerow.crypto.vault import LocalVault
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.crypto_calls import refused
 from hedgerow.services.rpc.metering import Metrics
@@ -312,7 +313,7 @@ def test_a_value_that_a_library_refuses_is_not_quoted(
             raise ValueError(f"cannot use {list(values)}")
 
     remote = servers.remote(Picky(engine=Engine(workers=1)))
-    with pytest.raises(VaultRefused, match="the request is unusable: ValueError") as caught:
+    with pytest.raises(InputRefused, match="the request is unusable: ValueError") as caught:
         remote.encrypt_integers("job", [424242])
     said = capfd.readouterr()
     assert "424242" not in str(caught.value) + said.out + said.err

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from hedgerow.crypto import elgamal
-from hedgerow.crypto.ciphertext_histogram import HistogramRefused
+from hedgerow.crypto.errors import HistogramRefused, PackingRefused
 from hedgerow.crypto.key_files import SealingSecret, open_private_key
-from hedgerow.crypto.packing import PackingRefused, PairLayout
+from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier import PrivateKey
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials
