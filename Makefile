@@ -7,8 +7,9 @@ TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTOS = $(shell find proto -name '*.proto' | sort)
+BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test lint proto bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test coverage lint proto proto-baseline bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,6 +34,9 @@ demo: setup-base  ## five silos train one model on the Adult data
 
 test: setup services  ## all tests
 	$(BIN)/python -m pytest tests
+
+coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
+	$(BIN)/python -m pytest tests --cov --cov-report=term-missing:skip-covered
 
 images:  ## the container images
 	deploy/ci/engine
@@ -59,10 +63,14 @@ lint: setup  ## style, types, architecture, protos
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
+	$(BIN)/buf breaking --against $(BASELINE)
 
 proto: setup  ## regenerate the stubs
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --grpc_python_out=proto \
 		--mypy_out=quiet:proto --mypy_grpc_out=quiet:proto $(PROTOS)
+
+proto-baseline: setup  ## what `make lint` compares the protos with; renew it on purpose only
+	$(BIN)/buf build --exclude-source-info --output $(BASELINE)
 
 bench: setup  ## every benchmark's quick form
 	for name in $(basename $(notdir $(filter-out %/__init__.py,$(wildcard benchmarks/[a-z]*.py)))); do \

@@ -28,7 +28,7 @@ except ModuleNotFoundError:  # run as a script, outside of a build environment
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent
-SOURCES = ROOT / "crypto" / "native"
+SOURCES = ROOT / "hedgerow" / "crypto" / "native"  # a source distribution has no /crypto
 SUFFIX = ".abi3.so"
 # -fno-strict-aliasing: gcc 12 miscompiles a vector kernel at -O3 without it.
 # Instruction sets beyond the baseline are per function (target attributes), never per build:

@@ -23,6 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("api"))
     (root / "proto").symlink_to(ROOT / "proto")
+    shutil.copy(ROOT / "CONTRIBUTING.md", root)
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
          "docs", "build/docs"],

@@ -21,8 +21,9 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
-         *sorted((ROOT / "docs/strategies").glob("*.md"))]  # fmt: skip
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs/strategies").glob("*.md")),
+         *sorted((ROOT / "docs/adr").glob("*.md"))]  # fmt: skip
 UNSET = ("none", "", "–")
 NOTHING = (None, (), "", dataclasses.MISSING)
 TOLD_IN_WORDS = {
