@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from hedgerow.crypto.cipher_vault import CipherVault, Scheme
+from hedgerow.crypto.cipher_roles import Scheme
+from hedgerow.crypto.cipher_vault import CipherVault
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.vault import LocalVault
 from hedgerow.services.identity.authority import throwaway

@@ -129,7 +129,7 @@ def plan_bin_sums(
     if bins.ndim != 2 or bins.dtype not in (np.uint8, np.uint16):
         raise ValueError(
             f"bins of shape (n_rows, n_features), uint8 or uint16, expected; "
-            f"got {bins.shape}, {bins.dtype}"
+            f"received {bins.shape}, {bins.dtype}"
         )
     rows = np.arange(len(bins)) if members is None else np.asarray(members, np.int64)
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(bins)):

@@ -2,7 +2,7 @@
 
 The active party's vault makes the key, encrypts gradients and reads answers. A passive party's
 vault holds a tree's row ciphertexts beside the party's bins, and answers with packed, re-randomised
-sums. Ciphertexts cross this boundary as uint8 arrays, one little-endian ciphertext a row.
+sums. Ciphertexts come in as bytes, end to end, and go out as uint8 arrays, one ciphertext a row.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.cipher_schemes import (
+from hedgerow.crypto.cipher_elgamal import curve_kernel_of
+from hedgerow.crypto.cipher_roles import (
     Bins,
+    Buffer,
     Ciphertexts,
     HeldRows,
     KeyOwner,
     PeerKey,
     Scheme,
-    curve_kernel_of,
-    new_owner,
-    owner_of,
-    peer_of,
 )
+from hedgerow.crypto.cipher_schemes import new_owner, owner_of, peer_of
 from hedgerow.crypto.errors import KeyRejected, NothingHeld
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.psi import LocalBlinder
-
-__all__ = ["CipherVault", "Ciphertexts", "LocalCipherVault", "Scheme"]
 
 MOST_IDLE_PEERS = 4
 """Keys of others that are kept without rows of theirs; each may have a table of 36 MB or more."""
@@ -64,10 +61,6 @@ class CipherVault(Protocol):
         KeyRejected
             A size other than 2048, 3072 or 4096 bits, or the session's key is of another scheme.
         """
-        ...
-
-    def prepare_encryption(self, session: str, n: int) -> None:
-        """Make obfuscators for ``n`` ciphertexts ahead, in either role, while others work."""
         ...
 
     def encrypt_gradients(
@@ -107,7 +100,7 @@ class CipherVault(Protocol):
         session: str,
         public_key: bytes,
         layout: PairLayout,
-        rows: Sequence[Ciphertexts],
+        rows: Sequence[Buffer],
         bins: NDArray[np.uint8] | NDArray[np.uint16],
         n_bins: Sequence[int],
     ) -> None:
@@ -151,7 +144,7 @@ class CipherVault(Protocol):
         ...
 
     def decrypt_histograms(
-        self, session: str, layout: PairLayout, answer: Sequence[Ciphertexts], n_bins: int
+        self, session: str, layout: PairLayout, answer: Sequence[Buffer], n_bins: int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Return grad and hess sums of :meth:`sum_bins`, exact, of shape (n_bins, n_classes).
 
@@ -174,14 +167,14 @@ class CipherVault(Protocol):
     def sum_selected(
         self,
         public_key: bytes,
-        values: Ciphertexts,
+        values: Buffer,
         index: NDArray[np.uint32],
         start: NDArray[np.int64],
     ) -> Ciphertexts:
         """Return re-randomised sums of ``values[index[k]]`` over start[s] ≤ k < start[s + 1]."""
         ...
 
-    def decrypt_integers(self, session: str, values: Ciphertexts) -> list[int]:
+    def decrypt_integers(self, session: str, values: Buffer) -> list[int]:
         """Return the signed integers of ciphertexts under the session's own key."""
         ...
 
@@ -261,15 +254,6 @@ class LocalCipherVault:
                 raise KeyRejected(f"this session has a key of {owner.scheme}, not of {scheme}")
             return owner.public_bytes()
 
-    def prepare_encryption(self, session: str, n: int) -> None:
-        """See :meth:`CipherVault.prepare_encryption`."""
-        with self._lock:
-            tree = self._trees.get(session)
-        if tree is not None:
-            tree.peer.prepare(n)
-        else:
-            self._owner(session).prepare(n)
-
     def encrypt_gradients(
         self,
         session: str,
@@ -285,7 +269,7 @@ class LocalCipherVault:
         session: str,
         public_key: bytes,
         layout: PairLayout,
-        rows: Sequence[Ciphertexts],
+        rows: Sequence[Buffer],
         bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
@@ -314,7 +298,7 @@ class LocalCipherVault:
         return tree.rows.answer(nodes, cumulative=cumulative, missing=missing, order=order)
 
     def decrypt_histograms(
-        self, session: str, layout: PairLayout, answer: Sequence[Ciphertexts], n_bins: int
+        self, session: str, layout: PairLayout, answer: Sequence[Buffer], n_bins: int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """See :meth:`CipherVault.decrypt_histograms`."""
         return self._owner(session).read(layout, answer, n_bins)
@@ -326,14 +310,14 @@ class LocalCipherVault:
     def sum_selected(
         self,
         public_key: bytes,
-        values: Ciphertexts,
+        values: Buffer,
         index: NDArray[np.uint32],
         start: NDArray[np.int64],
     ) -> Ciphertexts:
         """See :meth:`CipherVault.sum_selected`."""
         return self._peer(public_key).sum_selected(values, index, start)
 
-    def decrypt_integers(self, session: str, values: Ciphertexts) -> list[int]:
+    def decrypt_integers(self, session: str, values: Buffer) -> list[int]:
         """See :meth:`CipherVault.decrypt_integers`."""
         return self._owner(session).decrypt_integers(values)
 

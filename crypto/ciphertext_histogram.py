@@ -89,7 +89,7 @@ class CiphertextHistograms:
         n_bins: Sequence[int],
     ) -> None:
         if len(rows) != len(bins):
-            raise HistogramRefused(f"expected {len(bins)} row ciphertexts, got {len(rows)}")
+            raise HistogramRefused(f"expected {len(bins)} row ciphertexts, received {len(rows)}")
         check_bins(bins, n_bins)
         self.n_bins = tuple(int(b) for b in n_bins)
         self._modulus = public.modulus
@@ -191,7 +191,7 @@ def check_bins(bins: NDArray[np.uint8] | NDArray[np.uint16], n_bins: Sequence[in
     if bins.ndim != 2 or bins.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         raise HistogramRefused(
             f"expected bins of shape (n_rows, n_features), uint8 or uint16, "
-            f"got {bins.shape}, {bins.dtype}"
+            f"received {bins.shape}, {bins.dtype}"
         )
     if len(n_bins) != bins.shape[1] or min(n_bins, default=1) < 1:
         raise HistogramRefused(
@@ -445,7 +445,7 @@ def read_answer(
     expected = n_answer_ciphertexts(n_bins, layout, key_bits)
     if len(answer) != expected:
         raise HistogramRefused(
-            f"expected {expected} ciphertexts for {n_bins} bins, got {len(answer)}"
+            f"expected {expected} ciphertexts for {n_bins} bins, received {len(answer)}"
         )
     return layout.unpack(holder.decrypt(answer), _counts(n_bins, layout.slots(key_bits)))
 
@@ -453,6 +453,6 @@ def read_answer(
 def sibling(parent: NDArray[np.generic], child: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return the other child's sums, exactly, from those that :func:`read_answer` gave."""
     if parent.shape != child.shape or parent.dtype != child.dtype:
-        raise HistogramRefused(f"expected a child of shape {parent.shape}, got {child.shape}")
+        raise HistogramRefused(f"expected a child of shape {parent.shape}, received {child.shape}")
     result: NDArray[np.generic] = np.subtract(parent, child)
     return result

@@ -84,7 +84,7 @@ def expand_message_xmd(message: bytes, dst: bytes, n_bytes: int) -> bytes:
         Length of the result, 1 to 64: one block, all that one field element needs.
     """
     if not 1 <= len(dst) <= 255:
-        raise ValueError(f"domain separation tag of 1 to 255 bytes expected, got {len(dst)}")
+        raise ValueError(f"domain separation tag of 1 to 255 bytes expected, received {len(dst)}")
     if not 1 <= n_bytes <= 64:
         raise ValueError(f"1 to 64 bytes can be expanded, {n_bytes} were asked for")
     suffix = dst + bytes([len(dst)])
@@ -99,7 +99,7 @@ def hash_uniform(messages: Iterable[bytes], dst: bytes, prefix: bytes = b"") -> 
     The hash of the padding and of `prefix` is computed once.
     """
     if not 1 <= len(dst) <= 255:
-        raise ValueError(f"domain separation tag of 1 to 255 bytes expected, got {len(dst)}")
+        raise ValueError(f"domain separation tag of 1 to 255 bytes expected, received {len(dst)}")
     sha512 = hashlib.sha512
     suffix = dst + bytes([len(dst)])
     outer = HASH_BYTES.to_bytes(2, "big") + b"\x00" + suffix
@@ -132,7 +132,7 @@ def map_to_curve(uniform: bytes) -> bytes:
     RFC 9380, sections 5.2 and 6.7.1 (Z = 2, J = 486662, K = 1).
     """
     if len(uniform) % HASH_BYTES:
-        raise ValueError(f"{HASH_BYTES} bytes an element expected, got {len(uniform)} bytes")
+        raise ValueError(f"{HASH_BYTES} bytes an element expected, received {len(uniform)} bytes")
     p, j = PRIME, _MONTGOMERY_J
     denominators = []
     for i in range(0, len(uniform), HASH_BYTES):
@@ -163,7 +163,7 @@ def multiply_u(points: bytes, scalar: bytes) -> bytes:
         If a product is zero, so that the point had small order.
     """
     if len(points) % 32:
-        raise ValueError(f"32 bytes a point expected, got {len(points)} bytes")
+        raise ValueError(f"32 bytes a point expected, received {len(points)} bytes")
     exchange = X25519PrivateKey.from_private_bytes(scalar).exchange
     load = X25519PublicKey.from_public_bytes
     try:

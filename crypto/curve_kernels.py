@@ -143,7 +143,7 @@ def curve_kernel(name: KernelName | None = None, workers: int | None = None) -> 
     if workers is None:
         workers = usable_cores()
     if workers < 1:
-        raise ValueError(f"expected at least one worker, got {workers}")
+        raise ValueError(f"expected at least one worker, received {workers}")
     if name == "python":
         from hedgerow.crypto.curve_python import PythonCurve
 

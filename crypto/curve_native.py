@@ -197,7 +197,9 @@ class NativeOpener:
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
         """See :meth:`hedgerow.crypto.curve_kernels.Opener.decrypt`."""
         if len(ciphertexts) % ROW_BYTES:
-            raise InvalidPoint(f"{ROW_BYTES} bytes a ciphertext expected, got {len(ciphertexts)}")
+            raise InvalidPoint(
+                f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}"
+            )
         view, ifma = memoryview(ciphertexts), self._kernel.ifma
         check = self._kernel.check_table()
 
@@ -271,7 +273,9 @@ class NativeCurve:
     def load(self, ciphertexts: bytes) -> NativeRows:
         """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.load`."""
         if len(ciphertexts) % ROW_BYTES:
-            raise InvalidPoint(f"{ROW_BYTES} bytes a ciphertext expected, got {len(ciphertexts)}")
+            raise InvalidPoint(
+                f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}"
+            )
         view = memoryview(ciphertexts)
 
         def part(a: int, b: int) -> bytes:

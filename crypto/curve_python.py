@@ -270,7 +270,7 @@ def _affine(points: list[Point]) -> list[tuple[int, int]]:
 
 def _decode_rows(ciphertexts: bytes) -> list[_Row]:
     if len(ciphertexts) % ROW_BYTES:
-        raise InvalidPoint(f"{ROW_BYTES} bytes a ciphertext expected, got {len(ciphertexts)}")
+        raise InvalidPoint(f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}")
     decode, rows = curve25519.ristretto_decode, []
     for i in range(0, len(ciphertexts), ROW_BYTES):
         try:

@@ -119,7 +119,9 @@ class PublicKey:
     def from_bytes(cls, data: bytes) -> PublicKey:
         """Read 64 bytes; :class:`KeyRejected` for anything but two usable elements."""
         if len(data) != 2 * ENCODING_BYTES:
-            raise KeyRejected(f"public key: {2 * ENCODING_BYTES} bytes expected, got {len(data)}")
+            raise KeyRejected(
+                f"public key: {2 * ENCODING_BYTES} bytes expected, received {len(data)}"
+            )
         return cls(data[:ENCODING_BYTES], data[ENCODING_BYTES:])
 
 
@@ -147,7 +149,7 @@ class PrivateKey:
     def from_bytes(cls, data: bytes) -> PrivateKey:
         """Read 64 secret bytes."""
         if len(data) != 64:
-            raise KeyRejected(f"private key: 64 bytes expected, got {len(data)}")
+            raise KeyRejected(f"private key: 64 bytes expected, received {len(data)}")
         return cls(int.from_bytes(data[:32], "little"), int.from_bytes(data[32:], "little"))
 
 
@@ -206,7 +208,7 @@ class PublicOperations:
         """
         g, h = _as_values(g), _as_values(h)
         if g.shape != h.shape:
-            raise ValueError(f"as many g as h expected, got {len(g)} and {len(h)}")
+            raise ValueError(f"as many g as h expected, received {len(g)} and {len(h)}")
         if len(g) > self.value_range.n_rows:
             raise RangeRefused(
                 f"the range was proved for {self.value_range.n_rows} rows, {len(g)} came"
@@ -260,7 +262,7 @@ class PublicOperations:
             n_features · n_bins ciphertexts, feature by feature; empty bins are encryptions of 0.
         """
         if len(bins) != len(rows):
-            raise ValueError(f"bins of {len(rows)} rows expected, got {len(bins)}")
+            raise ValueError(f"bins of {len(rows)} rows expected, received {len(bins)}")
         if members is not None and len(np.unique(members)) != len(members):
             raise ValueError("members: every row at most once expected")
         return self.rerandomise(sum_bins(rows, plan_bin_sums(bins, n_bins, members)))
@@ -327,5 +329,5 @@ class KeyHolder:
 
 def _as_values(values: NDArray[np.int64]) -> NDArray[np.int64]:
     if values.ndim != 1 or values.dtype != np.int64:
-        raise ValueError(f"int64 vectors expected, got {values.dtype} of shape {values.shape}")
+        raise ValueError(f"int64 vectors expected, received {values.dtype} of shape {values.shape}")
     return np.ascontiguousarray(values)

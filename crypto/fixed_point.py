@@ -67,7 +67,7 @@ def fraction_bits(n_rows: int, bound: float, ring_bits: int = 64) -> int:
 def _check_bound(n_rows: int, bound: float) -> None:
     if n_rows < 0 or not math.isfinite(bound) or bound < 0:
         raise OutOfRange(
-            f"expected a row count >= 0 and a finite bound >= 0, got {n_rows}, {bound}"
+            f"expected a row count >= 0 and a finite bound >= 0, received {n_rows}, {bound}"
         )
 
 

@@ -107,7 +107,7 @@ def open_box(key: bytes, box: bytes, associated: bytes) -> bytes:
         Key, associated data or box are not those of :func:`seal`.
     """
     if len(box) < BOX_OVERHEAD_BYTES:
-        raise BoxInvalid(f"a box has at least {BOX_OVERHEAD_BYTES} bytes, got {len(box)}")
+        raise BoxInvalid(f"a box has at least {BOX_OVERHEAD_BYTES} bytes, received {len(box)}")
     try:
         return ChaCha20Poly1305(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], associated)
     except InvalidTag as error:

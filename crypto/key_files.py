@@ -51,7 +51,7 @@ class SealingSecret:
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise ValueError(f"expected one of {_KINDS}, got {self.kind!r}")
+            raise ValueError(f"expected one of {_KINDS}, received {self.kind!r}")
         if len(self.value) < _LEAST_SECRET_BYTES[self.kind]:
             raise ValueError(
                 f"expected a {self.kind} of at least {_LEAST_SECRET_BYTES[self.kind]} bytes"
@@ -101,7 +101,7 @@ def open_private_key(
         raise KeyRejected("not a sealed private key of this format")
     kind = _KINDS[sealed[len(_MAGIC)]]
     if kind != secret.kind:
-        raise KeyRejected(f"this key was sealed with a {kind}, got a {secret.kind}")
+        raise KeyRejected(f"this key was sealed with a {kind}, received a {secret.kind}")
     salt = sealed[len(_MAGIC) + 1 : len(_MAGIC) + 1 + _SALT_BYTES]
     nonce = sealed[at - _NONCE_BYTES : at]
     end = at + 4 + int.from_bytes(sealed[at : at + 4], "little")

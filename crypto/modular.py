@@ -97,7 +97,7 @@ class Engine:
                 f"kernel {self.kernel!r} does not run here, expected one of {available_kernels()}"
             )
         if self.workers < 1:
-            raise ValueError(f"expected at least one worker, got {self.workers}")
+            raise ValueError(f"expected at least one worker, received {self.workers}")
 
     def modulus(self, value: int) -> Modulus:
         """Return the arithmetic modulo an odd ``value`` on this engine."""
@@ -150,7 +150,9 @@ class FixedBases:
     def products(self, digits: NDArray[np.uint8]) -> Residues:
         """Return one product for every row of ``digits`` of shape (n, n_bases)."""
         if digits.ndim != 2 or digits.shape[1] != len(self.bases):
-            raise ValueError(f"expected {len(self.bases)} digits a product, got {digits.shape}")
+            raise ValueError(
+                f"expected {len(self.bases)} digits a product, received {digits.shape}"
+            )
         return self.modulus.fixed_base_products(self, digits)
 
 

@@ -62,7 +62,7 @@ class Polya:
 
     def __init__(self, exponent: Fraction, parts: int = 1, *, word_bits: int = _WORD_BITS) -> None:
         if exponent <= 0 or parts < 1:
-            raise ValueError(f"expected exponent > 0 and parts >= 1, got {exponent}, {parts}")
+            raise ValueError(f"expected exponent > 0 and parts >= 1, received {exponent}, {parts}")
         if 45 / exponent > _MAX_TABLE:
             raise ValueError(
                 f"noise of scale {float(1 / exponent):.3g} needs too large a table; "
@@ -163,7 +163,7 @@ def discrete_laplace_part(
     ndarray of shape (size,), int64
     """
     if sensitivity < 1:
-        raise ValueError(f"expected a sensitivity >= 1, got {sensitivity}")
+        raise ValueError(f"expected a sensitivity >= 1, received {sensitivity}")
     polya = _polya(Fraction(epsilon) / sensitivity, honest)
     return polya.sample(size, entropy) - polya.sample(size, entropy)
 

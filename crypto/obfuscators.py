@@ -216,7 +216,7 @@ class PublicObfuscators(Obfuscators):
             if short_exponent_bits < _LEAST_SHORT_EXPONENT_BITS:
                 raise ValueError(
                     f"expected exponents of at least {_LEAST_SHORT_EXPONENT_BITS} bits, "
-                    f"got {short_exponent_bits}"
+                    f"received {short_exponent_bits}"
                 )
             bits = min(bits, short_exponent_bits)
         self._table = FixedBases.radix_256(self._square, public_key.h_s, bits)

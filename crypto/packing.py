@@ -67,12 +67,12 @@ class PairLayout:
     def __post_init__(self) -> None:
         if not 0 <= self.fraction_bits <= MAX_FRACTION_BITS:
             raise PackingRefused(
-                f"expected 0 to {MAX_FRACTION_BITS} fraction bits, got {self.fraction_bits}"
+                f"expected 0 to {MAX_FRACTION_BITS} fraction bits, received {self.fraction_bits}"
             )
         if not (1 <= self.n_rows <= MAX_ROWS and 1 <= self.n_classes <= MAX_CLASSES):
             raise PackingRefused(
                 f"expected 1 to {MAX_ROWS} rows and 1 to {MAX_CLASSES} classes, "
-                f"got {self.n_rows} and {self.n_classes}"
+                f"received {self.n_rows} and {self.n_classes}"
             )
         for name, largest in (("grad", self.largest_grad), ("hess", self.largest_hess)):
             if not 0 < largest < 1 << 62:
@@ -157,7 +157,7 @@ class PairLayout:
         if np.shape(grad) != np.shape(hess) or not (wide or flat):
             raise PackingRefused(
                 f"expected grad and hess of shape (n, {self.n_classes}), "
-                f"got {np.shape(grad)} and {np.shape(hess)}"
+                f"received {np.shape(grad)} and {np.shape(hess)}"
             )
         stored = []
         for name, values, low, high in (
@@ -176,7 +176,7 @@ class PairLayout:
         if grad.shape != hess.shape or grad.ndim != 2 or grad.shape[1] != self.n_classes:
             raise PackingRefused(
                 f"expected stored values of shape (n, {self.n_classes}), "
-                f"got {grad.shape} and {hess.shape}"
+                f"received {grad.shape} and {hess.shape}"
             )
         if len(grad) and (
             int(grad.min()) < -self.largest_grad
@@ -221,7 +221,7 @@ class PairLayout:
             A plaintext holds more than its bins, or a sum is above what the rows can give.
         """
         if len(plaintexts) != len(counts):
-            raise PackingRefused(f"expected {len(counts)} plaintexts, got {len(plaintexts)}")
+            raise PackingRefused(f"expected {len(counts)} plaintexts, received {len(plaintexts)}")
         width, half = self.pair_bits, 1 << (self.pair_bits - 1)
         mask, h_mask = (1 << width) - 1, (1 << self.hess_bits) - 1
         grads: list[int] = []

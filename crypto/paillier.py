@@ -62,7 +62,7 @@ class PublicKey:
         least = 8 if self.insecure_test_key else KEY_BITS[0]
         if not least <= self.bits <= KEY_BITS[-1] or self.n % 2 == 0:
             raise KeyRejected(
-                f"expected an odd modulus of {least} to {KEY_BITS[-1]} bits, got {self.bits} bits"
+                f"expected an odd modulus of {least} to {KEY_BITS[-1]} bits, received {self.bits}"
             )
         if self.h_s is not None and not (
             1 < self.h_s < self.n**2 and gmpy2.gcd(self.h_s, self.n) == 1
@@ -122,10 +122,10 @@ class PublicKey:
         width = (bits + 7) // 8
         expected = head + width * (3 if data[head - 1] else 1)
         if len(data) != expected:
-            raise KeyRejected(f"expected {expected} bytes of public key, got {len(data)}")
+            raise KeyRejected(f"expected {expected} bytes of public key, received {len(data)}")
         n = int.from_bytes(data[head : head + width], "little")
         if n.bit_length() != bits:
-            raise KeyRejected(f"expected a modulus of {bits} bits, got {n.bit_length()}")
+            raise KeyRejected(f"expected a modulus of {bits} bits, received {n.bit_length()}")
         h_s = int.from_bytes(data[head + width :], "little") if data[head - 1] else None
         return cls(n, h_s, insecure_test_key)
 
@@ -172,7 +172,7 @@ def generate_private_key(bits: int = 2048, *, insecure_test_key: bool = False) -
         Another size was asked for.
     """
     if not (insecure_test_key and bits >= 32 and bits % 2 == 0) and bits not in KEY_BITS:
-        raise KeyRejected(f"expected a key of {KEY_BITS} bits, got {bits}")
+        raise KeyRejected(f"expected a key of {KEY_BITS} bits, received {bits}")
     half = bits // 2
     while True:
         p, q = _random_prime(half), _random_prime(half)
@@ -238,7 +238,7 @@ class CiphertextVector:
         width = public_key.ciphertext_bytes
         if n < 0 or len(payload) != n * width:
             raise CiphertextRejected(
-                f"expected {n} ciphertexts of {width} bytes, got {len(payload)} bytes"
+                f"expected {n} ciphertexts of {width} bytes, received {len(payload)} bytes"
             )
         return cls(public_key.key_id, np.frombuffer(payload, np.uint8).reshape(n, width))
 
@@ -293,12 +293,12 @@ class PublicOperations:
         """
         if vector.key_id != self.key_id:
             raise CiphertextRejected(
-                f"expected ciphertexts of key {self.key_id.hex()}, got {vector.key_id.hex()}"
+                f"expected ciphertexts of key {self.key_id.hex()}, received {vector.key_id.hex()}"
             )
         width = self.public_key.ciphertext_bytes
         if vector.data.ndim != 2 or vector.data.shape[1] != width:
             raise CiphertextRejected(
-                f"expected {width} bytes a ciphertext, got shape {vector.data.shape}"
+                f"expected {width} bytes a ciphertext, received shape {vector.data.shape}"
             )
         if not _below(vector.data, self._square):
             raise CiphertextRejected("expected ciphertexts below n²")

@@ -152,7 +152,7 @@ def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
         If the key is shorter than 16 bytes, a row has no id or an id cannot be one.
     """
     if len(key) < 16:
-        raise ValueError(f"a digest key of at least 16 bytes expected, got {len(key)}")
+        raise ValueError(f"a digest key of at least 16 bytes expected, received {len(key)}")
     digest = hmac.new(key, b"hedgerow row alignment v1", hashlib.sha256)
     for value in ids:
         normalised = normalise_id(value)
@@ -195,7 +195,7 @@ class LocalBlinder:
 
     def __init__(self, session: bytes, kernel: PsiKernel | None = None) -> None:
         if len(session) > 0xFFFF:
-            raise ValueError(f"a session of at most 65535 bytes expected, got {len(session)}")
+            raise ValueError(f"a session of at most 65535 bytes expected, received {len(session)}")
         self._prefix = len(session).to_bytes(2, "big") + session
         self._kernel = kernel if kernel is not None else curve_kernel()
         self._scalar = bytearray(os.urandom(32))
@@ -208,7 +208,7 @@ class LocalBlinder:
     def blind_points(self, points: bytes) -> bytes:
         """See :meth:`Blinder.blind_points`."""
         if len(points) % POINT_BYTES:
-            raise InvalidPoint(f"{POINT_BYTES} bytes a point expected, got {len(points)}")
+            raise InvalidPoint(f"{POINT_BYTES} bytes a point expected, received {len(points)}")
         return self._kernel.multiply(points, self._secret())
 
     def _secret(self) -> bytes:
@@ -539,7 +539,8 @@ class PsiParty:
         expected = self._sizes[self._name] * width
         if len(self._held_tags) != expected:
             raise PsiRefused(
-                f"{self._roster[-1]}: {expected} bytes of tags expected, got {len(self._held_tags)}"
+                f"{self._roster[-1]}: expected {expected} bytes of tags, "
+                f"received {len(self._held_tags)}"
             )
         tags = {owner: _truncate(self._full_points[owner], bits) for owner in others}
         tags[self._name] = np.frombuffer(self._held_tags, np.uint8).reshape(-1, width)

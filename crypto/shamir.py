@@ -87,7 +87,7 @@ def restore(shares: Mapping[int, bytes], threshold: int) -> bytes:
         Fewer than ``threshold`` shares, or a share that is no field element.
     """
     if len(shares) < threshold:
-        raise ValueError(f"expected at least {threshold} shares, got {len(shares)}")
+        raise ValueError(f"expected at least {threshold} shares, received {len(shares)}")
     numbers = tuple(sorted(shares)[:threshold])
     weights = _weights_at_zero(numbers)
     total = sum(w * _element(shares[k]) for w, k in zip(weights, numbers, strict=True))

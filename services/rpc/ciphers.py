@@ -7,10 +7,12 @@ answered before the next is read, so that neither side holds more than a few.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 import numpy as np
@@ -19,9 +21,11 @@ from numpy.typing import NDArray
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.boosting.ports import OfferRejected
-from hedgerow.crypto.cipher_vault import Ciphertexts, CipherVault, Scheme
+from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
+from hedgerow.crypto.cipher_vault import CipherVault
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.services.rpc.crypto_calls import Desk, refused
+from hedgerow.services.rpc.errors import Unreachable
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
 
@@ -29,6 +33,9 @@ MAX_BATCH_BYTES = 1 << 31
 """Most bytes of a batch."""
 ROWS_A_BATCH = 4096
 IDS_A_BATCH = 16384
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -65,8 +72,15 @@ def _arrays(blocks: Iterable[Any]) -> dict[str, NDArray[Any]]:
     return decode_arrays(blocks, most_bytes=math.inf)
 
 
-def _parts(arrays: Arrays) -> tuple[NDArray[Any], ...]:
-    return tuple(require(arrays, str(k), "|u1", 2) for k in range(len(arrays)))
+def _parts(arrays: Arrays, ndim: int = 2) -> tuple[NDArray[Any], ...]:
+    return tuple(require(arrays, str(k), "|u1", ndim) for k in range(len(arrays)))
+
+
+def _flat(*parts: Buffer) -> Arrays:
+    """Return parts of ciphertexts, end to end, under their numbers."""
+    return _numbered(
+        [p.reshape(-1) if isinstance(p, np.ndarray) else np.frombuffer(p, np.uint8) for p in parts]
+    )
 
 
 _WIDE_BYTES = 32
@@ -116,13 +130,6 @@ class CipherServicer:
         self._desk = desk
         self._metrics = metrics
 
-    async def PrepareEncryption(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        async with self._desk.small_call(context):
-            await self._desk.run(
-                lambda: self._ciphers.prepare_encryption(request.session, request.count)
-            )
-            return pb.PrepareEncryptionResponse()
-
     async def EncryptGradients(  # noqa: D102, N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
@@ -144,7 +151,7 @@ class CipherServicer:
             bins = arrays.get("bins")
             if bins is None or bins.ndim != 2 or bins.dtype not in (np.uint8, np.uint16):
                 raise OfferRejected("expected bins of 8 or 16 bits")
-            rows = _parts({name: array for name, array in arrays.items() if name != "bins"})
+            rows = _parts({name: array for name, array in arrays.items() if name != "bins"}, 1)
             self._ciphers.hold_rows(
                 head.session,
                 head.public_key,
@@ -153,7 +160,7 @@ class CipherServicer:
                 bins,
                 tuple(head.n_bins),
             )
-            self._count("load", rows)
+            self._count("load", [bins] * len(rows))
             return {}
 
         async for _ in self._answers(frames, context, work, batches=False):
@@ -185,11 +192,10 @@ class CipherServicer:
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
-            parts = _parts(arrays)
             grad, hess = self._ciphers.decrypt_histograms(
-                head.session, _read_layout(head.layout), parts, head.n_bins
+                head.session, _read_layout(head.layout), _parts(arrays, 1), head.n_bins
             )
-            self._count("decrypt", parts)
+            self._count("decrypt", (grad,))
             return {"grad": _fixed(grad), "hess": _fixed(hess)}
 
         async for block in self._answers(frames, context, work, batches=False):
@@ -213,7 +219,7 @@ class CipherServicer:
         def work(head: Any, arrays: Arrays) -> Arrays:
             found = self._ciphers.sum_selected(
                 head.public_key,
-                require(arrays, "0", "|u1", 2),
+                require(arrays, "0", "|u1", 1),
                 require(arrays, "index", "<u4", 1),
                 require(arrays, "starts", "<i8", 1),
             )
@@ -227,9 +233,9 @@ class CipherServicer:
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
-            values = require(arrays, "0", "|u1", 2)
+            values = require(arrays, "0", "|u1", 1)
             found = np.array(self._ciphers.decrypt_integers(head.session, values), object)
-            self._count("decrypt", (values,))
+            self._count("decrypt", (found,))
             return {"values": _fixed(found)}
 
         async for block in self._answers(frames, context, work, batches=False):
@@ -295,6 +301,30 @@ class CipherServicer:
                 yield answer
 
 
+def _patiently(
+    ask: Callable[Concatenate[RemoteCipherVault, _P], _R],
+) -> Callable[Concatenate[RemoteCipherVault, _P], _R]:
+    """Have a call repeated while the crypto process is away.
+
+    For calls that may be repeated after a restart: keys are on disk, and rows that a restarted
+    vault does not hold any more are refused. Masks and blinding secrets are made anew by a restart,
+    so their calls fail.
+    """
+
+    @functools.wraps(ask)
+    def asked(vault: RemoteCipherVault, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        deadline = time.monotonic() + vault.patience_seconds
+        while True:
+            try:
+                return ask(vault, *args, **kwargs)
+            except Unreachable:
+                if time.monotonic() > deadline:
+                    raise
+            vault.pause()
+
+    return asked
+
+
 class RemoteCipherVault:
     """Client side; see :class:`hedgerow.crypto.cipher_vault.CipherVault`.
 
@@ -306,14 +336,24 @@ class RemoteCipherVault:
         For error messages.
     timeout_seconds : float
         Deadline of each call.
+    patience_seconds : float
+        How long a call is repeated while the crypto process is away.
+    pause : callable
+        Waits a moment before a call is repeated; may raise to give up.
     """
 
     def __init__(
-        self, channel: Callable[[], MeteredChannel], address: str, timeout_seconds: float = 3600.0
+        self,
+        channel: Callable[[], MeteredChannel],
+        address: str,
+        timeout_seconds: float = 3600.0,
+        patience_seconds: float = 30.0,
+        pause: Callable[[], None] = lambda: time.sleep(0.2),
     ) -> None:
         self._channel = channel
         self._address = address
         self._timeout_seconds = timeout_seconds
+        self.patience_seconds, self.pause = patience_seconds, pause
         self._known: tuple[MeteredChannel, Any] | None = None
 
     def _stub(self) -> Any:
@@ -336,6 +376,7 @@ class RemoteCipherVault:
         except grpc.RpcError as error:
             raise refused(error, self._address) from None
 
+    @_patiently
     def create_cipher_key(
         self, session: str, key_bits: int = 2048, scheme: Scheme = "paillier"
     ) -> bytes:
@@ -343,10 +384,7 @@ class RemoteCipherVault:
         request = pb.CreateKeysRequest(session=session, kind=_KINDS[scheme], key_bits=key_bits)
         return bytes(self._call("CreateKeys", request).public_key)
 
-    def prepare_encryption(self, session: str, n: int) -> None:
-        """Make obfuscators for ``n`` ciphertexts ahead."""
-        self._call("PrepareEncryption", pb.PrepareEncryptionRequest(session=session, count=n))
-
+    @_patiently
     def encrypt_gradients(
         self,
         session: str,
@@ -367,12 +405,13 @@ class RemoteCipherVault:
         parts = [_parts(batch) for batch in found]
         return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
+    @_patiently
     def hold_rows(
         self,
         session: str,
         public_key: bytes,
         layout: PairLayout,
-        rows: Sequence[Ciphertexts],
+        rows: Sequence[Buffer],
         bins: NDArray[np.uint8] | NDArray[np.uint16],
         n_bins: Sequence[int],
     ) -> None:
@@ -383,10 +422,11 @@ class RemoteCipherVault:
             layout=_layout(layout),
             n_bins=[int(n) for n in n_bins],
         )
-        frames = _framed(pb.HoldRowsRequest, head, [{"bins": bins, **_numbered(rows)}])
+        frames = _framed(pb.HoldRowsRequest, head, [{"bins": bins, **_flat(*rows)}])
         for _ in self._stream("HoldRows", frames):
             pass
 
+    @_patiently
     def sum_bins(
         self,
         session: str,
@@ -406,38 +446,45 @@ class RemoteCipherVault:
             arrays["order"] = order.astype("<i8")
         return _parts(self._exchange("SumBins", pb.SumBinsRequest, head, arrays))
 
+    @_patiently
     def decrypt_histograms(
-        self, session: str, layout: PairLayout, answer: Sequence[Ciphertexts], n_bins: int
+        self, session: str, layout: PairLayout, answer: Sequence[Buffer], n_bins: int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Return grad and hess sums, exact, of shape (n_bins, n_classes)."""
         head = pb.DecryptHistogramsHead(session=session, layout=_layout(layout), n_bins=n_bins)
         found = self._exchange(
-            "DecryptHistograms", pb.DecryptHistogramsRequest, head, _numbered(answer)
+            "DecryptHistograms",
+            pb.DecryptHistogramsRequest,
+            head,
+            _flat(*answer),
         )
         return _unfixed(found["grad"]), _unfixed(found["hess"])
 
+    @_patiently
     def encrypt_integers(self, session: str, values: Sequence[int]) -> Ciphertexts:
         """Return ciphertexts of signed 64-bit integers under the session's own key."""
         arrays = {"values": np.array(values, "<i8")}
         head = pb.EncryptIntegersHead(session=session)
         return self._exchange("EncryptIntegers", pb.EncryptIntegersRequest, head, arrays)["0"]
 
+    @_patiently
     def sum_selected(
         self,
         public_key: bytes,
-        values: Ciphertexts,
+        values: Buffer,
         index: NDArray[np.uint32],
         start: NDArray[np.int64],
     ) -> Ciphertexts:
         """Return re-randomised sums of ``values[index[k]]`` over start[s] ≤ k < start[s + 1]."""
-        arrays = {"0": values, "index": index.astype("<u4"), "starts": start.astype("<i8")}
+        arrays = {**_flat(values), "index": index.astype("<u4"), "starts": start.astype("<i8")}
         head = pb.SumSelectedHead(public_key=public_key)
         return self._exchange("SumSelected", pb.SumSelectedRequest, head, arrays)["0"]
 
-    def decrypt_integers(self, session: str, values: Ciphertexts) -> list[int]:
+    @_patiently
+    def decrypt_integers(self, session: str, values: Buffer) -> list[int]:
         """Return the signed integers of ciphertexts under the session's own key."""
         head = pb.DecryptIntegersHead(session=session)
-        found = self._exchange("DecryptIntegers", pb.DecryptIntegersRequest, head, {"0": values})
+        found = self._exchange("DecryptIntegers", pb.DecryptIntegersRequest, head, _flat(values))
         return [int(v) for v in _unfixed(found["values"])]
 
     def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:

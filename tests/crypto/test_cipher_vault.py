@@ -97,7 +97,6 @@ def test_a_tree_level_goes_through_both_vaults(new_vault, scheme, n_classes):
     layout, bins, grad, hess = table(n_classes=n_classes)
     public_key = active.create_cipher_key("job", KEY_BITS, scheme)
     assert active.create_cipher_key("job", KEY_BITS, scheme) == public_key
-    active.prepare_encryption("job", 20)
     rows = active.encrypt_gradients("job", layout, grad, hess)
     n_parts, width = {
         ("paillier", 1): (1, 128),
@@ -107,7 +106,6 @@ def test_a_tree_level_goes_through_both_vaults(new_vault, scheme, n_classes):
     }[scheme, n_classes]
     assert [(part.shape, part.dtype) for part in rows] == [((90, width), np.uint8)] * n_parts
     passive.hold_rows("job", public_key, layout, rows, bins, N_BINS)
-    passive.prepare_encryption("job", 2)
     sums = active.decrypt_histograms("job", layout, passive.sum_bins("job", NODES), 22)
     for got, expected in zip(sums, plain(layout, bins, grad, hess, NODES), strict=True):
         assert got.dtype == np.int64
@@ -309,9 +307,9 @@ def test_truncated_ciphertexts_and_missing_rows_are_refused(new_vault, scheme):
     active, passive, layout, bins, _, _, public_key, rows = sent(new_vault, scheme)
     with pytest.raises(CiphertextRejected, match="bytes a ciphertext"):
         passive.hold_rows("job", public_key, layout, [rows[0][:, :-1]], bins, N_BINS)
-    with pytest.raises(HistogramRefused, match="90 row ciphertexts, got 89"):
+    with pytest.raises(HistogramRefused, match="90 row ciphertexts, received 89"):
         passive.hold_rows("job", public_key, layout, [rows[0][:-1]], bins, N_BINS)
-    with pytest.raises(HistogramRefused, match="in 1 parts, got 2"):
+    with pytest.raises(HistogramRefused, match="in 1 parts, received 2"):
         passive.hold_rows("job", public_key, layout, rows * 2, bins, N_BINS)
     with pytest.raises(NothingHeld):
         passive.sum_bins("job", NODES)
@@ -327,7 +325,7 @@ def test_a_wrong_number_of_bins_is_refused(new_vault, scheme):
     for n_bins in (0, 90):
         with pytest.raises(HistogramRefused, match=f"for {n_bins} bins"):
             active.decrypt_histograms("job", layout, answer, n_bins)
-    with pytest.raises(HistogramRefused, match="in 1 parts, got 2"):
+    with pytest.raises(HistogramRefused, match="in 1 parts, received 2"):
         active.decrypt_histograms("job", layout, answer * 2, 22)
     for n_bins in ((4, 2, 4), (4, 2), (4, 0, 5)):
         with pytest.raises(HistogramRefused, match="number of bins"):
@@ -416,7 +414,7 @@ def test_points_that_would_show_something_are_refused(new_vault):
     vault = new_vault()
     with pytest.raises(InvalidPoint, match="small order"):
         vault.blind_points("s", bytes(32))
-    with pytest.raises(InvalidPoint, match="32 bytes a point expected, got 33"):
+    with pytest.raises(InvalidPoint, match="32 bytes a point expected, received 33"):
         vault.blind_points("s", bytes(33))
     assert vault.blind_identifiers("s", []) == b""
 

@@ -226,7 +226,7 @@ def test_what_does_not_fit_together_is_refused():
         return CiphertextHistograms(who.public, rows, b, n)
 
     for arguments, message in (
-        ({"rows": encrypted[:19]}, "expected 20 row ciphertexts, got 19"),
+        ({"rows": encrypted[:19]}, "expected 20 row ciphertexts, received 19"),
         ({"n": (4,)}, "each of 2 features"),
         ({"n": (4, 0)}, "positive number of bins"),
         ({"n": (4, 2)}, "not below its feature's number of bins"),

@@ -128,7 +128,7 @@ def test_truncated_ciphertexts_are_refused(kernel):
     public = operations(kernel)
     sent = public.encrypt(*values(2))
     for refuse in (public.load, KeyHolder(KEY, ValueRange(2, 20), kernel).decrypt):
-        with pytest.raises(InvalidPoint, match="96 bytes a ciphertext expected, got 191"):
+        with pytest.raises(InvalidPoint, match="96 bytes a ciphertext expected, received 191"):
             refuse(sent[:-1])
 
 
@@ -265,7 +265,7 @@ def test_a_row_counts_once_in_a_node(kernel):
     bins = np.zeros((3, 1), np.uint8)
     with pytest.raises(ValueError, match="at most once"):
         public.histogram(rows, bins, 1, np.array([1, 1]))
-    with pytest.raises(ValueError, match="bins of 3 rows expected, got 2"):
+    with pytest.raises(ValueError, match="bins of 3 rows expected, received 2"):
         public.histogram(rows, bins[:2], 1)
 
 
@@ -299,7 +299,7 @@ def test_unusable_private_keys_are_refused(scalars):
 
 
 def test_a_private_key_of_another_length_is_refused():
-    with pytest.raises(KeyRejected, match="64 bytes expected, got 65"):
+    with pytest.raises(KeyRejected, match="64 bytes expected, received 65"):
         PrivateKey.from_bytes(bytes(65))
 
 

@@ -183,7 +183,7 @@ def test_more_bins_than_announced_are_refused():
     one = layout.pack_sums(iter([(5, 6)]))
     with pytest.raises(PlaintextOutOfRange, match="more than 1 bins"):
         layout.unpack([compress(layout, [one, one])], [1])
-    with pytest.raises(PackingRefused, match="expected 2 plaintexts, got 1"):
+    with pytest.raises(PackingRefused, match="expected 2 plaintexts, received 1"):
         layout.unpack([one], [1, 1])
 
 

@@ -141,7 +141,7 @@ def test_other_key_sizes_are_refused(bits):
 
 def test_small_public_keys_are_refused_outside_of_tests():
     small = private_key(512).public_key
-    with pytest.raises(KeyRejected, match="2048 to 4096 bits, got 512"):
+    with pytest.raises(KeyRejected, match="2048 to 4096 bits, received 512"):
         PublicKey(small.n)
     with pytest.raises(KeyRejected, match="2048"):
         PublicKey.from_bytes(small.to_bytes())
@@ -209,7 +209,7 @@ class TestSealedKeys:
 
     def test_the_other_kind_of_secret_is_named(self):
         sealed = seal_private_key(private_key(512), SealingSecret("key file", bytes(32)))
-        with pytest.raises(KeyRejected, match="sealed with a key file, got a passphrase"):
+        with pytest.raises(KeyRejected, match="sealed with a key file, received a passphrase"):
             open_private_key(sealed, SealingSecret("passphrase", b"x" * 20))
 
     @pytest.mark.parametrize(("kind", "n"), [("passphrase", 11), ("key file", 31), ("pin", 99)])

@@ -56,7 +56,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     meet,
 )
 from hedgerow.boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
-from hedgerow.crypto.cipher_vault import Scheme
+from hedgerow.crypto.cipher_roles import Scheme
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.fixed_point import OutOfRange
 
@@ -98,10 +98,8 @@ class ActiveHalf(Half):
 
     def _new_key(self) -> bytes:
         """Return the public key of this job; nothing where nothing is encrypted."""
-        if self.secret is None:
-            return b""
         scheme: Scheme = "elgamal" if self.strategy.encryption == "elgamal" else "paillier"
-        return self.secret.create_key(self.strategy.key_bits, scheme)
+        return self.cipher.create_cipher_key(self.session, self.strategy.key_bits, scheme)
 
     def _earlier(self) -> ActivePart:
         """Return the part that this job starts from, with the table's columns in its order."""
@@ -143,11 +141,12 @@ class ActiveHalf(Half):
         digest = bytes.fromhex(part.digest)
         meet(self.courier, self.start, self.strategy.active, key, IDENTIFIERS.name, digest)
         rows = self.align(False, LEAVES.name if hidden else first)
-        if hidden and self.secret is not None:
+        if hidden:
             router = router_of_active(part, len(trees), rows.train.X)
             self.margins = ask(
-                self.courier, self.secret, router, trees, self.parties[1:], part.base_margin,
-                part.n_outputs, FRACTION_BITS[self.strategy.encryption], SCORES.name,
+                self.courier, self.cipher, self.session, router, trees, self.parties[1:],
+                part.base_margin, part.n_outputs, FRACTION_BITS[self.strategy.encryption],
+                SCORES.name,
             )  # fmt: skip
         else:
             self._route(part, trees, rows.train.X, SCORES.name)
@@ -239,8 +238,8 @@ class ActiveHalf(Half):
                 rng = stream(self.job.seed, 0, r * len(groups) + t, COLUMNS)
                 columns = ColumnSampler(self.train.schema.n_features, parameters, rng)
             tree = ActiveTree(
-                self.courier, self.cipher, self.parties, turn, self.binned, self.cuts, parameters,
-                columns, PurityGuard(strategy.max_purity), self.start.n_threads,
+                self.courier, self.cipher, self.session, self.parties, turn, self.binned, self.cuts,
+                parameters, columns, PurityGuard(strategy.max_purity), self.start.n_threads,
                 strategy.max_split_nodes,
             )  # fmt: skip
             then = SCORES.name if t == len(groups) - 1 else GRADIENTS.name

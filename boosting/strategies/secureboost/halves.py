@@ -29,9 +29,7 @@ from hedgerow.boosting.ports import (
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.ciphers import (
     REFUSED,
-    Cipher,
-    PlainCipher,
-    VaultCipher,
+    PlainVault,
     VaultForgot,
     is_away,
     said,
@@ -42,6 +40,7 @@ from hedgerow.crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+    from hedgerow.crypto.cipher_vault import CipherVault
     from hedgerow.crypto.vault import Vault
 
 PART = "part.json"
@@ -146,16 +145,15 @@ class Half:
             *(str(silo) for silo in start.silos if silo != strategy.active),
         )
         self.table = start.dataset
-        self.cipher: Cipher = PlainCipher()
         self.vault = vault
-        self.secret: VaultCipher | None = None
-        if strategy.encryption != "plain":
-            if vault is None:
-                raise DataError("a vertical job needs the silo's vault")
-            self.secret = VaultCipher(
-                vault, start.job_id, strategy.allow_insecure, courier.link.check
-            )
-            self.cipher = self.secret
+        self.session = start.job_id
+        self.cipher: CipherVault
+        if strategy.encryption == "plain":
+            self.cipher = PlainVault()
+        elif vault is not None:
+            self.cipher = vault
+        else:
+            raise DataError("a vertical job needs the silo's vault")
 
     def align(self, with_test: bool, then: str) -> Rows:
         """Bring training rows and evaluation rows into the order of all parties."""

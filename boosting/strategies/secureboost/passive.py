@@ -86,8 +86,8 @@ class PassiveHalf(Half):
         met = meet(self.courier, self.start, active, b"", "", bytes.fromhex(part.digest))
         rows = self.align(False, "")
         router = router_of_passive(part, active, part.n_used, rows.train.X)
-        if rows.then == LEAVES.name and self.secret is not None:
-            then = serve(self.courier, self.secret, met.public_key, router, self.parties[1:])
+        if rows.then == LEAVES.name:
+            then = serve(self.courier, self.cipher, met.public_key, router, self.parties[1:])
         else:
             then = self._route(router, rows.then)
         if then != SCORES.name:
@@ -152,7 +152,7 @@ class PassiveHalf(Half):
             self.number, rng, self.names, strategy.max_split_nodes,
         )  # fmt: skip
         self.number += 1
-        return self.tree.begin(self.cipher, self.public_key)
+        return self.tree.begin(self.cipher, self.session, self.public_key)
 
     def _close(self) -> str:
         """Make the round durable before it counts, then note which trees it made."""

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.ports import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.ciphers import VaultCipher
 from hedgerow.boosting.strategies.secureboost.inference import Node, Router
 from hedgerow.boosting.strategies.secureboost.parcels import Courier
 from hedgerow.boosting.strategies.secureboost.parts import Skeleton
 from hedgerow.boosting.strategies.secureboost.steps import LEAVES
+from hedgerow.crypto.cipher_vault import CipherVault
 
 BLOCK_CIPHERTEXTS = 1 << 12
 """Ciphertexts of a block of rows."""
@@ -151,7 +151,8 @@ def blocks(n_rows: int, n_leaves: int) -> list[slice]:
 
 def ask(
     courier: Courier,
-    cipher: VaultCipher,
+    cipher: CipherVault,
+    session: str,
     router: Router,
     trees: Sequence[Skeleton],
     others: Sequence[str],
@@ -176,7 +177,7 @@ def ask(
     for b, rows in enumerate(parts):
         numbers = np.where(mine[rows], stored, 0)
         boxes = dict.fromkeys(others, shape.pack()) if b == 0 else {}
-        block = cipher.encrypt_integers(numbers.reshape(-1))
+        block = cipher.encrypt_integers(session, numbers.reshape(-1).tolist())
         received = courier.send(
             LEAVES, boxes=boxes, ciphertexts={others[0]: (block,)}, then=LEAVES.name
         )
@@ -184,7 +185,7 @@ def ask(
             last = b == len(parts) - 1 and k == len(others) - 1
             received = courier.send(LEAVES, then=then if last else LEAVES.name)
         answer = received.ciphertexts.get(others[-1], (b"",))
-        sums = cipher.open_integers(answer[0])
+        sums = np.array(cipher.decrypt_integers(session, answer[0]), np.int64)
         n_groups = len(set(shape.group))
         if sums.shape != (numbers.shape[0] * n_groups,):
             raise OfferRejected(f"{others[-1]} sent {len(sums)} sums, {numbers.shape[0]} expected")
@@ -195,7 +196,7 @@ def ask(
 
 def serve(
     courier: Courier,
-    cipher: VaultCipher,
+    cipher: CipherVault,
     public_key: bytes,
     router: Router,
     others: Sequence[str],
@@ -242,7 +243,7 @@ def serve(
 
 
 def _answer(
-    cipher: VaultCipher,
+    cipher: CipherVault,
     public_key: bytes,
     shape: Shape,
     mine: NDArray[np.bool_],
@@ -260,4 +261,4 @@ def _answer(
         counts = np.stack([c.sum(axis=1) for c in chosen], axis=1).reshape(-1).astype(np.int64)
         index = np.concatenate([numbers[r][c[r]] for r in range(len(mine)) for c in chosen])
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return cipher.select(public_key, held, index, start)
+    return cipher.sum_selected(public_key, held, index, start)

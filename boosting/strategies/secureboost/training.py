@@ -45,7 +45,8 @@ from hedgerow.boosting.strategies.secureboost.steps import (
 from hedgerow.crypto.packing import PairLayout
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.strategies.secureboost.ciphers import Bins, Cipher
+    from hedgerow.crypto.cipher_roles import Bins
+    from hedgerow.crypto.cipher_vault import CipherVault
 
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24
@@ -98,7 +99,8 @@ class ActiveTree:
     def __init__(
         self,
         courier: Courier,
-        cipher: Cipher | None,
+        cipher: CipherVault,
+        session: str,
         parties: tuple[str, ...],
         turn: Turn,
         binned: BinnedFeatures,
@@ -111,6 +113,7 @@ class ActiveTree:
     ) -> None:
         self._courier = courier
         self._cipher = cipher
+        self._session = session
         self._parties = parties
         self._turn = turn
         self._binned = binned
@@ -155,7 +158,6 @@ class ActiveTree:
 
     def _announce(self, sample: Sample) -> None:
         """Send encrypted gradients, and which rows they belong to."""
-        assert self._cipher is not None
         g = self._gradients
         bits = np.packbits(self._sampled.astype(bool))
         layout = g.layout
@@ -165,7 +167,9 @@ class ActiveTree:
         )  # fmt: skip
         # Zeros up to a size class: the number of ciphertexts must not tell the number of rows.
         more = ((0, size_class(len(g.grad)) - len(g.grad)), (0, 0))
-        rows = self._cipher.encrypt(layout, np.pad(g.grad, more), np.pad(g.hess, more))
+        rows = self._cipher.encrypt_gradients(
+            self._session, layout, np.pad(g.grad, more), np.pad(g.hess, more)
+        )
         whole = set(self._turn.passive) == set(self._parties[1:])
         receivers = (EVERYONE,) if whole else self._turn.passive
         received = self._courier.send(
@@ -217,7 +221,6 @@ class ActiveTree:
 
     def _answer(self, received: Received, party: str, nodes: Sequence[int], n: int) -> Integers:
         """Decrypt a party's candidates: shape (n_nodes, n, 2 * n_outputs)."""
-        assert self._cipher is not None
         n_classes = self._gradients.layout.n_classes
         out = np.zeros((len(nodes), n, 2 * n_classes), np.int64)
         if n == 0:
@@ -237,17 +240,19 @@ class ActiveTree:
                 # Whatever is too many goes to the last batch, where it is refused.
                 end = None if b == len(each) - 1 else (b + 1) * n_parts
                 own = parts[b * n_parts : end]
-                found = self._cipher.open(self._gradients.layout, own, int(sent[batch].sum()))
-                grads.append(found[0])
-                hesses.append(found[1])
+                grad, hess = self._cipher.decrypt_histograms(
+                    self._session, self._gradients.layout, own, int(sent[batch].sum())
+                )
+                grads.append(grad.astype(np.int64))
+                hesses.append(hess.astype(np.int64))
         except REFUSED as error:
             raise OfferRejected(f"{party} sent sums that cannot be used: {said(error)}") from error
-        grad, hess = np.concatenate(grads), np.concatenate(hesses)
+        all_grad, all_hess = np.concatenate(grads), np.concatenate(hesses)
         first = np.cumsum([0, *sent])
         for k, node in enumerate(nodes):
             told = stands[k] >= 0
             at = first[k] + stands[k][told]
-            out[k, told, 0::2], out[k, told, 1::2] = grad[at], hess[at]
+            out[k, told, 0::2], out[k, told, 1::2] = all_grad[at], all_hess[at]
             out[k, stands[k] == ALL_ROWS] = self._grower.sums(node)
         return out
 
@@ -432,7 +437,7 @@ class PassiveTree:
         self._n_leaves = 1
         self._request: tuple[int, ...] = (0,)
 
-    def begin(self, cipher: Cipher, public_key: bytes) -> str:
+    def begin(self, cipher: CipherVault, session: str, public_key: bytes) -> str:
         """Take the gradients; return the next step."""
         offer = {"divisions": np.array([len(self._table)], np.int64)}
         received = self._courier.send(GRADIENTS, boxes={self._parties[0]: offer})
@@ -455,7 +460,7 @@ class PassiveTree:
         self._position = np.cumsum(sampled) - 1
         self._sampled = sampled
         self._summed = np.repeat(sampled.astype(np.int64)[:, None], 2, axis=1)
-        self._cipher = cipher
+        self._cipher, self._session = cipher, session
         if not len(self._table):
             return received.then
         bins = np.ascontiguousarray(self._binned.by_feature[self._table.features][:, rows].T)
@@ -465,7 +470,9 @@ class PassiveTree:
             for part in received.ciphertexts.get(active, ())
         ]
         try:
-            cipher.hold(public_key, layout, parts, cast("Bins", bins), self._table.n_bins)
+            cipher.hold_rows(
+                session, public_key, layout, parts, cast("Bins", bins), self._table.n_bins
+            )
         except REFUSED as error:
             raise OfferRejected(
                 f"{active} sent gradients that cannot be used: {said(error)}"
@@ -498,8 +505,12 @@ class PassiveTree:
                     at = [k * self._table.n_sums + own for k, own in enumerate(order[batch])]
                     if not any(len(own) for own in at):
                         continue
-                    parts += self._cipher.sums(
-                        nodes[batch], self._table.missing.tolist(), np.concatenate(at)
+                    parts += self._cipher.sum_bins(
+                        self._session,
+                        nodes[batch],
+                        cumulative=True,
+                        missing=self._table.missing.tolist(),
+                        order=np.concatenate(at),
                     )
             except REFUSED as error:
                 raise VaultForgot(

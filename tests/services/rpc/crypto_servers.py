@@ -60,7 +60,7 @@ class CryptoServers:
         """Return the remote form of a vault, as the agent has it."""
         address = self.address_of(vault, **options)
         channel = self.channel(address, who)
-        return RemoteVault(lambda: channel, address, 200)
+        return RemoteVault(lambda: channel, address, 200, patience_seconds=0)
 
     def clear(self) -> None:
         """Stop what a test has started."""

@@ -142,7 +142,7 @@ BAD_FRAMES = {
         "BlindIdentifiers",
         pb.BlindIdentifiersHead(session="job"),
         arrays(points=np.zeros((4, 31), np.uint8)),
-        "32 bytes a point expected, got 124",
+        "32 bytes a point expected, received 124",
     ),
     "second batch": (
         "BlindIdentifiers",
@@ -330,7 +330,21 @@ def test_a_folder_that_cannot_be_written_is_said(servers: CryptoServers, tmp_pat
 def test_a_process_that_is_not_there_is_named(servers: CryptoServers) -> None:
     channel = servers.channel("127.0.0.1:1")
     with pytest.raises(FederationError, match=r"127\.0\.0\.1:1: nothing listens there"):
-        RemoteVault(lambda: channel, "127.0.0.1:1").create_cipher_key("job")
+        RemoteVault(lambda: channel, "127.0.0.1:1", patience_seconds=0).create_cipher_key("job")
+
+
+def test_a_call_is_repeated_until_the_process_is_back(servers: CryptoServers) -> None:
+    local = vault()
+    address = servers.address_of(local)
+    gone, back = servers.channel("127.0.0.1:1"), servers.channel(address)
+    channels = [gone]
+    remote = RemoteVault(lambda: channels[-1], address, 200, pause=lambda: channels.append(back))
+    assert remote.create_cipher_key("job", 64) == local.create_cipher_key("job", 64)
+    with pytest.raises(FederationError, match="nothing listens there"):
+        RemoteVault(lambda: gone, address, pause=lambda: channels.append(back)).blind_points(
+            "run", bytes(32)
+        )
+    assert channels == [gone, back], "a new blinding secret would be another: no second call"
 
 
 def test_refusals_keep_their_meaning_over_the_wire(servers: CryptoServers) -> None:

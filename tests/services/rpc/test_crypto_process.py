@@ -71,7 +71,7 @@ class CryptoProcess:
         self.run(settings, environment or {})
         address = f"127.0.0.1:{self.ports['port']}"
         channel = dial(address, channel_credentials(self.paths["silo/ash"]), Metrics())
-        return RemoteVault(lambda: channel, address, 200)
+        return RemoteVault(lambda: channel, address, 200, patience_seconds=0)
 
     def stop(self, number: int) -> int:
         assert self.process is not None
@@ -188,7 +188,7 @@ def test_a_wrong_passphrase_ends_the_start_and_is_not_shown(crypto: CryptoProces
     crypto.stop(signal.SIGTERM)
     for environment, settings, said in (
         ({"HEDGEROW_CRYPTO_PASSPHRASE": "some other phrase"}, {}, "wrong passphrase, or a damaged"),
-        ({}, {}, "sealed with a passphrase, got a key file"),
+        ({}, {}, "sealed with a passphrase, received a key file"),
         ({"HEDGEROW_CRYPTO_PASSPHRASE": "short"}, {}, "a passphrase of at least 12 bytes"),
         ({}, {"key_file": "/nowhere/key"}, "/nowhere/key: cannot be read"),
         ({}, {"passphrase": "long enough, but", "key_file": "both"}, "both are set"),

@@ -778,49 +778,6 @@ class PairLayout(_message.Message):
 Global___PairLayout: _TypeAlias = PairLayout  # noqa: Y015
 
 @_typing.final
-class PrepareEncryptionRequest(_message.Message):
-    """Request of PrepareEncryption."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Session."""
-    count: _builtins.int
-    """Ciphertexts to prepare for."""
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PrepareEncryptionRequest: _TypeAlias = PrepareEncryptionRequest  # noqa: Y015
-
-@_typing.final
-class PrepareEncryptionResponse(_message.Message):
-    """Response of PrepareEncryption."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PrepareEncryptionResponse: _TypeAlias = PrepareEncryptionResponse  # noqa: Y015
-
-@_typing.final
 class EncryptGradientsHead(_message.Message):
     """First frame of EncryptGradients."""
 

@@ -84,11 +84,6 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
                 _registered_method=True)
-        self.PrepareEncryption = channel.unary_unary(
-                '/hedgerow.api.crypto.v1.CryptoService/PrepareEncryption',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionResponse.FromString,
-                _registered_method=True)
         self.EncryptGradients = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/EncryptGradients',
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
@@ -207,13 +202,6 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PrepareEncryption(self, request, context):
-        """Makes obfuscators ahead, while others work.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def EncryptGradients(self, request_iterator, context):
         """Encrypts a tree's gradients under the session's key.
         """
@@ -324,11 +312,6 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     servicer.DeriveGroupMasks,
                     request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.SerializeToString,
-            ),
-            'PrepareEncryption': grpc.unary_unary_rpc_method_handler(
-                    servicer.PrepareEncryption,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionResponse.SerializeToString,
             ),
             'EncryptGradients': grpc.stream_stream_rpc_method_handler(
                     servicer.EncryptGradients,
@@ -624,33 +607,6 @@ class CryptoService:
             '/hedgerow.api.crypto.v1.CryptoService/DeriveGroupMasks',
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PrepareEncryption(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/hedgerow.api.crypto.v1.CryptoService/PrepareEncryption',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.PrepareEncryptionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,8 +56,6 @@ class CryptoServiceStub:
     """Reveals the shares of the self masks of the endorsed set; ends the sum."""
     DeriveGroupMasks: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]
     """Gives the group masks in a sum over a set of silos."""
-    PrepareEncryption: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.PrepareEncryptionRequest, _crypto_service_pb2.PrepareEncryptionResponse]
-    """Makes obfuscators ahead, while others work."""
     EncryptGradients: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]
     """Encrypts a tree's gradients under the session's key."""
     HoldRows: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
@@ -105,8 +103,6 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """Reveals the shares of the self masks of the endorsed set; ends the sum."""
     DeriveGroupMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]  # type: ignore[assignment]
     """Gives the group masks in a sum over a set of silos."""
-    PrepareEncryption: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.PrepareEncryptionRequest, _crypto_service_pb2.PrepareEncryptionResponse]  # type: ignore[assignment]
-    """Makes obfuscators ahead, while others work."""
     EncryptGradients: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
     """Encrypts a tree's gradients under the session's key."""
     HoldRows: _aio.StreamStreamMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
@@ -205,14 +201,6 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeriveGroupMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveGroupMasksResponse]]:
         """Gives the group masks in a sum over a set of silos."""
-
-    @_abc_1.abstractmethod
-    def PrepareEncryption(
-        self,
-        request: _crypto_service_pb2.PrepareEncryptionRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_crypto_service_pb2.PrepareEncryptionResponse, _abc.Awaitable[_crypto_service_pb2.PrepareEncryptionResponse]]:
-        """Makes obfuscators ahead, while others work."""
 
     @_abc_1.abstractmethod
     def EncryptGradients(
