@@ -17,15 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import (
-    Artefact,
-    CoordinatorStart,
-    Place,
-    Silo,
-    SiloStart,
-    Step,
-)
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.ports import Artefact, CoordinatorStart, JobParameters, SiloStart
 from hedgerow.boosting.strategies.secureboost.inference import (
     Router,
     n_exchanges,
@@ -151,7 +144,7 @@ def in_process(
             if model is not None:
                 records["kept:model/part.json"] = model[silo].files["part.json"]
             link = Link(silo, hub, loop, phases, records)
-            found = job.strategy.participate(link, phases.vault(), start)
+            found = job.strategy.participate(job.parameters, link, phases.vault(), start)
             if found is not None:
                 kept[silo] = found
 
@@ -160,7 +153,7 @@ def in_process(
             job=job, job_id="b", attempt=1, silos=silos, schema=schema,
             n_samples={s: parties[s].n_samples for s in silos},
         )  # fmt: skip
-        async for result in job.strategy.coordinate(hub, start):
+        async for result in job.strategy.coordinate(job.parameters, hub, start):
             phases.scores = result.metrics
         await asyncio.gather(*tasks)
 

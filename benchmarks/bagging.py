@@ -25,13 +25,13 @@ import numpy as np
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.metrics import exact_auc
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.streams import Purpose, xgboost_seed
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import load
-from hedgerow.boosting.trees.local import TRAIN, stream_seed
 from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,7 +84,7 @@ def in_process(
                 {
                     **parameters,
                     "eta": etas[index],
-                    "seed": stream_seed(seed, index, round, TRAIN),
+                    "seed": xgboost_seed(seed, index, round, Purpose.XGBOOST),
                 },
                 table,
                 steps,

@@ -41,13 +41,13 @@ from numpy.typing import NDArray
 from benchmarks.secure_sums import CountingLink
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
-    JobStopped,
+    JobParameters,
     RoundResult,
-    Silo,
     SiloStart,
 )
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
@@ -133,17 +133,17 @@ def federate(
                 job=job, job_id="bench", attempt=1, silo=silo, silos=names, schema=schema,
                 dataset=silos[silo],
             )  # fmt: skip
-            return job.strategy.participate(links[silo], LocalVault(), start)
+            return job.strategy.participate(job.parameters, links[silo], LocalVault(), start)
 
         tasks = {silo: asyncio.create_task(asyncio.to_thread(participate, silo)) for silo in names}
         start = CoordinatorStart(
             job=job, job_id="bench", attempt=1, silos=names, schema=schema,
             n_samples={silo: data.n_samples for silo, data in silos.items()}, test=test,
         )  # fmt: skip
-        rounds = [result async for result in job.strategy.coordinate(hub, start)]
+        rounds = [result async for result in job.strategy.coordinate(job.parameters, hub, start)]
         kept = {silo: await task for silo, task in tasks.items()}
         hub.end(JobStopped("the benchmark is over"))
-        artefact = job.strategy.artefact(job, schema, rounds[-1].checkpoint)
+        artefact = job.strategy.artefact(job.parameters, job, schema, rounds[-1].checkpoint)
         up = sum(link.up for link in links.values())
         return Ran(rounds, kept, artefact, up, sum(link.down for link in links.values()))
 
@@ -243,13 +243,13 @@ def local_trees(strategy: FedGA, silos: dict[Silo, Dataset], seed: int) -> dict[
         strategy.complexity_limit, strategy.distinct_limit, strategy.node_cost,
     )  # fmt: skip
 
-    def stream(place: int) -> Any:
+    def generator(place: int) -> Any:
         return lambda purpose: np.random.default_rng(
             np.random.SeedSequence([seed, place + 1, 0, 401 if purpose == "folds" else 402])
         )
 
     return {
-        silo: LocalTrees(data, settings, stream(place))
+        silo: LocalTrees(data, settings, generator(place))
         for place, (silo, data) in enumerate(sorted(silos.items()))
     }
 

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from benchmarks.fedga import EXAMPLES, Row, federate, load
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.metrics import exact_auc
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.trees.genetics import Genes

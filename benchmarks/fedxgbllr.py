@@ -26,7 +26,8 @@ import xgboost as xgb
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, HeadCombiner, Rows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
@@ -390,7 +391,7 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
     from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, uncut, with_fences
 
     n_silos, schema = len(study.silos), study.silos[0].schema
-    job = replace(study.job, strategy=strategy)
+    job = replace(study.job, parameters=strategy)
     agreed = Agreed.start(strategy, job, schema, n_silos)
     sent = {"network": 0, "trees": 0}
     if strategy.shared_cuts:

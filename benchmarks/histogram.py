@@ -38,8 +38,9 @@ from sklearn.datasets import make_classification
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.cuts import cuts_from_thresholds, merge_summaries, summarise
 from hedgerow.boosting.engine.pooled import train_pooled
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import exact_auc
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Ensemble, load
@@ -271,7 +272,7 @@ class Pooled:
             ]
             thresholds.append(merge_summaries(parts, variant.max_bin))
         job = job_of(variant, rounds)
-        strategy = job.strategy
+        strategy = job.parameters
         assert isinstance(strategy, Histogram)
         return train_pooled(
             job,

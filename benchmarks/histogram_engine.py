@@ -25,7 +25,8 @@ from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.pooled import local_cuts, train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 
 TREES = 10
 

@@ -32,7 +32,8 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.pooled import train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Ensemble, load

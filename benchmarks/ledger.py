@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hedgerow.boosting.ports import Call, Place, Step
+from hedgerow.boosting.exchange import Call, Place, Step
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.services.process import ledgers
 

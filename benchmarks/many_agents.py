@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from benchmarks.bagging import in_process
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.client_agent.__main__ import build

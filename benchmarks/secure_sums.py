@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.boosting.ports import JobStopped, Place, QuorumLost, Silo
+from hedgerow.boosting.errors import JobStopped, QuorumLost
+from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous

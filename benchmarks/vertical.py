@@ -55,7 +55,8 @@ from benchmarks._vertical_parties import (
 )
 from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.engine.pooled import train_pooled
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.inference import margins, n_exchanges
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
@@ -294,7 +295,7 @@ def _difference(path: Path, label: str, task: Task, metric: str, seed: int) -> f
     tests = {party: pieces[f"test-{party}"] for party in ("guest", "host")}
     job = JobParameters(
         name="gate",
-        strategy=SecureBoost(
+        parameters=SecureBoost(
             "guest", rounds=10, encryption="plain", allow_insecure=True, alignment="digest"
         ),
         task=task,
@@ -333,7 +334,7 @@ def equality(data: Path, quick: bool) -> list[Row]:
                 sampling=sampling,
             )  # fmt: skip
             job = JobParameters(
-                name="b", strategy=strategy, task=task, seed=3,
+                name="b", parameters=strategy, task=task, seed=3,
                 booster=Booster(max_depth=5, max_bin=32),
             )  # fmt: skip
             _, _, kept = in_process(job, parties)
@@ -354,7 +355,7 @@ def scaling(data: Path, quick: bool) -> list[Row]:
     rows: list[Row] = []
     # Compiles what is compiled at its first use.
     in_process(
-        JobParameters(name="warm", strategy=SecureBoost("guest", rounds=1, alignment="digest")),
+        JobParameters(name="warm", parameters=SecureBoost("guest", rounds=1, alignment="digest")),
         synthetic(400, [3, 3]),
     )
     modes: dict[str, dict[str, Any]] = {
@@ -373,7 +374,7 @@ def scaling(data: Path, quick: bool) -> list[Row]:
             widths = [10, *([50 // hosts] * hosts)]
             strategy = SecureBoost(**options)
             job = JobParameters(
-                name="b", strategy=strategy, booster=Booster(max_depth=5, max_bin=32)
+                name="b", parameters=strategy, booster=Booster(max_depth=5, max_bin=32)
             )
             cpu = time.process_time()
             phases, wall, _ = in_process(job, synthetic(n, widths, zeros))
@@ -404,7 +405,7 @@ def inference(data: Path, quick: bool) -> list[Row]:
     strategy = SecureBoost(
         "guest", rounds=10, encryption="plain", allow_insecure=True, alignment="digest"
     )
-    job = JobParameters(name="b", strategy=strategy, booster=Booster(max_depth=5, max_bin=32))
+    job = JobParameters(name="b", parameters=strategy, booster=Booster(max_depth=5, max_bin=32))
     _, _, kept = in_process(job, parties)
     active, passive = parts_of(kept, "host-1")
     times = []
@@ -419,7 +420,7 @@ def inference(data: Path, quick: bool) -> list[Row]:
     )
     wall = []
     for _ in range(3 if quick else 9):
-        phases, _, _ = in_process(replace(job, strategy=scoring), parties, model=kept)
+        phases, _, _ = in_process(replace(job, parameters=scoring), parties, model=kept)
         wall.append(phases.began["scores"] - phases.began["margins"])
     return [
         {

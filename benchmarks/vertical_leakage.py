@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from benchmarks._vertical_parties import datasets, in_process, parts_of, read_tables, routed
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 Row = dict[str, object]
@@ -66,7 +67,7 @@ def measure(data: Path, name: str, rounds: int, eta: float) -> list[Row]:
     for hidden in (0, 1, 3):
         job = JobParameters(
             name="leakage",
-            strategy=SecureBoost(
+            parameters=SecureBoost(
                 "guest", rounds=rounds, complete_secure=hidden, encryption="plain",
                 allow_insecure=True, alignment="digest",
             ),

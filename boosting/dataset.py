@@ -11,7 +11,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import SchemaMismatch
+from hedgerow.boosting.errors import SchemaMismatch
 
 
 class Task(Enum):

@@ -1,14 +1,12 @@
-"""A job as every party sees it: what to predict, with which strategy and booster parameters."""
+"""The ``[booster]`` table of a job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.boosting.dataset import Task
-
 if TYPE_CHECKING:
-    from hedgerow.boosting.ports import Strategy
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,59 +59,3 @@ class Booster:
         if self.monotone_constraints:
             given["monotone_constraints"] = self.monotone_constraints
         return given
-
-
-@dataclass(frozen=True, slots=True)
-class JobParameters:
-    """The job file, decoded.
-
-    Parameters
-    ----------
-    name : str
-    strategy : Strategy
-        Frozen dataclass of the strategy's own parameters.
-    label : str
-    task : Task
-    seed : int
-        The one seed of the job; every stream is ``SeedSequence([seed, silo, round, purpose])``.
-    min_silos : int
-        Least number of silos that must be present to start and to go on.
-    metrics : tuple[str, ...]
-        Names as in ``hedgerow.boosting.metrics``.
-    features : tuple[str, ...]
-        Columns to use; empty means all.
-    classes : int
-        Size of the global class list of a multiclass job, 0 to agree on it from the silos.
-    step_timeout_seconds : float
-        Deadline of each exchange.
-    start_timeout_seconds : float
-        How long the job waits for ``min_silos``.
-    has_test : bool
-        Whether the coordinator evaluates rounds on a table of its own.
-    """
-
-    name: str
-    strategy: Strategy
-    label: str = "label"
-    task: Task = Task.BINARY
-    seed: int = 0
-    min_silos: int = 1
-    metrics: tuple[str, ...] = ()
-    booster: Booster = field(default_factory=Booster)
-    features: tuple[str, ...] = ()
-    classes: int = 0
-    step_timeout_seconds: float = 600.0
-    start_timeout_seconds: float = 120.0
-    silos: tuple[str, ...] = ()
-    has_test: bool = False
-
-    @property
-    def objective(self) -> str:
-        """The objective's name; by task where the job does not say."""
-        if self.booster.objective is not None:
-            return self.booster.objective
-        return {
-            Task.BINARY: "binary:logistic",
-            Task.MULTICLASS: "multi:softprob",
-            Task.REGRESSION: "reg:squarederror",
-        }[self.task]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 
 N_SCORE_BINS = 1024
 """Bins of the score histogram behind a pooled AUC (a class of a multi-class job has fewer)."""

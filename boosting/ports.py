@@ -1,175 +1,25 @@
-"""The narrow waist between a strategy and the world: silos exchange, the coordinator collects.
-
-A federated algorithm is one protocol with two halves. The silo half calls :meth:`Link.exchange`,
-which gives an offer and blocks until the coordinator half has answered it. The coordinator half
-calls :meth:`Hub.collect` for all offers of a place and :meth:`Hub.answer` for their replies. That
-one primitive covers reduce, gather, broadcast and relay.
-"""
+"""What a job is to coordinator and silos: its parameters, its strategy, where each half starts."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType, Protocol, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.exchange import Hub, Link, Silo
+from hedgerow.boosting.job import Booster
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from hedgerow.boosting.dataset import Dataset, Schema
-    from hedgerow.boosting.job import JobParameters
     from hedgerow.boosting.trees.ensemble import Tree
     from hedgerow.crypto.vault import Vault
-
-Silo = NewType("Silo", str)
-"""Name of a silo as its certificate gives it; sorts as text."""
-
-Offer = TypeVar("Offer")
-Reply = TypeVar("Reply")
-
-
-class Call(Enum):
-    """The data-plane RPC that carries a step; the value is the method's name."""
-
-    KEYS = "ExchangeKeys"
-    SHARES = "ExchangeShares"
-    IDENTIFIERS = "ExchangeIdentifiers"
-    SKETCHES = "ExchangeSketches"
-    TREES = "ExchangeTrees"
-    HISTOGRAMS = "ExchangeHistograms"
-    GRADIENTS = "ExchangeGradients"
-    SPLITS = "ExchangeSplits"
-    WEIGHTS = "ExchangeWeights"
-    SCORES = "ExchangeScores"
-    SUMS = "ExchangeSums"
-    SIGNATURES = "ExchangeSignatures"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """Where in a job an exchange happens; places of one step are ordered.
-
-    ``passing`` counts repeats of a step within a level (dropout recovery, chunks of a stream);
-    it is the field ``pass`` on the wire.
-    """
-
-    round: int
-    level: int = 0
-    passing: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A reply that says nothing but that the place is closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step(Generic[Offer, Reply]):
-    """A kind of exchange: its name, its RPC and the types of its two payloads.
-
-    Parameters
-    ----------
-    name : str
-        Unique within a strategy, lower case, for example ``"trees"``.
-    call : Call
-        The RPC that carries it.
-    offer, reply : type
-        Payload types; each has a codec in ``hedgerow.services.wire``.
-    reveals : str
-        What the offer tells whoever reads it; copied into the silo's ledger.
-    """
-
-    name: str
-    call: Call
-    offer: type[Offer]
-    reply: type[Reply]
-    reveals: str
-
-
-class Link(Protocol):
-    """A silo's end of the federation, for one attempt of one job."""
-
-    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
-        """Give an offer and return its reply once the coordinator has answered the place.
-
-        Raises
-        ------
-        PlacePassed
-            The coordinator has closed this place without this silo; synchronise and go on.
-        JobStopped
-            The job was cancelled, has ended, or goes on under a newer attempt.
-        OfferRejected
-            The coordinator refused the offer; the message says why.
-        """
-        ...
-
-    def check(self) -> None:
-        """Raise :class:`JobStopped` when this silo is to stop; call it between long local steps."""
-        ...
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Make a record durable before the next exchange (survives a restart of the agent)."""
-        ...
-
-    def recall(self, key: str) -> bytes | None:
-        """Return what an earlier process of this silo remembered for this job, or ``None``."""
-        ...
-
-
-class Hub(Protocol):
-    """The coordinator's end of the federation, for one attempt of one job."""
-
-    @property
-    def silos(self) -> tuple[Silo, ...]:
-        """Silos that take part now, sorted by name; changes as silos are lost and come back."""
-        ...
-
-    async def collect(
-        self,
-        step: Step[Offer, Reply],
-        at: Place,
-        *,
-        silos: tuple[Silo, ...] | None = None,
-        quorum: int | None = None,
-        timeout_seconds: float | None = None,
-    ) -> dict[Silo, Offer]:
-        """Return the offers of a place, keyed by silo in sorted order.
-
-        Waits for every silo of ``silos`` (default: all present). A silo that is lost while the
-        barrier is open, or is silent at the deadline, is left out when at least ``quorum``
-        offers are there (default: every silo must offer).
-
-        Raises
-        ------
-        QuorumLost
-            Fewer than ``quorum`` offers; names the silos that are missing.
-        """
-        ...
-
-    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
-        """Release the silos of a collected place with their replies.
-
-        Every silo whose offer was collected must be answered, now or by a later call.
-        """
-        ...
-
-    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
-        """Refuse a collected offer; the silo's exchange raises :class:`OfferRejected`."""
-        ...
-
-    def serve(
-        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
-    ) -> None:
-        """Answer each offer of ``step`` on its own, at once, without a barrier.
-
-        For steps by which a silo catches up. The handler runs on the loop: it must be quick.
-        """
-        ...
-
-    def drop(self, silo: Silo, reason: str) -> None:
-        """Take a silo out of the present set until it synchronises again."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,83 +228,214 @@ class Safeguards:
     key_bits: int | None = None
 
 
-class Strategy(Protocol):
-    """A frozen dataclass: its fields are its parameters, its docstring is its protocol.
+class Parameters(Protocol):
+    """A strategy's own parameters: a frozen dataclass, one field a parameter of the job's table.
 
-    ``exact_rows`` says that its coordinator half needs the silos' exact row counts: silos tell
-    only their size class, the next power of two, where it is false.
+    ``name`` is the strategy's name in job files.
     """
 
     name: ClassVar[str]
-    exact_rows: ClassVar[bool]
-    reveals: ClassVar[str]
 
-    def coordinate(self, hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:
-        """Run the coordinator half; yields once a round."""
+    @property
+    def n_results(self) -> int:
+        """Rounds that are reported, at most."""
         ...
 
-    def participate(self, link: Link, vault: Vault | None, start: SiloStart) -> Artefact | None:
-        """Run the silo half; blocks until the job ends. Returns what stays in the silo, if any."""
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
         ...
 
-    def artefact(self, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:
-        """Return the files of the result from the last (or best) round's checkpoint."""
-        ...
-
-    def forecast(
-        self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
-    ) -> Forecast:
-        """Return rounds, bytes and messages by formula, and the Reveals text."""
+    def validate(self, job: JobParameters) -> None:
+        """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
         ...
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""
         ...
 
-    def validate(self, job: JobParameters) -> None:
-        """Raise :class:`InvalidJob` naming the parameter, what was expected and what came."""
-        ...
+
+P = TypeVar("P", bound=Parameters)
 
 
-class FederationError(Exception):
-    """Root of what can go wrong between parties; each subclass has a status code in services."""
+def _any_schema(parameters: Any, job: JobParameters, schema: Schema) -> None:
+    """Accept every table."""
 
 
-class QuorumLost(FederationError):
-    """Too few silos offered before a step's deadline."""
+def _any_cohort(parameters: Any, n_silos: int) -> None:
+    """Accept every number of silos."""
 
 
-class StaleAttempt(FederationError):
-    """The call belongs to an attempt that has been replaced."""
+@dataclass(frozen=True, slots=True)
+class Horizontal(Generic[P]):
+    """Silos hold rows of one table.
+
+    Parameters
+    ----------
+    exact_rows : bool
+        Whether the coordinator half needs exact row counts; otherwise silos report only their
+        size class, the next power of two.
+    validate_for : callable
+        Raises :class:`InvalidJob` where the parameters do not suit the agreed schema.
+    """
+
+    exact_rows: bool = True
+    validate_for: Callable[[P, JobParameters, Schema], None] = _any_schema
 
 
-class PlacePassed(FederationError):
-    """The barrier of this place was closed without this silo."""
+@dataclass(frozen=True, slots=True)
+class Vertical(Generic[P]):
+    """Parties hold columns about the same people; the coordinator learns no column's name.
+
+    Parameters
+    ----------
+    active : callable
+        The party that holds the labels.
+    scores_only : callable
+        Whether the job scores tables with an earlier model; then labels are optional.
+    starts_from : callable
+        Name of the job whose model this one starts from; empty where it starts anew.
+    """
+
+    active: Callable[[P], Silo]
+    scores_only: Callable[[P], bool]
+    starts_from: Callable[[P], str]
 
 
-class OfferRejected(FederationError):
-    """The coordinator refused a silo's offer: malformed, out of range or against the protocol."""
+class Result(Enum):
+    """What a job's result is to those who score rows with it."""
+
+    STOCK = "one stock XGBoost model, common to all silos"
+    PERSONAL = "a stock XGBoost model of each silo's own"
+    PARTS = "a part in each party; the parties score together"
 
 
-class JobStopped(FederationError):
-    """The job was cancelled, has ended or has moved to a newer attempt."""
+Margins = Callable[["Mapping[str, bytes]", "Dataset"], "NDArray[np.float64]"]
+"""An artefact's files and rows, coded by the job's schema, to the rows' margins."""
 
 
-class InvalidJob(FederationError):
-    """A job that cannot run: unknown key, parameter out of range, unmet requirement."""
+@dataclass(frozen=True, slots=True)
+class Strategy(Generic[P]):
+    """A strategy: its parameters, its two halves, its forecast and what its result is.
+
+    Parameters
+    ----------
+    parameters : type
+        Frozen dataclass of its parameters.
+    layout : Horizontal or Vertical
+        How the silos' tables relate.
+    reveals : str
+        What each party learns beyond the result, and what breaks if parties collude.
+    coordinate : callable
+        The coordinator half; yields once a round.
+    participate : callable
+        The silo half; blocks until the job ends, returns what stays in the silo, if anything.
+    artefact : callable
+        Job, schema and the last (or best) round's checkpoint to the files of the result.
+    forecast : callable
+        Job, schema and rows by silo to rounds and bytes, by formula.
+    result : Result or callable
+        What scores rows; a callable where the files are no stock model.
+    validate_cohort : callable
+        Raises :class:`InvalidJob` where that number of silos cannot run the job.
+    """
+
+    parameters: type[P]
+    layout: Horizontal[P] | Vertical[P]
+    reveals: str
+    coordinate: Callable[[P, Hub, CoordinatorStart], AsyncIterator[RoundResult]]
+    participate: Callable[[P, Link, Vault | None, SiloStart], Artefact | None]
+    artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
+    forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]
+    result: Result | Margins = Result.STOCK
+    validate_cohort: Callable[[P, int], None] = _any_cohort
+
+    @property
+    def name(self) -> str:
+        """Its name in job files."""
+        return self.parameters.name
 
 
-class SchemaMismatch(FederationError):
-    """Silos whose tables differ; names the silo and the first difference."""
+@cache
+def strategy_of(name: str) -> Strategy[Any]:
+    """Return the strategy of that name; its package is imported when it is first asked for."""
+    module = importlib.import_module(f"hedgerow.boosting.strategies.{name}")
+    found: Strategy[Any] = module.STRATEGY
+    return found
 
 
-class PolicyDeclined(FederationError):
-    """A silo's own policy forbids the job; names the rule."""
+@dataclass(frozen=True, slots=True)
+class JobParameters:
+    """The job file, decoded.
 
+    Parameters
+    ----------
+    name : str
+    parameters : Parameters
+        The strategy's own.
+    label : str
+    task : Task
+    seed : int
+        The one seed of the job; every stream is ``SeedSequence([seed, silo, round, purpose])``.
+    min_silos : int
+        Least number of silos that must be present to start and to go on.
+    metrics : tuple[str, ...]
+        Names as in ``hedgerow.boosting.metrics``.
+    features : tuple[str, ...]
+        Columns to use; empty means all.
+    classes : int
+        Size of the global class list of a multiclass job, 0 to agree on it from the silos.
+    step_timeout_seconds : float
+        Deadline of each exchange.
+    start_timeout_seconds : float
+        How long the job waits for ``min_silos``.
+    has_test : bool
+        Whether the coordinator evaluates rounds on a table of its own.
+    """
 
-class SignatureInvalid(FederationError):
-    """A signature or certificate that does not prove what it should."""
+    name: str
+    parameters: Parameters
+    label: str = "label"
+    task: Task = Task.BINARY
+    seed: int = 0
+    min_silos: int = 1
+    metrics: tuple[str, ...] = ()
+    booster: Booster = field(default_factory=Booster)
+    features: tuple[str, ...] = ()
+    classes: int = 0
+    step_timeout_seconds: float = 600.0
+    start_timeout_seconds: float = 120.0
+    silos: tuple[str, ...] = ()
+    has_test: bool = False
 
+    @property
+    def objective(self) -> str:
+        """The objective's name; by task where the job does not say."""
+        if self.booster.objective is not None:
+            return self.booster.objective
+        return {
+            Task.BINARY: "binary:logistic",
+            Task.MULTICLASS: "multi:softprob",
+            Task.REGRESSION: "reg:squarederror",
+        }[self.task]
 
-class DataError(FederationError):
-    """A table that cannot be used: wrong file, missing column, label out of range."""
+    @property
+    def strategy(self) -> Strategy[Any]:
+        """The strategy that the parameters are of."""
+        return strategy_of(self.parameters.name)
+
+    @property
+    def active(self) -> Silo | None:
+        """The party with the labels of a vertical job; None for a horizontal one."""
+        layout = self.strategy.layout
+        return layout.active(self.parameters) if isinstance(layout, Vertical) else None
+
+    @property
+    def vertical(self) -> bool:
+        """Whether parties hold different columns about the same people."""
+        return isinstance(self.strategy.layout, Vertical)
+
+    @property
+    def exact_rows(self) -> bool:
+        """Whether silos report exact row counts, and not the next power of two."""
+        return isinstance(self.strategy.layout, Horizontal) and self.strategy.layout.exact_rows

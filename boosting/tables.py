@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.ports import Vertical
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
 
 _FORMATS = {
     ".parquet": "parquet",
@@ -106,12 +107,14 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
             classes=job.classes,
             objective=job.objective,
         )
-    active = getattr(job.strategy, "active", "") == party
+    layout = job.strategy.layout
+    assert isinstance(layout, Vertical), "only a vertical job has parties"
+    active = layout.active(job.parameters) == party
     here = set(table.column_names)
     features = tuple(name for name in job.features if name in here)
     if job.features and not features:
         raise DataError(f"{where}: none of the job's features is a column")
-    if getattr(job.strategy, "predict_from", ""):  # labels, if there are any, are for scores
+    if layout.scores_only(job.parameters):  # labels, if there are any, are for scores
         active = active and job.label in here
     return to_dataset(
         table,

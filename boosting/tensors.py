@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 
 
 @dataclass(frozen=True, slots=True)

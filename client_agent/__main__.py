@@ -15,9 +15,10 @@ from types import FrameType
 import click
 
 from hedgerow.boosting.dataset import Dataset, recode
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import FederationError, LocalTrainer, Silo
-from hedgerow.boosting.strategies import TABLE
+from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters, LocalTrainer
+from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import sources
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.ledger import SiloLedger
@@ -145,7 +146,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         registration=Registration(
             state.instance_id,
             version("hedgerow"),
-            config.policy.strategies or tuple(TABLE),
+            config.policy.strategies or NAMES,
             1 << max(rows - 1, 0).bit_length() if rows else 0,
             n_columns,
         ),

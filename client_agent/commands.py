@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent import ledger as ledgers
 from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
 from hedgerow.services.process.durable import write_atomically

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.ports import DataError, FederationError
+from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.trees.ensemble import Tree, trees_of
 from hedgerow.boosting.trees.local import first_line
 

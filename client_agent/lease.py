@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent.ledger import LedgerFull
 from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost, Unreachable
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.ports import FederationError, Place, PolicyDeclined, Step
+from hedgerow.boosting.errors import FederationError, PolicyDeclined
+from hedgerow.boosting.exchange import Place, Step
 from hedgerow.services.process.ledgers import (
     DATA_PLANE,
     FIRST,

@@ -12,19 +12,16 @@ from dataclasses import dataclass, field
 import structlog
 
 from hedgerow.boosting.dataset import Dataset, Schema
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import (
+from hedgerow.boosting.errors import (
     DataError,
     FederationError,
-    Identity,
     JobStopped,
-    LocalTrainer,
     PolicyDeclined,
     SchemaMismatch,
-    Silo,
-    SiloStart,
     StaleAttempt,
 )
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Identity, JobParameters, LocalTrainer, SiloStart
 from hedgerow.client_agent.lease import LeaseKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
@@ -290,13 +287,12 @@ class Agent:
             ),
         )
         around.policy.check_cohort(agreement.silos)
-        vertical = bool(getattr(job.strategy, "vertical", False))
-        schema = dataset.schema if vertical else agreement.schema
+        schema = dataset.schema if job.vertical else agreement.schema
         try:
             test = around.load(job, True) if around.has_test else None
         except (DataError, SchemaMismatch) as unfit:
             raise DataError(_told(job, unfit)) from unfit
-        if not vertical:
+        if not job.vertical:
             dataset = around.recode(dataset, schema)
             test = None if test is None else around.recode(test, schema)
         link = GrpcLink(
@@ -321,6 +317,7 @@ class Agent:
         began = time.monotonic()
         try:
             kept = job.strategy.participate(
+                job.parameters,
                 link,
                 None if timed is None else timed.as_vault(),
                 SiloStart(
@@ -351,7 +348,7 @@ class Agent:
         if kept is not None:
             for name, data in kept.files.items():
                 around.state.keep(job_id, name, data)
-            if not vertical:  # whoever uses the silo's model needs its category lists
+            if not job.vertical:  # whoever uses the silo's model needs its category lists
                 around.state.keep(job_id, "schema.json", schema_wire.dump(schema))
         log.info("done", job=job_id, attempt=assignment.key.attempt)
 
@@ -364,7 +361,7 @@ class Agent:
                 "the coordinator has changed it"
             )
         job = self.around.decode(assignment.spec)
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         return job
 
     def _check_policy(self, job: JobParameters, assignment: Assignment, dataset: Dataset) -> None:
@@ -375,7 +372,7 @@ class Agent:
             silos=assignment.silos,
             schema=dataset.schema,
             n_samples=dataset.n_samples,
-            forecast=job.strategy.forecast(job, dataset.schema, rows),
+            forecast=job.strategy.forecast(job.parameters, job, dataset.schema, rows),
         )
 
     def _answer(self, keeper: LeaseKeeper, acceptance: Acceptance) -> Agreement:
@@ -401,15 +398,15 @@ def _shown_schema(job: JobParameters, silo: Silo, schema: Schema) -> Schema:
 
     Nobody agrees on columns there; only the active party's task and number of classes are told.
     """
-    if not getattr(job.strategy, "vertical", False):
+    if not job.vertical:
         return schema
-    active = getattr(job.strategy, "active", "") == silo
+    active = job.active == silo
     return Schema((), "", schema.task, schema.n_classes if active else 0)
 
 
 def _told(job: JobParameters | None, refusal: FederationError) -> str:
     """Return what the coordinator is told of a refusal: of a vertical job no column's name."""
-    if job is None or not getattr(job.strategy, "vertical", False):
+    if job is None or not job.vertical:
         return str(refusal)
     if isinstance(refusal, DataError | SchemaMismatch):
         return "its table cannot be used for this job; the log of its agent says why"
@@ -420,6 +417,6 @@ def _told(job: JobParameters | None, refusal: FederationError) -> str:
 
 def _shown_rows(job: JobParameters, n_samples: int) -> int:
     """Return the row count that the coordinator is told: its size class, if that does."""
-    if getattr(job.strategy, "exact_rows", False):
+    if job.exact_rows:
         return n_samples
     return 1 << max(n_samples - 1, 0).bit_length() if n_samples else 0

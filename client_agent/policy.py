@@ -7,9 +7,9 @@ import difflib
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import Forecast, PolicyDeclined
-from hedgerow.boosting.strategies import TABLE
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.ports import Forecast, JobParameters
+from hedgerow.boosting.strategies import NAMES
 
 
 class Policy(BaseModel):
@@ -61,9 +61,9 @@ class Policy(BaseModel):
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in TABLE:
-                near = difflib.get_close_matches(name, TABLE, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(TABLE)}"
+            if name not in NAMES:
+                near = difflib.get_close_matches(name, NAMES, 1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
                 raise ValueError(f"{name} is no strategy; {hint}")
         return names
 
@@ -90,7 +90,7 @@ class Policy(BaseModel):
             foreign = [name for name in schema.names if name not in self.features]
             if foreign:
                 _decline("features", f"{foreign[0]} may not be used")
-        kept = strategy.safeguards(job)
+        kept = job.parameters.safeguards(job)
         depth = kept.deepest
         if self.max_depth is not None and (depth == 0 or depth > self.max_depth):
             _decline("max_depth", f"{depth or 'no limit'} is over {self.max_depth}")

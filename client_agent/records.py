@@ -13,7 +13,7 @@ import os
 import struct
 from pathlib import Path
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 
 _MAGIC = b"hedgerow record1"
 _HEAD = struct.Struct("<16sQQ32s")

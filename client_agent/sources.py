@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, read_table, short_name
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
         table, where = read_table(source.path, job.features), short_name(source.path)
     else:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
-    vertical = bool(getattr(job.strategy, "vertical", False))
-    return for_job(table, job, where, party=silo if vertical else None)
+    return for_job(table, job, where, party=silo if job.vertical else None)
 
 
 def extent(source: Source) -> tuple[int, int]:

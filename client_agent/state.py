@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent.records import read_record, write_record
 
 SESSIONS = "memory/sessions"

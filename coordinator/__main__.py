@@ -15,16 +15,10 @@ from pathlib import Path
 import click
 import structlog
 
-from hedgerow.boosting.dataset import (
-    Dataset,
-    Feature,
-    Schema,
-    fits,
-    merge,
-    recode,
-)
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import DataError, FederationError, Forecast, Silo
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, fits, merge, recode
+from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Forecast, JobParameters
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.server.artefacts import Artefacts
@@ -148,14 +142,14 @@ def _forecasts(
     def forecast(columns: int, label: str, names: tuple[str, ...] = ()) -> Forecast:
         features = names or tuple(f"column {k}" for k in range(max(columns, 0)))
         schema = Schema(tuple(map(Feature, features)), label, job.task, job.classes)
-        found = job.strategy.forecast(job, schema, n_samples)
+        found = job.strategy.forecast(job.parameters, job, schema, n_samples)
         return replace(found, notes=(*found.notes, *notes))
 
-    if not getattr(job.strategy, "vertical", False):
+    if job.active is None:
         # One column is the label.
         every = forecast(max(n_columns.values(), default=0) - 1, job.label, job.features)
         return dict.fromkeys(n_samples or ("each silo",), every)
-    active = Silo(str(getattr(job.strategy, "active", "")))
+    active = job.active
     # One column names the rows.
     passive = {silo: n - 1 for silo, n in n_columns.items() if silo != active}
     mean = round(sum(passive.values()) / max(len(passive), 1))

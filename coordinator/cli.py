@@ -56,7 +56,7 @@ def main() -> None:
 
 def run() -> None:
     """Run :func:`main`; what goes wrong is one line on standard error and an exit code."""
-    from hedgerow.boosting.ports import FederationError
+    from hedgerow.boosting.errors import FederationError
     from hedgerow.crypto.allocator import return_freed_memory
 
     return_freed_memory()  # processes that are forked from this one have the settings, too

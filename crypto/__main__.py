@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import structlog
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.allocator import return_freed_memory
 from hedgerow.crypto.config import CryptoSettings
 from hedgerow.crypto.errors import KeyRejected

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import curve25519
 from hedgerow.crypto.curve25519 import Point
-from hedgerow.crypto.curve_kernels import (
-    MOST_VALUE_BITS,
-    ROW_BYTES,
-    SCALAR_BYTES,
-    KernelName,
-    Sums,
-)
+from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, KernelName, Sums
 from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.native import _curve
 

@@ -14,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.crypto import curve25519, worker_processes
-from hedgerow.crypto.curve25519 import (
-    BASE,
-    IDENTITY,
-    ORDER,
-    PRIME,
-    D,
-    Point,
-)
+from hedgerow.crypto.curve25519 import BASE, IDENTITY, ORDER, PRIME, D, Point
 from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     NOT_FOUND,

@@ -49,13 +49,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from hedgerow.crypto.modular import (
-    Engine,
-    FixedBases,
-    Modulus,
-    Residues,
-    all_products,
-)
+from hedgerow.crypto.modular import Engine, FixedBases, Modulus, Residues, all_products
 
 if TYPE_CHECKING:
     from hedgerow.crypto.paillier import PrivateKey, PublicKey

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 
 Bins = NDArray[np.uint8 | np.uint16]
 

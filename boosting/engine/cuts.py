@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 
 FENCE = np.float32(np.finfo(np.float32).max)
 """Upper fence of our own cuts; no training value may reach it."""

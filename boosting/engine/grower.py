@@ -33,7 +33,7 @@ from hedgerow.boosting.engine.splitting import (
     find_splits,
     node_weights,
 )
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.trees.ensemble import Tree
 
 

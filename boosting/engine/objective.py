@@ -22,8 +22,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import DataError, InvalidJob
 
 Floats = NDArray[np.float64]
 

@@ -41,16 +41,10 @@ from hedgerow.boosting.engine.quantising import (
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.table import Table
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-
-SAMPLING, COLUMNS, ROUNDING = range(3)
-"""Purposes of random streams (see :func:`stream`)."""
-
-
-def stream(seed: int, silo: int, round: int, purpose: int) -> np.random.Generator:
-    """Return the generator of a silo (its place in the roster), round and purpose."""
-    return np.random.default_rng(np.random.SeedSequence([seed, silo, round, purpose]))
 
 
 def local_cuts(dataset: Dataset, max_bin: int) -> Cuts:
@@ -158,7 +152,7 @@ def train_pooled(
             groups = list(range(schema.n_outputs)) if multi_output else [t]
             columns = None
             if parameters.samples_columns:
-                rng = stream(job.seed, 0, r * trees_per_round + t, COLUMNS)
+                rng = generator(job.seed, 0, r * trees_per_round + t, Purpose.COLUMNS)
                 columns = ColumnSampler(schema.n_features, parameters, rng)
             pair = slice(None) if multi_output else slice(2 * t, 2 * t + 2)
             grown, partition = grow_tree(
@@ -241,7 +235,7 @@ def _sample_blocks(
     start = 0
     for silo, size in enumerate(sizes):
         part = slice(start, start + size)
-        drawn = sampler.draw(g[part], h[part], stream(seed, silo, round, SAMPLING))
+        drawn = sampler.draw(g[part], h[part], generator(seed, silo, round, Purpose.SAMPLING))
         parts.append(Sample((drawn.rows + start).astype(np.int32), drawn.weight))
         start += size
     if len(parts) == 1:
@@ -269,7 +263,7 @@ def _round_blocks(
         weight = None if sample.weight is None else sample.weight[low:high]
         part = slice(start, start + size)
         out[part] = quantiser.coarse(
-            g[part], h[part], Sample(rows, weight), stream(seed, silo, round, ROUNDING)
+            g[part], h[part], Sample(rows, weight), generator(seed, silo, round, Purpose.ROUNDING)
         )
         start += size
     return out

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import InvalidJob, OfferRejected
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.crypto.fixed_point import FixedPoint
 
 N_SCORE_BINS = 512

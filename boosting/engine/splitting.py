@@ -19,8 +19,8 @@ from hedgerow.boosting.engine import kernels as split_kernels
 from hedgerow.boosting.engine.binning import run_all
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import Layout
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import InvalidJob
 
 MIN_GAIN = np.float32(1e-6)
 """XGBoost's ``kRtEps``: a split must gain more than this."""

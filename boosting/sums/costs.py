@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hedgerow.boosting.ports import Call
+from hedgerow.boosting.exchange import Call
 from hedgerow.crypto.shamir import SHARE_BYTES
 
 SMALL = 64

@@ -14,16 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import (
-    Call,
-    Hub,
-    Link,
-    OfferRejected,
-    Place,
-    QuorumLost,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.exchange import Call, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
 from hedgerow.boosting.sums.steps import SumSteps, sum_steps
 from hedgerow.boosting.tensors import Tensors

@@ -12,14 +12,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import (
-    CoordinatorStart,
-    DataError,
-    Hub,
-    Link,
-    Place,
-    SiloStart,
-)
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.exchange import Hub, Link, Place
+from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.crypto.vault import Vault

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from hedgerow.boosting.ports import Place, Silo
+from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.crypto.masking import Residues
 
 _REMEMBERED_DIGESTS = 256

@@ -52,18 +52,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from hedgerow.boosting.ports import (
+from hedgerow.boosting.errors import (
     FederationError,
-    Hub,
-    Identity,
     InvalidJob,
-    Link,
-    Place,
     PlacePassed,
     QuorumLost,
     SignatureInvalid,
-    Silo,
 )
+from hedgerow.boosting.exchange import Hub, Link, Place, Silo
+from hedgerow.boosting.ports import Identity
 from hedgerow.boosting.sums.records import SiloRecord, SumOutcome, UnmaskingAt
 from hedgerow.boosting.sums.steps import (
     KEYS,
@@ -90,12 +87,7 @@ from hedgerow.crypto import masking, shamir
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import (
-    LEAST_SILOS,
-    MaskGroup,
-    SumTicket,
-    Vault,
-)
+from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
 Reply = TypeVar("Reply")
 

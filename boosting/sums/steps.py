@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from hedgerow.boosting.ports import Call, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Place, Silo, Step
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import LEAST_SILOS

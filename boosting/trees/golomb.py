@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 
 _MAX_WIDTH = 56  # bits of a value
 _EXPONENTIAL = 64  # column parameter k + 64: exponential Golomb with k

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.trees.ensemble import Tree
 
 DEPTH_LIMIT = 1024

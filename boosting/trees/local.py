@@ -13,34 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, trees_of
 
 if TYPE_CHECKING:
     import xgboost
 
     from hedgerow.boosting.dataset import Dataset
-    from hedgerow.boosting.job import JobParameters
-    from hedgerow.boosting.ports import Silo
-
-TRAIN, SPLIT, DRAW = range(3)
-"""Purposes of random streams: XGBoost's own, the validation split, the draw of silos."""
-
-
-def stream_seed(seed: int, silo: int, round: int, purpose: int) -> int:
-    """Return the seed of one purpose of one silo in one round, in [0, 2**31).
-
-    A repeated round repeats its draws, so that it gives the same trees.
-
-    Parameters
-    ----------
-    seed : int
-        Of the job.
-    silo : int
-        Position of the silo in the job's roster.
-    """
-    words = np.random.SeedSequence([seed, silo, round, purpose]).generate_state(1)
-    return int(words[0]) & 0x7FFFFFFF
+    from hedgerow.boosting.exchange import Silo
+    from hedgerow.boosting.ports import JobParameters
 
 
 def booster_parameters(job: JobParameters, n_outputs: int, n_threads: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import (
     ColumnReader,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import Artefact, JobParameters
 from hedgerow.boosting.trees.decision_tree import (
     DecisionTree,
     best_depth,

@@ -20,15 +20,9 @@ import xgboost
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import (
-    Dataset,
-    Schema,
-    Task,
-    merge,
-    recode,
-)
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.boosting.trees import ensemble
 from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
@@ -77,11 +71,7 @@ def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
 
 def steps_of(job: JobParameters) -> int:
     """Return how many boosting steps one silo's share of a job is."""
-    strategy = job.strategy
-    trees = getattr(strategy, "trees", None)
-    if trees is not None:
-        return int(trees)
-    return int(getattr(strategy, "rounds", 1)) * int(getattr(strategy, "trees_per_round", 1))
+    return job.parameters.n_steps
 
 
 def baselines(
@@ -244,7 +234,7 @@ def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ..
         The model file is damaged.
     """
     path = folder / "model.ubj"
-    if not path.is_file() or hasattr(job.strategy, "margins"):
+    if not path.is_file() or not isinstance(job.strategy.result, Result):
         return ()
     try:
         model = ensemble.load(path.read_bytes())

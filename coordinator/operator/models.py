@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task, recode
-from hedgerow.boosting.ports import DataError, FederationError
-from hedgerow.boosting.strategies import TABLE, strategy_type
+from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.ports import Result, strategy_of
+from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.tables import is_feature, read_table, short_name, to_dataset
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -120,9 +121,9 @@ def owners(path: Path) -> tuple[str, ...]:
         return ()
     report = _report(path)
     strategy = str(report["strategy"])
-    if not report["model"] or strategy not in TABLE:
+    if not report["model"] or strategy not in NAMES:
         return ()
-    if not getattr(strategy_type(strategy), "scores_in_silos", False):
+    if strategy_of(strategy).result is not Result.PERSONAL:
         return ()
     found = tuple(sorted(own.parent.name for own in path.glob("silos/*/model.ubj")))
     if not found:
@@ -187,9 +188,9 @@ def _of_run(folder: Path) -> Model:
         raise ModelUnusable(f"{folder}: the run ended without a model ({report.get('state')})")
     job = job_wire.decode(job_file.load(folder / "job.toml"))
     # A strategy whose result is no stock XGBoost model scores its files itself.
-    score = getattr(strategy_type(strategy), "margins", None) if strategy in TABLE else None
-    if score is None:
-        if Path(model).suffix not in (".ubj", ".json") or getattr(job.strategy, "vertical", False):
+    score = job.strategy.result
+    if isinstance(score, Result):
+        if Path(model).suffix not in (".ubj", ".json") or score is Result.PARTS:
             raise ModelUnusable(
                 f"{folder}: the result of strategy {strategy} is not one model of one party; "
                 "its parties score together, or each with its own part"

@@ -64,9 +64,7 @@ class JobProgress:
     def show(self, view: JobView) -> None:
         """Show what is new in a view."""
         if not self._total:
-            strategy = job_wire.decode(view.spec).strategy
-            named = ("n_results", "rounds", "generations")
-            self._total = int(next(filter(None, (getattr(strategy, n, 0) for n in named)), 1))
+            self._total = job_wire.decode(view.spec).parameters.n_results
         for silo in view.silos:
             known = self._silos.get(silo.name)
             if known != silo.state:

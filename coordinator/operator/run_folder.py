@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.exchange import Silo
 from hedgerow.services.process.durable import write_atomically
 from hedgerow.services.rpc.jobs import JobView, PlanView
 from hedgerow.services.wire import job as job_wire
@@ -132,7 +132,9 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
         return None
     job = job_wire.decode(view.spec)
     rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
-    forecast = job.strategy.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
+    forecast = job.strategy.forecast(
+        job.parameters, job, schema_wire.load(files[SCHEMA_FILE]), rows
+    )
     return {
         "rounds": forecast.rounds,
         "steps": {

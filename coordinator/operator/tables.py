@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 from hedgerow.services.process.durable import write_atomically
 
 Rows = NDArray[np.intp]

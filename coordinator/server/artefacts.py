@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.services.process.durable import write_atomically
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import Forecast, JobStopped, Silo
+from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Forecast, JobParameters
 from hedgerow.coordinator.server.database import DatabaseAway
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.runner import JobRun, Moved, Surroundings
@@ -260,7 +261,7 @@ class Jobs:
     async def create(self, spec: bytes, operator: str, request_id: str) -> str:
         """Validate, store and start a job."""
         job = self._decode(spec)
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         # A caller that goes away must not leave a job stored and not started.
         return await asyncio.shield(self._store_new(job.name, spec, operator, request_id))
 
@@ -400,7 +401,7 @@ class Jobs:
     def plan(self, spec: bytes) -> dict[str, Forecast]:
         """Return the forecast of each silo that the job would be for."""
         job = self._decode(spec)
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         alive = self._roster.alive
         names = tuple(job.silos) or tuple(alive)
         known = {Silo(n): alive.get(Silo(n)) for n in names}

@@ -1,7 +1,7 @@
 """The barrier: silos' offers meet the coordinator half of a strategy, for one attempt of a job.
 
 Knows nothing of transport. A transport hands each incoming exchange to :meth:`Rendezvous.offer`
-and awaits the reply; a strategy uses the other methods through the :class:`~boosting.ports.Hub`
+and awaits the reply; a strategy uses the other methods through the :class:`~boosting.exchange.Hub`
 protocol. Everything runs on one event loop, so no state needs a lock.
 
 Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits
@@ -17,17 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from hedgerow.boosting.ports import (
-    Call,
-    Offer,
-    OfferRejected,
-    Place,
-    PlacePassed,
-    QuorumLost,
-    Reply,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
 
 T = TypeVar("T")
 
@@ -130,7 +121,7 @@ class Rendezvous:
         self._changes = 0
         self._ended: Exception | None = None
 
-    # --- the strategy's side (hedgerow.boosting.ports.Hub) ---
+    # --- the strategy's side (hedgerow.boosting.exchange.Hub) ---
 
     @property
     def silos(self) -> tuple[Silo, ...]:
@@ -139,14 +130,15 @@ class Rendezvous:
 
     async def collect(
         self,
-        step: Step[Offer, Reply],
+        step: Step[Any, Reply],
         at: Place,
         *,
+        read: Callable[[Silo, Any], Any] | None = None,
         silos: tuple[Silo, ...] | None = None,
         quorum: int | None = None,
         timeout_seconds: float | None = None,
-    ) -> dict[Silo, Offer]:
-        """Return the offers of a place; see :class:`hedgerow.boosting.ports.Hub`."""
+    ) -> dict[Silo, Any]:
+        """Return the offers of a place; see :class:`hedgerow.boosting.exchange.Hub`."""
         expected = frozenset(self.silos if silos is None else silos)
         needed = len(expected) if quorum is None else quorum
         barrier = self._barriers.setdefault((step.name, at), _Barrier())
@@ -154,12 +146,12 @@ class Rendezvous:
         barrier.claimed = True
         invited = None if silos is None else expected
         deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
-        opened: dict[Silo, Offer] = {}
+        opened: dict[Silo, Any] = {}
         refused: dict[Silo, str] = {}
         timed_out = False
         while True:
             changes = self._changes
-            await self._open_new(step, barrier, invited, opened, refused)
+            await self._open_new(step, barrier, invited, read, opened, refused)
             if self._ended is not None:
                 raise self._ended
             awaited = (expected & self._present) - opened.keys() - refused.keys()
@@ -194,10 +186,11 @@ class Rendezvous:
 
     async def _open_new(
         self,
-        step: Step[Offer, Reply],
+        step: Step[Any, Reply],
         barrier: _Barrier,
         invited: frozenset[Silo] | None,
-        opened: dict[Silo, Offer],
+        read: Callable[[Silo, Any], Any] | None,
+        opened: dict[Silo, Any],
         refused: dict[Silo, str],
     ) -> None:
         for silo, entry in list(barrier.entries.items()):
@@ -209,16 +202,16 @@ class Rendezvous:
                 del self._unclaimed[silo]
             try:
                 if entry.parcel.large:
-                    opened[silo] = await asyncio.to_thread(entry.parcel.open, step)
+                    opened[silo] = await asyncio.to_thread(_read, entry, step, silo, read)
                 else:
-                    opened[silo] = entry.parcel.open(step)
+                    opened[silo] = _read(entry, step, silo, read)
             except OfferRejected as error:
                 refused[silo] = str(error)
                 self._refuse(entry, error)
                 self.drop(silo, str(error))
 
     def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
-        """Release silos with their replies; see :class:`hedgerow.boosting.ports.Hub`."""
+        """Release silos with their replies; see :class:`hedgerow.boosting.exchange.Hub`."""
         barrier = self._barriers[step.name, at]
         for silo, reply in replies.items():
             assert isinstance(reply, step.reply), f"{step.name}: a {type(reply).__name__}"
@@ -230,7 +223,7 @@ class Rendezvous:
         self._forget_if_done((step.name, at))
 
     def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
-        """Refuse a collected offer; see :class:`hedgerow.boosting.ports.Hub`."""
+        """Refuse a collected offer; see :class:`hedgerow.boosting.exchange.Hub`."""
         entry = self._barriers[step.name, at].entries.get(silo)
         if entry is not None:
             self._refuse(entry, OfferRejected(reason))
@@ -240,7 +233,7 @@ class Rendezvous:
     def serve(
         self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
     ) -> None:
-        """Answer offers of ``step`` one by one; see :class:`hedgerow.boosting.ports.Hub`."""
+        """Answer offers of ``step`` one by one; see :class:`hedgerow.boosting.exchange.Hub`."""
         self._served[step.name] = (step, handler)
         for key in [key for key in self._barriers if key[0] == step.name]:
             for silo, entry in self._barriers.pop(key).entries.items():
@@ -458,3 +451,11 @@ def _retrieve(reply: asyncio.Future[Any]) -> None:
     """Mark an exception as seen: a refused silo may be gone and never ask for it."""
     if not reply.cancelled():
         reply.exception()
+
+
+def _read(
+    entry: _Entry, step: Step[Any, Any], silo: Silo, read: Callable[[Silo, Any], Any] | None
+) -> Any:
+    """Return what a strategy uses of an offer."""
+    offer = entry.parcel.open(step)
+    return offer if read is None else read(silo, offer)

@@ -15,27 +15,19 @@ from typing import Any
 import structlog
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import (
-    CoordinatorStart,
+from hedgerow.boosting.errors import (
     FederationError,
     JobStopped,
     QuorumLost,
-    RoundResult,
     SchemaMismatch,
-    Silo,
     StaleAttempt,
 )
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
 from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal
 from hedgerow.coordinator.server.database import DatabaseAway
 from hedgerow.coordinator.server.rendezvous import Rendezvous
-from hedgerow.coordinator.server.store import (
-    JobRecord,
-    JobState,
-    RoundRecord,
-    StepTotal,
-    Store,
-)
+from hedgerow.coordinator.server.store import JobRecord, JobState, RoundRecord, StepTotal, Store
 from hedgerow.services.process.logs import where
 from hedgerow.services.rpc.errors import Unauthorised
 from hedgerow.services.rpc.federation import (
@@ -229,18 +221,9 @@ class JobRun:
         )
 
     def _role(self, silo: Silo) -> str:
-        active = getattr(self.job.strategy, "active", None)
-        if active is None:
+        if self.job.active is None:
             return "unspecified"
-        return "active" if silo == active else "passive"
-
-    @property
-    def _vertical(self) -> bool:
-        return bool(getattr(self.job.strategy, "vertical", False))
-
-    @property
-    def _active(self) -> Silo:
-        return Silo(str(getattr(self.job.strategy, "active", "")))
+        return "active" if silo == self.job.active else "passive"
 
     def _may_take_part(self, silo: Silo, attempt: _Attempt) -> bool:
         if attempt.agreement is not None:
@@ -273,7 +256,7 @@ class JobRun:
                 attempt.refused[silo] = str(error)
                 raise
             attempt.refused.pop(silo, None)
-            if self._vertical and acceptance.schema is not None:
+            if self.job.vertical and acceptance.schema is not None:
                 acceptance = replace(acceptance, schema=_nameless(acceptance.schema))
             if attempt.agreement is not None:
                 self._rejoin(silo, acceptance, attempt.agreement)
@@ -296,7 +279,7 @@ class JobRun:
         if attempt.agreement is None:
             raise StaleAttempt("this attempt has ended")
         schema = attempt.agreement.schema
-        if self._vertical and silo != self._active:
+        if self.job.vertical and silo != self.job.active:
             schema = Schema((), "", schema.task, 0)
         return Agreement(schema, attempt.agreement.silos, attempt.first_round)
 
@@ -315,7 +298,7 @@ class JobRun:
 
     def _rejoin(self, silo: Silo, acceptance: Acceptance, agreement: Agreement) -> None:
         assert acceptance.schema is not None
-        if not self._vertical:
+        if not self.job.vertical:
             self._around.fits(silo, acceptance.schema, agreement.schema)
 
     def desk(self, number: int, silo: Silo) -> Rendezvous:
@@ -555,8 +538,8 @@ class JobRun:
         One that an earlier attempt settled stays as it is.
         """
         schemas = {s: a.schema for s, a in accepted.items() if a.schema is not None}
-        if self._vertical:
-            active = self._active
+        if self.job.vertical:
+            active = self.job.active
             if active not in schemas:
                 raise SchemaMismatch(f"the active party {active!r} did not accept")
             schema = schemas[active]
@@ -603,7 +586,7 @@ class JobRun:
             n_samples={s: a.n_samples for s, a in attempt.accepted.items()},
             checkpoint=checkpoint,
             test=None
-            if self._vertical
+            if self.job.vertical
             else await asyncio.to_thread(
                 self._around.evaluation,
                 self.job,
@@ -617,7 +600,7 @@ class JobRun:
         began = clock()
         last = checkpoint
         best = self._record.best_round
-        stream = self.job.strategy.coordinate(attempt.hub, start)
+        stream = self.job.strategy.coordinate(self.job.parameters, attempt.hub, start)
         try:
             async for result in stream:
                 seconds, began = clock() - began, clock()
@@ -636,19 +619,22 @@ class JobRun:
     def _plan(self, schema: Schema, n_samples: Mapping[Silo, int]) -> tuple[float, float]:
         """Return bytes up and down of a silo in a round, by forecast; the mean of the silos'."""
         told = [schema]
-        if self._vertical:  # parties move different things, and only count their columns here
+        if self.job.vertical:  # parties move different things, and only count their columns here
             columns = self._around.columns()
-            passive = {silo: columns.get(silo, 0) for silo in n_samples if silo != self._active}
+            passive = {silo: columns.get(silo, 0) for silo in n_samples if silo != self.job.active}
             mean = round(sum(passive.values()) / max(len(passive), 1))
             told = [
                 replace(
                     schema,
                     features=tuple(Feature(f"column {k}") for k in range(passive.get(silo, mean))),
-                    label="label" if silo == self._active else "",
+                    label="label" if silo == self.job.active else "",
                 )
                 for silo in n_samples
             ]
-        plans = [self.job.strategy.forecast(self.job, own, n_samples) for own in told]
+        plans = [
+            self.job.strategy.forecast(self.job.parameters, self.job, own, n_samples)
+            for own in told
+        ]
         shares = [1 / max(plan.rounds, 1) / len(plans) for plan in plans]
         return (
             sum(
@@ -729,7 +715,7 @@ class JobRun:
 
     async def _keep(self, schema: Schema, checkpoint: bytes, best_round: int) -> None:
         def keep() -> None:
-            result = self.job.strategy.artefact(self.job, schema, checkpoint)
+            result = self.job.strategy.artefact(self.job.parameters, self.job, schema, checkpoint)
             for name, data in result.files.items():
                 self._around.artefacts.write(self.job_id, name, data)
             names = sorted(result.files)

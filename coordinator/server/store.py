@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from hedgerow.boosting.ports import JobStopped
+from hedgerow.boosting.errors import JobStopped
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,

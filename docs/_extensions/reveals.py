@@ -8,7 +8,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from hedgerow.boosting.strategies import strategy_type
+from hedgerow.boosting.ports import strategy_of
 
 
 class Reveals(SphinxDirective):
@@ -18,7 +18,7 @@ class Reveals(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the statement as a quotation, a paragraph for each of its own."""
-        told = str(strategy_type(self.arguments[0]).reveals)
+        told = str(strategy_of(self.arguments[0]).reveals)
         # A line break inside a sentence is none.
         parts = [" ".join(part.split()) for part in re.split(r"(?<=[.:;])\n", told)]
         return [nodes.block_quote("", *(nodes.paragraph("", p) for p in parts if p))]

@@ -17,7 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hedgerow.boosting.ports import SignatureInvalid, Silo
+from hedgerow.boosting.errors import SignatureInvalid
+from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import (
     IdentityPaths,
     IdentityUnusable,

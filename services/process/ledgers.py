@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 
 FIRST = "0" * 64
 """Chain value before the first line."""

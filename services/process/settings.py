@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 
 
 class SettingsInvalid(FederationError):

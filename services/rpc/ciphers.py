@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
 from hedgerow.crypto.cipher_vault import CipherVault
 from hedgerow.crypto.packing import PairLayout

@@ -12,7 +12,7 @@ import grpc
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.crypto.modular import usable_cores
 from hedgerow.crypto.vault import MaskGroup, SumMasks, SumTicket, Vault
 from hedgerow.services.rpc.ciphers import SCHEMES, CipherServicer, RemoteCipherVault

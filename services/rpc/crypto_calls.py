@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
-from hedgerow.boosting.ports import FederationError, OfferRejected, Silo
+from hedgerow.boosting.errors import FederationError, OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto.errors import InputRefused, Refusal
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of

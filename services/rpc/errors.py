@@ -6,47 +6,47 @@ from typing import Any, NoReturn
 
 import grpc
 
-from hedgerow.boosting import ports
+from hedgerow.boosting import errors as faults
 
 REASON = "hedgerow-reason"
 """Trailing metadata key that names the exception behind a status."""
 
 
-class Unauthorised(ports.FederationError):
+class Unauthorised(faults.FederationError):
     """The caller's certificate does not allow the call."""
 
 
-class NotFound(ports.FederationError):
+class NotFound(faults.FederationError):
     """No such job, file or lease."""
 
 
-class LeaseHeld(ports.FederationError):
+class LeaseHeld(faults.FederationError):
     """Another agent of the same name holds the lease."""
 
 
-class VersionRefused(ports.FederationError):
+class VersionRefused(faults.FederationError):
     """Agent and coordinator are too many versions apart; says which of them to upgrade."""
 
 
-class LeaseLost(ports.FederationError):
+class LeaseLost(faults.FederationError):
     """The lease has ended or is not known; register again."""
 
 
-class Unreachable(ports.FederationError):
+class Unreachable(faults.FederationError):
     """The peer cannot be reached, or refused the connection; says which address."""
 
 
-_CODES: dict[type[ports.FederationError], grpc.StatusCode] = {
-    ports.OfferRejected: grpc.StatusCode.INVALID_ARGUMENT,
-    ports.InvalidJob: grpc.StatusCode.INVALID_ARGUMENT,
-    ports.SchemaMismatch: grpc.StatusCode.FAILED_PRECONDITION,
-    ports.PolicyDeclined: grpc.StatusCode.FAILED_PRECONDITION,
-    ports.PlacePassed: grpc.StatusCode.FAILED_PRECONDITION,
-    ports.QuorumLost: grpc.StatusCode.ABORTED,
-    ports.StaleAttempt: grpc.StatusCode.ABORTED,
-    ports.JobStopped: grpc.StatusCode.ABORTED,
-    ports.SignatureInvalid: grpc.StatusCode.PERMISSION_DENIED,
-    ports.DataError: grpc.StatusCode.FAILED_PRECONDITION,
+_CODES: dict[type[faults.FederationError], grpc.StatusCode] = {
+    faults.OfferRejected: grpc.StatusCode.INVALID_ARGUMENT,
+    faults.InvalidJob: grpc.StatusCode.INVALID_ARGUMENT,
+    faults.SchemaMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    faults.PolicyDeclined: grpc.StatusCode.FAILED_PRECONDITION,
+    faults.PlacePassed: grpc.StatusCode.FAILED_PRECONDITION,
+    faults.QuorumLost: grpc.StatusCode.ABORTED,
+    faults.StaleAttempt: grpc.StatusCode.ABORTED,
+    faults.JobStopped: grpc.StatusCode.ABORTED,
+    faults.SignatureInvalid: grpc.StatusCode.PERMISSION_DENIED,
+    faults.DataError: grpc.StatusCode.FAILED_PRECONDITION,
     Unauthorised: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     LeaseHeld: grpc.StatusCode.ALREADY_EXISTS,
@@ -58,7 +58,7 @@ _BY_NAME = {kind.__name__: kind for kind in _CODES}
 
 
 async def abort(
-    context: grpc.aio.ServicerContext[object, object], error: ports.FederationError
+    context: grpc.aio.ServicerContext[object, object], error: faults.FederationError
 ) -> NoReturn:
     """End the call with the status of ``error``."""
     code = _CODES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION)
@@ -66,7 +66,7 @@ async def abort(
     raise AssertionError("abort raises")
 
 
-def from_rpc(error: grpc.RpcError, peer: str) -> ports.FederationError:
+def from_rpc(error: grpc.RpcError, peer: str) -> faults.FederationError:
     """Return the exception that a failed call stands for.
 
     ``peer`` is the address that was dialled; it appears in the message of :class:`Unreachable`.
@@ -80,10 +80,10 @@ def from_rpc(error: grpc.RpcError, peer: str) -> ports.FederationError:
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Unreachable(f"{peer}: {explain(details, code)}")
     if code is grpc.StatusCode.CANCELLED:
-        return ports.JobStopped("the call was cancelled")
+        return faults.JobStopped("the call was cancelled")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(f"{peer} does not know this call: is it a Hedgerow coordinator?")
-    return ports.FederationError(f"{peer}: {code.name}: {details}")
+    return faults.FederationError(f"{peer}: {code.name}: {details}")
 
 
 def explain(details: str, code: grpc.StatusCode) -> str:

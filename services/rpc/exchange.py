@@ -19,17 +19,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from hedgerow.api.federation.v1 import exchange_pb2, exchange_service_pb2
-from hedgerow.boosting.ports import (
-    Call,
-    FederationError,
-    JobStopped,
-    Offer,
-    OfferRejected,
-    Place,
-    Reply,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected
+from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.rpc.errors import Unreachable, abort, from_rpc
@@ -316,7 +307,7 @@ class LinkTimes:
 
 @dataclass
 class GrpcLink:
-    """A silo's end of the federation over gRPC; see :class:`hedgerow.boosting.ports.Link`.
+    """A silo's end of the federation over gRPC; see :class:`hedgerow.boosting.exchange.Link`.
 
     Parameters
     ----------

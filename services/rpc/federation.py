@@ -8,13 +8,10 @@ from typing import Any, Protocol, cast
 
 import grpc
 
-from hedgerow.api.federation.v1 import (
-    federation_service_pb2,
-    federation_service_pb2_grpc,
-    job_pb2,
-)
+from hedgerow.api.federation.v1 import federation_service_pb2, federation_service_pb2_grpc, job_pb2
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.ports import FederationError, OfferRejected, Silo
+from hedgerow.boosting.errors import FederationError, OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.rpc.errors import abort, from_rpc
@@ -316,7 +313,7 @@ def _patience(context: Any) -> float:
 class FederationClient:
     """Agent side of FederationService; blocking.
 
-    Every method raises :class:`~hedgerow.boosting.ports.FederationError` as mapped by
+    Every method raises :class:`~hedgerow.boosting.errors.FederationError` as mapped by
     :func:`hedgerow.services.rpc.errors.from_rpc`.
 
     Parameters

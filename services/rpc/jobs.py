@@ -11,7 +11,8 @@ from typing import Any, Protocol, cast
 import grpc
 
 from hedgerow.api.federation.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
-from hedgerow.boosting.ports import FederationError, Forecast
+from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.ports import Forecast
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.rpc.errors import Unreachable, abort, from_rpc
@@ -362,7 +363,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 class JobClient:
     """Operator side of JobService; blocking.
 
-    Every method raises :class:`~hedgerow.boosting.ports.FederationError` as mapped by
+    Every method raises :class:`~hedgerow.boosting.errors.FederationError` as mapped by
     :func:`hedgerow.services.rpc.errors.from_rpc`.
     """
 

@@ -2,7 +2,7 @@
 
 A codec turns a payload into the frames of one field of the ``frame`` oneof of the exchange
 messages, and back. ``decode`` validates everything that a hostile peer could have written and
-raises :class:`~hedgerow.boosting.ports.OfferRejected` with what was expected and what came.
+raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected and what came.
 
 To add a payload: define its frozen dataclass in ``boosting``, its noun in ``proto``, its field
 in the RPC's request and response, its :class:`Codec` in a module here, and its line in
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hedgerow.boosting.ports import Receipt
+from hedgerow.boosting.exchange import Receipt
 from hedgerow.services.wire.bulk import Part
 
 Payload = TypeVar("Payload")

@@ -11,7 +11,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 
 BLOCK_BYTES = 1 << 20
 """Largest block before compression."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -16,9 +15,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import InvalidJob
-from hedgerow.boosting.strategies import TABLE, strategy_type
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters, strategy_of
+from hedgerow.boosting.strategies import NAMES
 
 DEFAULT_MAX_ATTEMPTS = 3
 
@@ -50,19 +50,17 @@ def decode(spec: bytes) -> JobParameters:
         value out of range.
     """
     message = parse(spec)
-    if message.strategy not in TABLE:
-        near = difflib.get_close_matches(message.strategy, TABLE, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(TABLE)}"
+    if message.strategy not in NAMES:
+        near = difflib.get_close_matches(message.strategy, NAMES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
         raise InvalidJob(f"strategy {message.strategy!r} is not known; {hint}")
     given = message.WhichOneof("parameters")
     if given is not None and given != message.strategy:
         raise InvalidJob(f"the strategy is {message.strategy}, but the job has a table [{given}]")
-    if importlib.util.find_spec(TABLE[message.strategy][0]) is None:
-        raise InvalidJob(f"strategy {message.strategy} is not part of this version")
-    strategy = fill(strategy_type(message.strategy), getattr(message, message.strategy))
+    strategy = strategy_of(message.strategy)
     return JobParameters(
         name=message.name or message.strategy,
-        strategy=strategy,
+        parameters=fill(strategy.parameters, getattr(message, message.strategy)),
         label=message.label or "label",
         task=_TASKS[message.task],
         seed=message.seed,

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor as Fd
 from google.protobuf.message import Message
 
 from hedgerow.api.federation.v1 import job_pb2
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 
 _WHOLE = {Fd.CPPTYPE_INT32, Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
 _UNSIGNED = {Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hedgerow.api.federation.v1 import masking_pb2
-from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.steps import (
     KeyOffer,
     KeyRoster,

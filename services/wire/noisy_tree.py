@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.dp_tree.parameters import Growth, pack_growth, unpack_growth
 from hedgerow.services.wire import Codec
 from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from hedgerow.api.federation.v1 import relay_pb2
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.parcels import (
     PASS_PIECES,
     PIECE_BYTES,

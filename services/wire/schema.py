@@ -6,7 +6,7 @@ from google.protobuf import json_format
 
 from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 
 _TASKS = {
     job_pb2.TASK_UNSPECIFIED: Task.BINARY,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.api.federation.v1 import score_pb2
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.bagging.steps import ScoreSums, Verdict
 from hedgerow.boosting.trees.golomb import ColumnReader, ColumnWriter
 from hedgerow.services.wire import Codec

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.fedga.steps import (
     Comparison,
     DepthVote,

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hedgerow.api.federation.v1 import tree_pb2
-from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.steps import CatchUp, Standing, TreeBlock, TreeOffer
 from hedgerow.services.wire import Codec
 

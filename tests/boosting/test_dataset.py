@@ -3,16 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.dataset import (
-    Dataset,
-    Feature,
-    Schema,
-    Task,
-    fits,
-    merge,
-    recode,
-)
-from hedgerow.boosting.ports import SchemaMismatch
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, fits, merge, recode
+from hedgerow.boosting.errors import SchemaMismatch
 
 
 def schema(*features, task=Task.BINARY, label="label", n_classes=2, classes=()):

@@ -8,7 +8,7 @@ from sklearn import metrics as oracle
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 
 
 def binary_rows(seed, n=400, spread=2.0):

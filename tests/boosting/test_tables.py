@@ -13,7 +13,7 @@ import zstandard
 from sklearn.datasets import dump_svmlight_file
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import read_table, to_dataset
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import DataError, FederationError
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.local import ScoredRows
 from hedgerow.client_agent import dask_training

@@ -4,7 +4,7 @@ import signal
 import time
 from pathlib import Path
 
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.__main__ import Channels, Identities
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.certificates import IdentityPaths

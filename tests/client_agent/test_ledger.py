@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.ports import Call, Place, PolicyDeclined, Step
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.exchange import Call, Place, Step
 from hedgerow.client_agent.ledger import (
     ROOM_BYTES,
     SETTLE_SECONDS,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import Forecast, PolicyDeclined
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.ports import Forecast, JobParameters
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.process.settings import SettingsInvalid, load

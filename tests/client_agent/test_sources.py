@@ -1,25 +1,20 @@
 import sqlite3
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.sources import load
 
 
-@dataclass(frozen=True)
-class Vertical:
-    active: str = "guest"
-    vertical: bool = field(default=True)
-
-
-def job(strategy=None, **changes):
-    return JobParameters("j", strategy=strategy, task=Task.BINARY, **changes)
+def job(parameters=Bagging(), **changes):  # noqa: B008
+    return JobParameters("j", parameters, task=Task.BINARY, **changes)
 
 
 @pytest.fixture
@@ -49,10 +44,10 @@ def test_a_horizontal_silo_gets_features_and_labels_of_its_file(parquet):
 
 
 def test_the_active_party_has_labels_and_ids_a_passive_one_ids_only(parquet):
-    active = load(parquet, job(Vertical("guest")), "guest")
+    active = load(parquet, job(SecureBoost("guest")), "guest")
     assert active.labels.tolist() == [0, 1]
     assert active.ids.tolist() == ["r1", "r2"]
-    passive = load(parquet, job(Vertical("guest")), "host")
+    passive = load(parquet, job(SecureBoost("guest")), "host")
     assert passive.y is None
     assert passive.schema.label == ""
     assert passive.schema.names == ("x", "c")
@@ -60,11 +55,11 @@ def test_the_active_party_has_labels_and_ids_a_passive_one_ids_only(parquet):
 
 
 def test_a_party_uses_those_of_the_jobs_features_that_it_has(parquet):
-    assert load(parquet, job(Vertical(), features=("c", "elsewhere")), "host").schema.names == (
-        "c",
-    )
+    assert load(
+        parquet, job(SecureBoost("guest"), features=("c", "elsewhere")), "host"
+    ).schema.names == ("c",)
     with pytest.raises(DataError, match="none of the job's features"):
-        load(parquet, job(Vertical(), features=("elsewhere",)), "host")
+        load(parquet, job(SecureBoost("guest"), features=("elsewhere",)), "host")
     with pytest.raises(DataError, match="no feature 'elsewhere'"):
         load(parquet, job(features=("c", "elsewhere")), "a")
 

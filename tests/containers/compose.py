@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator.commands.operate import client_for
 from hedgerow.services.rpc.jobs import JobClient, JobView
 from hedgerow.services.wire import job_file

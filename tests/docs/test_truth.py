@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 import click
 import pytest
 
-from hedgerow.boosting.strategies import TABLE, strategy_type
+from hedgerow.boosting.ports import strategy_of
+from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.cli import main
 from hedgerow.services.process.ledgers import Entry
@@ -62,9 +63,11 @@ def literal(text: str) -> Any:
     return tomllib.loads(f"value = {text.strip('`')}")["value"]
 
 
-@pytest.mark.parametrize("strategy", TABLE)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_a_strategys_page_has_all_its_parameters_and_their_defaults(strategy: str) -> None:
-    expected = {field.name: field.default for field in dataclasses.fields(strategy_type(strategy))}
+    expected = {
+        field.name: field.default for field in dataclasses.fields(strategy_of(strategy).parameters)
+    }
     found: dict[str, str] = {}
     for cells in tables(page(strategy), "name"):
         names = re.findall(r"`(\w+)`", cells[0])
@@ -80,7 +83,7 @@ def test_a_strategys_page_has_all_its_parameters_and_their_defaults(strategy: st
         assert literal(shown) == expected[name], f"{strategy}: {name} is {expected[name]!r}"
 
 
-@pytest.mark.parametrize("strategy", TABLE)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_a_strategys_page_says_when_what_bytes_and_leak(strategy: str) -> None:
     text = page(strategy)
     for heading in ("## Parameters", "## Bytes", "## What it reveals"):
@@ -112,9 +115,9 @@ def test_every_job_file_of_the_pages_is_one() -> None:
     names = []
     for name, block in jobs():
         job = job_wire.decode(job_file.parse(block))
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         names.append((name, job.strategy.name))
-    assert {strategy for _, strategy in names} >= set(TABLE)
+    assert {strategy for _, strategy in names} >= set(NAMES)
 
 
 def test_every_policy_of_the_pages_is_one() -> None:

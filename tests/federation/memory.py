@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.boosting.dataset import Dataset, Schema
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
-    JobStopped,
+    JobParameters,
     Journal,
-    Place,
     RoundResult,
-    Silo,
     SiloStart,
-    Step,
 )
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 
@@ -160,6 +158,7 @@ def run_in_memory(
     late: Mapping[str, float] | None = None,
     journal: Journal | None = None,
     make_link: type[MemoryLink] = MemoryLink,
+    participate_as: Callable[..., Any] | None = None,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would."""
     silos = tuple(Silo(name) for name in sorted(datasets))
@@ -199,7 +198,9 @@ def run_in_memory(
                 identity=identities(silo) if identities else None,
             )
             try:
-                kept[silo] = job.strategy.participate(link, vaults(silo) if vaults else None, start)
+                kept[silo] = (participate_as or job.strategy.participate)(
+                    job.parameters, link, vaults(silo) if vaults else None, start
+                )
             except BaseException as error:
                 errors[silo] = error
                 loop.call_soon_threadsafe(hub.drop, silo, f"killed: {type(error).__name__}")
@@ -227,7 +228,7 @@ def run_in_memory(
             test=test,
             journal=journal,
         )
-        halves = job.strategy.coordinate(hub, start)
+        halves = job.strategy.coordinate(job.parameters, hub, start)
         try:
             async for result in halves:
                 rounds.append(result)
@@ -244,7 +245,7 @@ def run_in_memory(
         await asyncio.gather(*tasks)
         artefact = None
         if error is None and rounds:
-            artefact = job.strategy.artefact(job, schema, rounds[-1].checkpoint)
+            artefact = job.strategy.artefact(job.parameters, job, schema, rounds[-1].checkpoint)
         return Outcome(rounds, artefact, kept, errors, lost, open_places, error)
 
     return asyncio.run(main())

@@ -15,16 +15,10 @@ import xgboost as xgb
 from benchmarks.bagging import in_process
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import (
-    Artefact,
-    DataError,
-    Link,
-    Place,
-    PlacePassed,
-    Silo,
-    SiloStart,
-)
+from hedgerow.boosting.errors import DataError, PlacePassed
+from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import Artefact, JobParameters, SiloStart
 from hedgerow.boosting.strategies.bagging.parameters import SYNC, TREES, Bagging
 from hedgerow.boosting.strategies.bagging.steps import CatchUp, TreeLog, TreeOffer
 from hedgerow.boosting.trees.ensemble import blank, load
@@ -71,7 +65,7 @@ def blocks(outcome: Outcome) -> list[tuple[int, str, float]]:
 
 
 def loop(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> bytes:
-    assert isinstance(job.strategy, Bagging)
+    assert isinstance(job.parameters, Bagging)
     parameters = {
         **job.booster.native(),
         "objective": job.objective,
@@ -83,8 +77,8 @@ def loop(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> 
     return in_process(
         [data[name] for name in sorted(data)],
         parameters,
-        rounds=job.strategy.rounds,
-        steps=job.strategy.trees_per_round,
+        rounds=job.parameters.rounds,
+        steps=job.parameters.trees_per_round,
         etas=etas,
         seed=job.seed,
     )
@@ -317,7 +311,12 @@ def test_a_late_silo_catches_up_and_takes_part() -> None:
             return Bagging.participate(self, Paced(link, start.silo), vault, start)
 
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(job(BINARY, Late(rounds=12), min_silos=2), data, late={"silo-2": 0.0})
+    outcome = run(
+        job(BINARY, Late(rounds=12), min_silos=2),
+        data,
+        participate_as=Late.participate,
+        late={"silo-2": 0.0},
+    )
     rounds = [r for r, silo, _ in blocks(outcome) if silo == "silo-2"]
     assert 3 < rounds[0] <= 7
     assert rounds == list(range(rounds[0], 12))
@@ -350,7 +349,7 @@ class Flaky:
 
 def test_a_silo_that_lost_a_reply_is_sent_its_own_trees_too() -> None:
     data = silos(BINARY, 120, 100)
-    outcome = run(job(BINARY, Returning(rounds=4)), data)
+    outcome = run(job(BINARY, Returning(rounds=4)), data, participate_as=Returning.participate)
     assert not outcome.errors
     names = [(r, silo) for r, silo, _ in blocks(outcome)]
     assert (1, "silo-1") in names
@@ -400,19 +399,25 @@ def rescaled(offer: TreeOffer, factor: float) -> TreeOffer:
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_upload_is_refused_and_the_others_go_on(lie: str) -> None:
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(job(BINARY, Lying(rounds=2, lie=lie), min_silos=2), data)
+    outcome = run(
+        job(BINARY, Lying(rounds=2, lie=lie), min_silos=2), data, participate_as=Lying.participate
+    )
     assert type(outcome.errors[Silo("silo-2")]).__name__ == "OfferRejected"
     assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-1"}
 
 
 def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
     data = silos(BINARY, 100, 100, 100)
-    outcome = run_in_memory(job(BINARY, Lying(rounds=2, lie="garbage"), min_silos=3), data)
+    outcome = run_in_memory(
+        job(BINARY, Lying(rounds=2, lie="garbage"), min_silos=3),
+        data,
+        participate_as=Lying.participate,
+    )
     assert "silo-2" in str(outcome.error)
 
 
 def test_a_model_that_differs_is_noticed() -> None:
-    from hedgerow.boosting.ports import FederationError
+    from hedgerow.boosting.errors import FederationError
 
     class Deceived(Flaky):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
@@ -429,7 +434,11 @@ def test_a_model_that_differs_is_noticed() -> None:
             return Bagging.participate(self, link, vault, start)
 
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(job(BINARY, WithDeceived(rounds=3), min_silos=2), data)
+    outcome = run(
+        job(BINARY, WithDeceived(rounds=3), min_silos=2),
+        data,
+        participate_as=WithDeceived.participate,
+    )
     assert isinstance(outcome.errors[Silo("silo-2")], FederationError)
     assert "differs" in str(outcome.errors[Silo("silo-2")])
 

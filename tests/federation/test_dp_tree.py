@@ -13,16 +13,9 @@ import xgboost
 from sklearn.tree import DecisionTreeClassifier
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import (
-    CoordinatorStart,
-    InvalidJob,
-    OfferRejected,
-    Place,
-    QuorumLost,
-    Receipt,
-    Silo,
-)
+from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost
+from hedgerow.boosting.exchange import Place, Receipt, Silo
+from hedgerow.boosting.ports import CoordinatorStart, JobParameters
 from hedgerow.boosting.strategies.dp_tree import parameters as dp_tree
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES
 from hedgerow.boosting.strategies.dp_tree.budget import BudgetExceeded, BudgetLedger
@@ -69,7 +62,7 @@ def run(strategy: DPTree, silos: dict[str, Dataset], **other: Any) -> Outcome:
     job = JobParameters("test", strategy, task=schema.task, seed=3)
     if "min_silos" in other:
         job = replace(job, min_silos=other.pop("min_silos"))
-    job.strategy.validate(job)
+    job.parameters.validate(job)
     return run_in_memory(
         job, silos, vaults=lambda _: LocalVault(), identities=identities.__getitem__, **other
     )

@@ -9,8 +9,9 @@ import pytest
 import xgboost
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import InvalidJob, OfferRejected, Place, Silo
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga import steps as fedga_steps
 from hedgerow.boosting.strategies.fedga.evolution import (
     absorb,
@@ -57,19 +58,19 @@ def job_of(task: Task = Task.BINARY, strategy: FedGA = QUICK, **other: object) -
 
 def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.ndarray, np.ndarray]:
     """The same search with all silos' rows in one place and no protocol."""
-    strategy = job.strategy
+    strategy = job.parameters
     assert isinstance(strategy, FedGA)
     settings = TreeSettings(
         strategy.min_depth, strategy.max_depth, strategy.folds, strategy.min_leaf,
         strategy.categorical_order, 0.3, 0.15, 0.05, 0.5, strategy.node_cost,
     )  # fmt: skip
 
-    def stream(place: int, of_round: int, purpose: int) -> np.random.Generator:
+    def generator(place: int, of_round: int, purpose: int) -> np.random.Generator:
         words = [job.seed, place, of_round, purpose]
         return np.random.default_rng(np.random.SeedSequence(words))
 
     trees = [
-        LocalTrees(data, settings, lambda _, place=place: stream(place + 1, 0, 401))
+        LocalTrees(data, settings, lambda _, place=place: generator(place + 1, 0, 401))
         for place, data in enumerate(silos.values())
     ]
     votes = sorted(tree.depth_vote() for tree in trees)
@@ -77,14 +78,14 @@ def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.nda
     own = np.array([tree.cart(depth).structure(depth) for tree in trees])
     rows = np.array([data.n_samples for data in silos.values()], dtype=float)
     generation = empty_generation(own.shape[1])
-    brood = first_brood(stream(0, 0, 404), own, strategy.population, 5, depth, 0.2)
+    brood = first_brood(generator(0, 0, 404), own, strategy.population, 5, depth, 0.2)
     for of_round in range(strategy.generations):
         scores = np.array([tree.thousandths(brood.to_score) / 1000 for tree in trees])
         worth = rows @ scores / rows.sum()
         worth -= strategy.node_cost * decision_nodes(brood.to_score)
         generation = absorb(generation, brood, worth, strategy.population)
         brood = next_brood(
-            stream(0, of_round + 1, 404), generation, Operators(), strategy.population, 5,
+            generator(0, of_round + 1, 404), generation, Operators(), strategy.population, 5,
             np.empty((0, own.shape[1]), dtype=np.int16), False,
         )  # fmt: skip
     return generation.population, generation.fitness

@@ -10,17 +10,11 @@ import pytest
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.errors import DataError, InvalidJob, QuorumLost
+from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import higher_is_better
-from hedgerow.boosting.ports import (
-    CoordinatorStart,
-    DataError,
-    InvalidJob,
-    Place,
-    QuorumLost,
-    Silo,
-    SiloStart,
-)
+from hedgerow.boosting.ports import CoordinatorStart, JobParameters, SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Rows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
@@ -286,7 +280,7 @@ def test_federated_averaging_weights_silos_by_their_rows():
     data = {"a": table(Task.BINARY, 300, 1), "b": table(Task.BINARY, 60, 2)}
     task = job(Task.BINARY, small(rounds=1))
     both = run_in_memory(task, data)
-    record = Record.decode(task.strategy, task, data["a"].schema, both.rounds[-1].checkpoint)
+    record = Record.decode(task.parameters, task, data["a"].schema, both.rounds[-1].checkpoint)
     parts = []
     for number, rows in enumerate(data.values()):
         every = [tree for trees in record.trees for tree in trees]
@@ -366,7 +360,7 @@ class Paced:
         self.schema = next(iter(data.values())).schema
         n_samples = {name: rows.n_samples for name, rows in self.data.items()}
         start = CoordinatorStart(task, "job", 1, self.roster, self.schema, n_samples)
-        self.half = task.strategy.coordinate(self.hub, start)
+        self.half = task.strategy.coordinate(task.parameters, self.hub, start)
 
     def offers_of_round(self, number: int) -> int:
         """Count the silos that have made their first offer of a round."""
@@ -380,7 +374,7 @@ class Paced:
         link = MemoryLink(silo, self.hub, asyncio.get_running_loop(), True, faults)
         start = SiloStart(self.job, "job", 1, silo, self.roster, self.schema, self.data[silo])
         return asyncio.ensure_future(
-            asyncio.to_thread(self.job.strategy.participate, link, None, start)
+            asyncio.to_thread(self.job.strategy.participate, self.job.parameters, link, None, start)
         )
 
 
@@ -396,7 +390,7 @@ async def test_a_late_silo_adds_no_trees_but_trains_the_head(combiner):
     results += [result async for result in paced.half]
     await asyncio.gather(*halves)
     assert [len(result.silos) for result in results] == [2, 2, 3, 3, 3]
-    artefact = task.strategy.artefact(task, paced.schema, results[-1].checkpoint)
+    artefact = task.strategy.artefact(task.parameters, task, paced.schema, results[-1].checkpoint)
     assert StackedModel.load(artefact.files).silos == ("s00", "s01")
 
 
@@ -418,9 +412,9 @@ async def test_a_silo_that_returns_without_memory_goes_on_beside_its_trees(combi
         await asyncio.sleep(0.01)
     results += [result async for result in paced.half]
     await asyncio.gather(*halves)
-    rounds = [3, 2] + [3] * task.strategy.n_rounds
-    assert [len(result.silos) for result in results] == rounds[: task.strategy.n_rounds + 1]
-    artefact = task.strategy.artefact(task, paced.schema, results[-1].checkpoint)
+    rounds = [3, 2] + [3] * task.parameters.n_rounds
+    assert [len(result.silos) for result in results] == rounds[: task.parameters.n_rounds + 1]
+    artefact = task.strategy.artefact(task.parameters, task, paced.schema, results[-1].checkpoint)
     assert StackedModel.load(artefact.files).silos == ("s00", "s01", "s02")
 
 
@@ -501,7 +495,7 @@ def test_epochs_are_chosen_in_the_first_round_and_kept():
     data = silos(Task.BINARY, 2, n=300)
     outcome = run_in_memory(task, data, through_wire=True)
     assert outcome.error is None
-    record = Record.decode(task.strategy, task, data["s00"].schema, outcome.rounds[-1].checkpoint)
+    record = Record.decode(task.parameters, task, data["s00"].schema, outcome.rounds[-1].checkpoint)
     assert record.choice in (0, 1)
     assert record.state.candidates.shape[0] == 1
     alone = [
@@ -517,7 +511,7 @@ def test_penalties_are_chosen_on_validation_rows():
     task = job(Task.REGRESSION, small(combiner="ridge", validation=0.3))
     data = silos(Task.REGRESSION, 2, n=200)
     outcome = run_in_memory(task, data, through_wire=True)
-    record = Record.decode(task.strategy, task, data["s00"].schema, outcome.rounds[-1].checkpoint)
+    record = Record.decode(task.parameters, task, data["s00"].schema, outcome.rounds[-1].checkpoint)
     each = [
         run_in_memory(
             job(Task.REGRESSION, small(combiner="ridge", validation=0.3, penalty=p)), data
@@ -605,12 +599,12 @@ def test_with_shared_cuts_every_threshold_is_a_cut_that_all_silos_know():
     parameters = job(task, small(shared_cuts=8, combiner="mean"))
     outcome = run_in_memory(parameters, data, through_wire=True)
     record = Record.decode(
-        parameters.strategy, parameters, data["s00"].schema, outcome.rounds[-1].checkpoint
+        parameters.parameters, parameters, data["s00"].schema, outcome.rounds[-1].checkpoint
     )
     assert record.agreed.cuts is not None
     exact = run_in_memory(job(task, small(combiner="mean")), data)
     own = job(task, small(combiner="mean"))
-    plain = Record.decode(own.strategy, own, data["s00"].schema, exact.rounds[-1].checkpoint)
+    plain = Record.decode(own.parameters, own, data["s00"].schema, exact.rounds[-1].checkpoint)
     sizes = [sum(u["trees"].nbytes for u in r.uploads.values()) for r in (record, plain)]
     assert sizes[0] < sizes[1]
     for tree in (tree for trees in record.trees for tree in trees):
@@ -726,7 +720,10 @@ def test_forecast_is_within_a_tenth_of_what_the_default_network_sends(n_silos, a
     outcome, moved = traffic(parameters, data)
     assert outcome.error is None
     plan = parameters.strategy.forecast(
-        parameters, data["s00"].schema, {name: d.n_samples for name, d in data.items()}
+        parameters.parameters,
+        parameters,
+        data["s00"].schema,
+        {name: d.n_samples for name, d in data.items()},
     )
     # traffic() sees what is the same for several silos, a reply, as often as it is sent
     planned = n_silos * sum(up + down for _, up, down in plan.steps.values())
@@ -754,12 +751,15 @@ def test_forecast_counts_a_rounds_vectors_as_they_travel(task, combiner):
     finally:
         memory.through_wire = original
     plan = parameters.strategy.forecast(
-        parameters, data["s00"].schema, {name: d.n_samples for name, d in data.items()}
+        parameters.parameters,
+        parameters,
+        data["s00"].schema,
+        {name: d.n_samples for name, d in data.items()},
     )
-    call = "ExchangeWeights" if parameters.strategy.is_network else "ExchangeSums"
+    call = "ExchangeWeights" if parameters.parameters.is_network else "ExchangeSums"
     if combiner == "mean":
         assert plan.steps.get(call, (0, 0, 0))[1] <= 200
     elif combiner != "leaves":
-        key = "weights" if parameters.strategy.is_network else "sum"
-        a_round = plan.steps[call][1] / parameters.strategy.n_rounds
+        key = "weights" if parameters.parameters.is_network else "sum"
+        a_round = plan.steps[call][1] / parameters.parameters.n_rounds
         assert a_round == pytest.approx(sent[key], rel=0.05, abs=250)

@@ -9,8 +9,9 @@ import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.pooled import train_pooled
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.state import Agreed, unpack
 from hedgerow.boosting.trees.ensemble import Ensemble, load
@@ -70,7 +71,7 @@ def pooled_of(
     job: JobParameters, data: Dataset, outcome: Outcome, sizes: tuple[int, ...], **other: object
 ) -> Ensemble:
     agreed = Agreed.read(unpack(outcome.rounds[-1].checkpoint))
-    strategy = job.strategy
+    strategy = job.parameters
     assert isinstance(strategy, Histogram)
     plain = replace(job, booster=strategy.booster_of(job))
     return train_pooled(
@@ -252,7 +253,7 @@ def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
             rounds=3, binning="recursive", binning_error=1e-2, blind_coordinator=blind,
             coarse_bits=coarse,
         )  # fmt: skip
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         outcome = run(job, silos_of(DATA, sizes))
         assert not outcome.errors
         if not blind:
@@ -296,7 +297,7 @@ def test_one_sampling_threshold_keeps_the_rate_of_all_rows_and_masks_change_noth
     models = []
     for secure in (True, False):
         job = job_of(Histogram(rounds=3, secure=secure, **fields), task, booster)  # type: ignore[arg-type]
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         outcome = run(job, silos, through_wire=secure)
         assert not outcome.errors
         models.append(model_of(outcome))
@@ -376,7 +377,7 @@ def test_training_rows_are_scored_by_a_sum_where_nobody_else_has_any() -> None:
 def test_given_cut_points_are_used_as_they_are() -> None:
     points = tuple(f"n{j}: -1 0 0.5" for j in range(5))
     job = plain_job(rounds=2, binning="given", cut_points=points)
-    job.strategy.validate(job)
+    job.parameters.validate(job)
     outcome = run(job, silos_of(DATA, (500, 500, 500)))
     agreed = Agreed.read(unpack(outcome.rounds[-1].checkpoint))
     assert agreed.cuts.of(0).tolist()[:3] == [-1.0, 0.0, 0.5]

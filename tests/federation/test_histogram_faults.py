@@ -15,15 +15,9 @@ from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.table import Table
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import (
-    OfferRejected,
-    Place,
-    PlacePassed,
-    QuorumLost,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.state import Agreed, Plan, unpack
 from hedgerow.boosting.strategies.histogram.steps import ENTER, OPENING, PROPOSALS, matrix_of
 from hedgerow.boosting.tensors import Tensors
@@ -53,7 +47,7 @@ def tree_of_sums(
 ) -> Ensemble:
     """Return the tree that ``levels`` sums over the rows of ``silos`` give, as a model of it."""
     agreed = agreed_of(outcome)
-    plan = Plan.of(job.strategy, job, DATA.schema)  # type: ignore[arg-type]
+    plan = Plan.of(job.parameters, job, DATA.schema)  # type: ignore[arg-type]
     rows = np.concatenate(
         [np.arange(a, b) for s, (a, b) in zip(SILOS, spans(), strict=True) if s in silos]
     )

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.secure_sums import make_identities
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import Place, Silo, Step
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.crypto.vault import LocalVault
 from hedgerow.services.identity.peers import FileIdentity
@@ -93,7 +93,7 @@ def test_the_forecast_is_within_a_tenth_of_what_travels(
     assert not outcome.errors
     assert outcome.error is None
     rows = {Silo(silo): data.n_samples for silo, data in silos.items()}
-    told = job.strategy.forecast(job, silos["silo-0"].schema, rows)
+    told = job.strategy.forecast(job.parameters, job, silos["silo-0"].schema, rows)
     for way, moved in ((1, CountingLink.up), (2, CountingLink.down)):
         planned = sum(step[way] for step in told.steps.values())
         assert planned == pytest.approx(sum(moved.values()), rel=0.1), (dict(moved), told.steps)
@@ -106,11 +106,13 @@ def test_the_forecast_is_the_formula_of_full_trees() -> None:
     schema = Schema(features, "label", Task.BINARY, 2)
     job = job_of(Histogram(rounds=1), Task.BINARY, Booster(max_depth=8))
     rows = {Silo(f"silo-{i}"): 200_000 for i in range(5)}
-    told = job.strategy.forecast(job, schema, rows)
+    told = job.strategy.forecast(job.parameters, job, schema, rows)
     _, up, down = told.steps["ExchangeHistograms"]
     assert up == pytest.approx(28 * 256 * 16 * 128, rel=0.001)
     assert down < 20_000
     assert told.reveals == Histogram.reveals
-    smaller = replace(job, strategy=Histogram(rounds=1, ring_bits=48))
-    up_48 = smaller.strategy.forecast(smaller, schema, rows).steps["ExchangeHistograms"][1]
+    smaller = replace(job, parameters=Histogram(rounds=1, ring_bits=48))
+    up_48 = smaller.strategy.forecast(smaller.parameters, smaller, schema, rows).steps[
+        "ExchangeHistograms"
+    ][1]
     assert up_48 / up == pytest.approx(0.75, rel=0.01)

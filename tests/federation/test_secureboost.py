@@ -10,7 +10,7 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.contents import BATCH_DIVISIONS, batches
 from hedgerow.boosting.strategies.secureboost.inference import (
     margins,

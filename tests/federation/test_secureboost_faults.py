@@ -14,14 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.ports import (
-    Artefact,
-    DataError,
-    InvalidJob,
-    Link,
-    OfferRejected,
-    SiloStart,
-)
+from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import Link
+from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.crypto.modular import Engine
@@ -143,8 +138,14 @@ def test_a_silos_own_limits_of_ids_bind_the_alignment(
             return super().participate(link, vault, start)
 
     plain = vertical.job(alignment=alignment)
-    values = {f.name: getattr(plain.strategy, f.name) for f in fields(SecureBoost)}
-    outcome = run(replace(plain, strategy=Strict(**values)), parties)
+    values = {f.name: getattr(plain.parameters, f.name) for f in fields(SecureBoost)}
+    outcome = run_in_memory(
+        replace(plain, parameters=Strict(**values)),
+        parties,
+        schema=parties["guest"].schema,
+        vaults=vertical.vaults(),
+        participate_as=Strict.participate,
+    )
     how = {"psi": "private set intersection", "digest": "row digest"}[alignment]
     assert f"{party}: {how}: {party} has too {why} distinct ids" in str(outcome.error)
     assert "60" not in str(outcome.error)
@@ -240,7 +241,7 @@ def test_jobs_that_cannot_run_or_are_not_safe_are_refused(
 ) -> None:
     job = vertical.job(**{"key_bits": 2048, **changes})
     with pytest.raises(InvalidJob, match=message):
-        job.strategy.validate(job)
+        job.parameters.validate(job)
 
 
 def test_guards_keep_few_rows_and_one_label_from_being_set_apart() -> None:

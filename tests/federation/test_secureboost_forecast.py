@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from hedgerow.boosting.dataset import Feature, Task
+from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import Place, Silo, Step
 from hedgerow.boosting.strategies.secureboost.forecast import Level, levels
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.vault import LocalVault
@@ -90,7 +90,7 @@ def test_the_forecast_is_within_a_tenth_of_what_travels(case: str) -> None:
     }
     for party, schema in told.items():
         names = [name for name in parties if name.startswith(party)]
-        plan = job.strategy.forecast(job, schema, rows)
+        plan = job.strategy.forecast(job.parameters, job, schema, rows)
         for k, counted in enumerate((CountingLink.up, CountingLink.down), start=1):
             planned = sum(step[k] for step in plan.steps.values())
             moved = sum(sum(counted[name].values()) for name in names) / len(names)
@@ -107,7 +107,7 @@ def test_the_forecast_is_within_a_tenth_of_what_travels(case: str) -> None:
 def test_the_plan_of_a_scoring_job_has_no_trees() -> None:
     job = vertical.job(predict_from="earlier", key_bits=2048)
     schema = vertical.table(10, 4).schema
-    plan = job.strategy.forecast(job, schema, {Silo("guest"): 10, Silo("host"): 10})
+    plan = job.strategy.forecast(job.parameters, job, schema, {Silo("guest"): 10, Silo("host"): 10})
     assert not {"ExchangeGradients", "ExchangeHistograms"} & set(plan.steps)
     assert "'earlier', whose size is not known here" in plan.notes[0]
 
@@ -134,5 +134,7 @@ def test_levels_of_a_full_tree(booster: dict[str, Any], nodes: list[tuple[int, i
 def test_the_plan_says_how_long_it_computes(rounds: int, rows: int, expected: str) -> None:
     job = vertical.job(rounds=rounds, key_bits=2048)
     schema = vertical.table(10, 4).schema
-    plan = job.strategy.forecast(job, schema, {Silo("guest"): rows, Silo("host"): rows})
+    plan = job.strategy.forecast(
+        job.parameters, job, schema, {Silo("guest"): rows, Silo("host"): rows}
+    )
     assert plan.cpu_class == expected

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.pooled import train_pooled
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import Artefact, OfferRejected, SchemaMismatch
+from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
+from hedgerow.boosting.ports import Artefact, JobParameters
 from hedgerow.boosting.strategies.secureboost.halves import held_back
 from hedgerow.boosting.strategies.secureboost.inference import n_exchanges
 from tests.federation import vertical
@@ -64,7 +64,7 @@ def score(
 ) -> Outcome:
     """Score tables with the model that silos keep."""
     changes = {"encryption": "plain", **changes}
-    scoring = replace(job, strategy=vertical.strategy(predict_from="model", **changes))
+    scoring = replace(job, parameters=vertical.strategy(predict_from="model", **changes))
     return run(scoring, parties, memories)[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.ports import Place
+from hedgerow.boosting.exchange import Place
 from hedgerow.boosting.strategies.secureboost import parcels
 from hedgerow.boosting.strategies.secureboost.parcels import SEALED, Courier, Parcels, Received
 from tests.federation import vertical

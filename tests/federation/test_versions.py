@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.roster import check_version
 from hedgerow.services.rpc.errors import VersionRefused
 from tests.federation.processes import Federation, wait_until, write_table

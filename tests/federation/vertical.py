@@ -28,7 +28,8 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.table import Table
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
@@ -71,7 +72,7 @@ def job(
     """Return a job of :func:`strategy`."""
     return JobParameters(
         name="vertical",
-        strategy=strategy(**changes),
+        parameters=strategy(**changes),
         task=task,
         seed=3,
         booster=Booster(**{"max_depth": 3, "max_bin": 8, **(booster or {})}),

@@ -101,13 +101,13 @@ class Service:
                 ROWS[scheme] = VAULT.encrypt_gradients(scheme, LAYOUT, HALF, HALF)
 
     async def _call(self, name: str, frames: list[Any], streamed: bool) -> None:
-        async def stream() -> AsyncIterator[Any]:
+        async def generator() -> AsyncIterator[Any]:
             for frame in frames:
                 yield frame
 
         method = getattr(self._servicer, name)
         try:
-            answer = method(stream() if streamed else frames[0], self._context)
+            answer = method(generator() if streamed else frames[0], self._context)
             if hasattr(answer, "__aiter__"):
                 async for frame in answer:
                     frame.SerializeToString()

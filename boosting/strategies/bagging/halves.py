@@ -15,21 +15,9 @@ import numpy as np
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import (
-    Call,
-    CoordinatorStart,
-    FederationError,
-    Hub,
-    Link,
-    OfferRejected,
-    Place,
-    PlacePassed,
-    QuorumLost,
-    RoundResult,
-    Silo,
-    SiloStart,
-    Step,
-)
+from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.exchange import Call, Hub, Link, Place, Silo, Step
+from hedgerow.boosting.ports import CoordinatorStart, RoundResult, SiloStart
 from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
 from hedgerow.boosting.strategies.bagging.steps import (
     GENESIS,
@@ -42,21 +30,14 @@ from hedgerow.boosting.strategies.bagging.steps import (
     Verdict,
     extend_digest,
 )
+from hedgerow.boosting.streams import Purpose, xgboost_seed
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import validate_upload
-from hedgerow.boosting.trees.local import (
-    SPLIT,
-    TRAIN,
-    ScoredRows,
-    booster_parameters,
-    roster_index,
-    split_rows,
-    stream_seed,
-)
+from hedgerow.boosting.trees.local import ScoredRows, booster_parameters, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
     from hedgerow.crypto.vault import Vault
 
@@ -347,7 +328,7 @@ class SiloHalf:
         looks_on = standing.eta <= 0 or self.version != standing.round
         if looks_on or rows is None or rows.dataset.n_samples == 0:
             return self.offered
-        seed = stream_seed(self.job.seed, self.index, standing.round, TRAIN)
+        seed = xgboost_seed(self.job.seed, self.index, standing.round, Purpose.XGBOOST)
         parameters = self.parameters | {"eta": standing.eta, "seed": seed}
         n_steps = self.strategy.trees_per_round
         if self.start.trainer is None:
@@ -425,7 +406,7 @@ class SiloHalf:
         self.blank = blank(self.schema, self.job.objective, self.job.booster, base_score)
         dataset = self.start.dataset
         threads = self.start.n_threads
-        seed = stream_seed(self.job.seed, self.index, 0, SPLIT)
+        seed = xgboost_seed(self.job.seed, self.index, 0, Purpose.SPLIT)
         share = self.strategy.validation
         if share == 0.0:
             self.parts = {"train": ScoredRows(dataset, self.blank, threads)}

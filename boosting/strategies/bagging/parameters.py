@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.errors import InvalidJob, PlacePassed
+from hedgerow.boosting.exchange import Hub, Link, Place, Silo
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     Forecast,
-    Hub,
-    InvalidJob,
-    Link,
-    Place,
-    PlacePassed,
     RoundResult,
     Safeguards,
-    Silo,
     SiloStart,
 )
 from hedgerow.boosting.strategies.bagging.halves import (
@@ -39,7 +35,7 @@ from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.local import first_line
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.crypto.vault import Vault
 
 OBJECTIVES: dict[Task, tuple[str, ...]] = {
@@ -138,7 +134,6 @@ class Bagging:
     leaf_bound: float = 10.0
 
     name: ClassVar[str] = "bagging"
-    exact_rows: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "The coordinator and every silo learn all trees: thresholds are values that occur in the "
         "silo that made them, leaf values and (unless scrubbed) covers and gains are statistics "
@@ -252,6 +247,16 @@ class Bagging:
                 f"full trees would be at most {bound} bytes up from a silo",
             ),
         )
+
+    @property
+    def n_results(self) -> int:
+        """Rounds that are reported, at most."""
+        return self.rounds
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
+        return self.rounds * self.trees_per_round
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hedgerow.boosting.ports import Silo
-from hedgerow.boosting.trees.local import DRAW, stream_seed
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.streams import Purpose, xgboost_seed
 
 LR_MODES = ("plain", "uniform", "rows", "gain", "total")
 """How rates are shared out; see :class:`boosting.strategies.bagging.parameters.Bagging`."""
@@ -37,7 +37,7 @@ def participants(
         return (present[round % len(present)],) if present else ()
     if not 0 < count < len(present):
         return tuple(present)
-    rng = np.random.default_rng(stream_seed(seed, 0, round, DRAW))
+    rng = np.random.default_rng(xgboost_seed(seed, 0, round, Purpose.PARTICIPANTS))
     return tuple(present[i] for i in sorted(rng.choice(len(present), count, replace=False)))
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.packing import unpack
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.key_agreement import encode_fields, expand, extract
 from hedgerow.crypto.keystream import keystream
 from hedgerow.crypto.noise import discrete_laplace_part

@@ -16,30 +16,17 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import Call, Hub, Link, Place, Receipt, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
-    Call,
     CoordinatorStart,
     Forecast,
-    Hub,
-    InvalidJob,
-    Link,
-    OfferRejected,
-    Place,
-    Receipt,
     RoundResult,
     Safeguards,
-    Silo,
     SiloStart,
-    Step,
 )
-from hedgerow.boosting.strategies.dp_tree.bins import (
-    CELLS,
-    STAGES,
-    count_cells,
-    descend,
-    edges_of,
-)
+from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES, count_cells, descend, edges_of
 from hedgerow.boosting.strategies.dp_tree.bins import start as start_descent
 from hedgerow.boosting.strategies.dp_tree.budget import (
     BudgetLedger,
@@ -74,7 +61,7 @@ from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.crypto.noise import discrete_laplace_variance
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.crypto.vault import Vault
 
 Ints = NDArray[np.int64]
@@ -186,7 +173,6 @@ class DPTree:
     """
 
     name: ClassVar[str] = "dp_tree"
-    exact_rows: ClassVar[bool] = False
     reveals: ClassVar[str] = (
         "Coordinator and silos: noisy counts by class in every node, and by bin or cut in every "
         "split query, summed over all silos; with private binning also noisy counts by interval. "
@@ -217,6 +203,19 @@ class DPTree:
     def n_results(self) -> int:
         """Results of a full tree: one a level."""
         return self.depth + 1
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
+        return 1
+
+    def validate_cohort(self, n_silos: int) -> None:
+        """Raise :class:`InvalidJob` where more honest silos are expected than there are."""
+        if self.honest > n_silos:
+            raise InvalidJob(
+                f"[dp_tree] honest: {self.honest} silos are to make up the noise and {n_silos} are "
+                f"given; it could be {n_silos}"
+            )
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

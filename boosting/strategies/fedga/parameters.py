@@ -13,20 +13,14 @@ import numpy as np
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.errors import InvalidJob, PlacePassed
+from hedgerow.boosting.exchange import Call, Hub, Link, Place, Receipt, Silo
 from hedgerow.boosting.ports import (
     Artefact,
-    Call,
     CoordinatorStart,
     Forecast,
-    Hub,
-    InvalidJob,
-    Link,
-    Place,
-    PlacePassed,
-    Receipt,
     RoundResult,
     Safeguards,
-    Silo,
     SiloStart,
 )
 from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
@@ -38,7 +32,7 @@ from hedgerow.boosting.trees.personal import OBJECTIVES, tree_files
 from hedgerow.boosting.trees.structures import CATEGORICAL_ORDERS
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.crypto.vault import Vault
 
 _FRAMES_UP, _FRAMES_DOWN = 67, 109
@@ -121,9 +115,7 @@ class FedGA:
     """
 
     name: ClassVar[str] = "fedga"
-    exact_rows: ClassVar[bool] = False
     # Only a silo has its tree: test rows go to the silos, `hedgerow local` sees to it.
-    scores_in_silos: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "Coordinator: each silo's best tree depth, its row count with discrete Laplace noise "
         "(budget epsilon_rows, once) and, without noise, rounded up to a power of two, the "
@@ -163,6 +155,16 @@ class FedGA:
     categorical_order: str = "target"
     node_cost: float = 0.002
     finalists: int = 10
+
+    @property
+    def n_results(self) -> int:
+        """Rounds that are reported, at most."""
+        return self.generations
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
+        return 1
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

@@ -13,17 +13,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import (
-    CoordinatorStart,
-    Hub,
-    OfferRejected,
-    Place,
-    QuorumLost,
-    Receipt,
-    RoundResult,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo, Step
+from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.fedga.evolution import (
     Brood,
     Generation,
@@ -47,13 +39,8 @@ from hedgerow.boosting.strategies.fedga.steps import (
     check_structures,
     reported_metrics,
 )
-from hedgerow.boosting.trees.genetics import (
-    MAX_DEPTH,
-    Genes,
-    Operators,
-    decision_nodes,
-    gene_count,
-)
+from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes, Operators, decision_nodes, gene_count
 from hedgerow.boosting.trees.personal import SMALLEST, UNIT
 
 if TYPE_CHECKING:
@@ -113,12 +100,13 @@ class Search:
     def _draw(self, present: tuple[Silo, ...]) -> frozenset[Silo]:
         """Draw the silos that the current round asks."""
         count = math.ceil(self._strategy.participation * len(present) - 1e-9)
-        chosen = self._rng(403, self._round).permutation(len(present))[: max(1, count)]
+        chosen = self._rng(Purpose.ASKED_SILOS, self._round).permutation(len(present))[
+            : max(1, count)
+        ]
         return frozenset(present[i] for i in chosen)
 
-    def _rng(self, purpose: int, of_round: int) -> np.random.Generator:
-        seed = [self._start.job.seed, 0, of_round, purpose]
-        return np.random.default_rng(np.random.SeedSequence(seed))
+    def _rng(self, purpose: Purpose, of_round: int) -> np.random.Generator:
+        return generator(self._start.job.seed, 0, of_round, purpose)
 
     def _await_next(self, offers: Mapping[Silo, Any]) -> None:
         """Wait at the next barrier for the silos of this one and for those sent on to it."""
@@ -168,7 +156,8 @@ class Search:
         proposed = proposed.reshape(-1, n_genes)
         self._generation = empty_generation(n_genes, proposed if elite else None)
         self._brood = first_brood(
-            self._rng(404, 0), proposed, strategy.population, self._n_features, self._depth,
+            self._rng(Purpose.BREEDING, 0),
+            proposed, strategy.population, self._n_features, self._depth,
             strategy.leaf_share,
         )  # fmt: skip
         self._phase = Phase.SCORE
@@ -201,7 +190,8 @@ class Search:
             )  # fmt: skip
             newcomers = np.array(self._newcomers, dtype=np.int16)
             brood = await asyncio.to_thread(
-                next_brood, self._rng(404, done + 1), generation, operators, strategy.population,
+                next_brood, self._rng(Purpose.BREEDING, done + 1),
+                generation, operators, strategy.population,
                 self._n_features, newcomers.reshape(-1, gene_count(self._depth)),
                 strategy.rescore_parents,
             )  # fmt: skip

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.ports import Link, OfferRejected, Place, SiloStart
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.fedga.steps import (
     DEPTHS,
     PROPOSALS,
@@ -20,6 +22,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     check_structures,
     reported_metrics,
 )
+from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes
 from hedgerow.boosting.trees.personal import OBJECTIVES, LocalTrees, TreeSettings
@@ -56,10 +59,9 @@ class SiloSide:
         )
 
     def _rng(self, purpose: str) -> np.random.Generator:
-        word = {"folds": 401, "split": 402}[purpose]
+        drawn = {"folds": Purpose.FOLDS, "split": Purpose.FITTING_ROWS}[purpose]
         place = self._start.silos.index(self._start.silo)
-        seed = [self._start.job.seed, place + 1, 0, word]
-        return np.random.default_rng(np.random.SeedSequence(seed))
+        return generator(self._start.job.seed, place + 1, 0, drawn)
 
     def heed(self, standing: Standing) -> None:
         """Take over what the coordinator has settled; refuse structures that do not fit."""

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import Call, OfferRejected, Receipt, Step
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Call, Receipt, Step
 from hedgerow.boosting.trees.genetics import LEAF, Genes, gene_count
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
 
 
 class Phase(IntEnum):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.ports import Call, Forecast, Silo
+from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head
 from hedgerow.boosting.strategies.fedxgbllr.record import validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import BLOCK
@@ -16,7 +17,7 @@ from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 
 _FRAME = 60  # bytes of a step's key and of an array's name, type and shape

@@ -14,21 +14,9 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.cuts import Summary, merge_summaries, summarise
-from hedgerow.boosting.ports import (
-    Call,
-    CoordinatorStart,
-    DataError,
-    Hub,
-    Link,
-    OfferRejected,
-    Place,
-    PlacePassed,
-    QuorumLost,
-    RoundResult,
-    Silo,
-    SiloStart,
-    Step,
-)
+from hedgerow.boosting.errors import DataError, OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.exchange import Call, Hub, Link, Place, Silo, Step
+from hedgerow.boosting.ports import CoordinatorStart, RoundResult, SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, HeadCombiner, Rows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.record import (
@@ -55,6 +43,7 @@ from hedgerow.boosting.strategies.fedxgbllr.vectors import (
     update_form,
     write_points,
 )
+from hedgerow.boosting.streams import Purpose, generator, sequence
 from hedgerow.boosting.sums.floats import FloatSum, add_securely, float_sum, total_securely
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
@@ -63,7 +52,7 @@ from hedgerow.boosting.trees.ensemble import Tree, trees_of
 from hedgerow.boosting.trees.local import booster_parameters, matrix, roster_index, split_rows
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
     from hedgerow.crypto.vault import Vault
 
@@ -84,12 +73,7 @@ SCORES = float_sum("scores", Call.SCORES, "sums of metrics over the silo's valid
 RATES = float_sum("rates", Call.SCORES, "mean derivative of the prediction by each tree's output")
 SYNC = Step("sync", Call.TREES, Tensors, Tensors, "nothing")
 
-_TREES, _SPLIT, _TRAIN, _ROUND = range(300, 304)  # purposes of random streams
 _POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
-
-
-def _stream(job: JobParameters, silo: int, round_: int, purpose: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence([job.seed, silo, round_, purpose]))
 
 
 def _sum_parameters(job: JobParameters) -> SumParameters:
@@ -116,7 +100,7 @@ class _SiloHalf:
     ) -> None:
         self.strategy, self.link, self.start = strategy, link, start
         self.job, self.number = start.job, roster_index(start.silo, start.silos)
-        rng = _stream(self.job, self.number, 0, _SPLIT)
+        rng = generator(self.job.seed, self.number, 0, Purpose.NETWORK_SPLIT)
         rows, held = split_rows(start.dataset.n_samples, strategy.validation, rng)
         self.train: Dataset = start.dataset.take(rows) if len(held) else start.dataset
         self.valid: Dataset = start.dataset.take(held)
@@ -224,7 +208,7 @@ class _SiloHalf:
         X = self.train.X if cuts is None else cut_columns(self.train.X, cuts, start.schema)
         table = replace(self.train, X=X, y=self.agreed.targets(self.train))
         rows = matrix(table, start.n_threads)
-        seed = np.random.SeedSequence([self.job.seed, self.number, 0, _TREES])
+        seed = sequence(self.job.seed, self.number, 0, Purpose.SILO_TREES)
         parameters = {
             **booster_parameters(self.agreed.job, start.schema.n_outputs, start.n_threads),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
@@ -256,7 +240,7 @@ class _SiloHalf:
 
     def _take_round(self) -> None:
         at, known = Place(self.round), self.candidates[0]
-        rng = _stream(self.job, self.number, self.round, _TRAIN)
+        rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_TRAINING)
         vector = self.combiner.local(
             self.candidates, self.rows, self.round, self.choice, rng, self.link.check
         )
@@ -264,7 +248,7 @@ class _SiloHalf:
             self.sums.setup(at)
             told = add_securely(self.link, self.sums, _kind(self.strategy), at, vector)
         else:
-            rng = _stream(self.job, self.number, self.round, _ROUND)
+            rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
             arrays = update(self.strategy, self.combiner, vector, self.round, known, rng)
             told = self.link.exchange(_kind(self.strategy).plain, at, Tensors(arrays))
         self.candidates = read_points(self.strategy, self.combiner, told, known)
@@ -468,7 +452,7 @@ class _CoordinatorHalf:
         updates = await self._collect_updates(Place(round_), known)
         state = await asyncio.to_thread(combiner.advance, record.state, updates.total, round_)
         last = round_ >= combiner.n_rounds
-        rng = _stream(self.job, len(self.start.silos), round_, _ROUND)
+        rng = generator(self.job.seed, len(self.start.silos), round_, Purpose.NETWORK_ROUNDING)
         reply, record.state = write_points(strategy, combiner, state, known, rng)
         final = last and not strategy.validation
         updates.answer(Tensors({**reply, "final": np.array([final], np.uint8)}))

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 

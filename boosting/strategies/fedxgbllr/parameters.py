@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task
-from hedgerow.boosting.ports import Artefact, Forecast, InvalidJob, Safeguards
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.ports import Artefact, Forecast, Safeguards
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     Combiner,
     HeadCombiner,
@@ -22,15 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hedgerow.boosting.job import JobParameters
-    from hedgerow.boosting.ports import (
-        CoordinatorStart,
-        Hub,
-        Link,
-        RoundResult,
-        Silo,
-        SiloStart,
-    )
+    from hedgerow.boosting.exchange import Hub, Link, Silo
+    from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult, SiloStart
     from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafTable
     from hedgerow.crypto.vault import Vault
 
@@ -154,7 +148,6 @@ class FedXGBllr:
     """
 
     name: ClassVar[str] = "fedxgbllr"
-    exact_rows: ClassVar[bool] = True
     reveals: ClassVar[str] = _REVEALS
 
     trees: int = 500
@@ -258,6 +251,11 @@ class FedXGBllr:
         if self.validation:
             return LEAF_PENALTIES if self.combiner == "leaves" else RIDGE_PENALTIES
         return (_DEFAULT_PENALTY.get(self.combiner, 0.0),)
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
+        return self.trees
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

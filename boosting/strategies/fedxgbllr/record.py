@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task
-from hedgerow.boosting.ports import Artefact, Silo
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, HeadCombiner, State
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
@@ -24,19 +25,19 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     ensemble_of,
 )
 from hedgerow.boosting.strategies.fedxgbllr.uploads import UploadForm, decode_trees
+from hedgerow.boosting.streams import Purpose
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.packing import Shrinkage
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 
-_START = 304
 _UPLOAD = ("trees", "leaves")
 _LOSSES = {Task.BINARY: "logloss", Task.MULTICLASS: "mlogloss", Task.REGRESSION: "mse"}
 
@@ -124,7 +125,7 @@ class Agreed:
     def combine(self, trees: list[list[Tree]]) -> tuple[Combiner, list[Tree]]:
         """Return the combiner of the silos' trees, and the trees in one list."""
         every = [tree for of_silo in trees for tree in of_silo]
-        seed = np.random.SeedSequence([self.job.seed, _START]).generate_state(1)[0]
+        seed = np.random.SeedSequence([self.job.seed, Purpose.NETWORK_START]).generate_state(1)[0]
         combiner = self.strategy.combine(
             LeafTable.of(every), self.job.task, len(trees), self.schema.n_outputs, int(seed)
         )

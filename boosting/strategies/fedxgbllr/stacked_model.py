@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     Combiner,
     HeadCombiner,
@@ -34,7 +34,7 @@ from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
 
 Floats = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import with_leaf_values
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree

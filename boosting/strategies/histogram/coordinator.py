@@ -16,15 +16,9 @@ from hedgerow.boosting.engine.cuts import Bisector, Cuts, cuts_from_thresholds, 
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.pooled import median_search
 from hedgerow.boosting.engine.quantising import LabelMean, Quantiser, bound_of_exponents
-from hedgerow.boosting.ports import (
-    Artefact,
-    OfferRejected,
-    Place,
-    QuorumLost,
-    RoundResult,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.ports import Artefact, RoundResult
 from hedgerow.boosting.strategies.histogram.growth import Growth
 from hedgerow.boosting.strategies.histogram.state import (
     Agreed,
@@ -74,7 +68,8 @@ from hedgerow.boosting.trees.ensemble import Ensemble, Tree, load
 from hedgerow.crypto.fixed_point import signed
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.ports import CoordinatorStart, Hub
+    from hedgerow.boosting.exchange import Hub
+    from hedgerow.boosting.ports import CoordinatorStart
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
 
 Read = TypeVar("Read")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from hedgerow.boosting import metrics
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
-from hedgerow.boosting.ports import Call, Forecast, Silo
+from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.histogram.state import Plan
 from hedgerow.boosting.sums.costs import SMALL, Bill
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
 
 _SPLIT = 24

@@ -19,7 +19,7 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import Layout, layout_of
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.tensors import Tensors
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -11,20 +11,15 @@ from hedgerow.boosting.engine.objective import StartRule, objective_of
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.ports import Artefact, Forecast, InvalidJob, Safeguards
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.ports import Artefact, Forecast, Safeguards
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.job import Booster, JobParameters
-    from hedgerow.boosting.ports import (
-        CoordinatorStart,
-        Hub,
-        Link,
-        RoundResult,
-        Silo,
-        SiloStart,
-    )
+    from hedgerow.boosting.exchange import Hub, Link, Silo
+    from hedgerow.boosting.job import Booster
+    from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult, SiloStart
     from hedgerow.crypto.vault import Vault
 
 _REVEALS = """\
@@ -138,7 +133,6 @@ class Histogram:
     """
 
     name: ClassVar[str] = "histogram"
-    exact_rows: ClassVar[bool] = True
     reveals: ClassVar[str] = _REVEALS
 
     rounds: int = 100
@@ -198,6 +192,27 @@ class Histogram:
         return bool(self.coarse_bits or self.shares_threshold) or (
             static_bound(objective, self.sampler, n_outputs, 1.0) is None
         )
+
+    @property
+    def n_results(self) -> int:
+        """Rounds that are reported, at most."""
+        return self.rounds
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
+        return self.rounds
+
+    def validate_cohort(self, n_silos: int) -> None:
+        """Raise :class:`InvalidJob` where the threshold does not suit the number of silos."""
+        if self.threshold is None or not self.secure:
+            return
+        nearest = min(max(self.threshold, n_silos // 2 + 1), n_silos)
+        if self.threshold != nearest:
+            raise InvalidJob(
+                f"[histogram] threshold: {self.threshold} of {n_silos} silos cannot be what an "
+                f"unmasking needs, which is more than half of them; it could be {nearest}"
+            )
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

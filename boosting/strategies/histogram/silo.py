@@ -10,17 +10,11 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.cuts import (
-    Bisector,
-    Cuts,
-    count_below,
-    summarise,
-    summary_points,
-)
+from hedgerow.boosting.engine.cuts import Bisector, Cuts, count_below, summarise, summary_points
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import ROUNDING, SAMPLING, median_search, stream
+from hedgerow.boosting.engine.pooled import median_search
 from hedgerow.boosting.engine.quantising import (
     LabelMean,
     Quantiser,
@@ -30,13 +24,9 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
 from hedgerow.boosting.engine.table import Table
-from hedgerow.boosting.ports import (
-    Artefact,
-    JobStopped,
-    OfferRejected,
-    Place,
-    PlacePassed,
-)
+from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
+from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.histogram.growth import Growth, Mirror, read_splits
 from hedgerow.boosting.strategies.histogram.state import (
     Agreed,
@@ -61,7 +51,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
     SCORES,
     SYNC,
     THRESHOLDS,
-    VALIDATION,
     Decide,
     Integers,
     blank_ensemble,
@@ -76,6 +65,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     trees_of_round,
     write_summaries,
 )
+from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.secure_sum import SiloSums
 from hedgerow.boosting.sums.steps import SumSteps
@@ -84,7 +74,8 @@ from hedgerow.boosting.trees.ensemble import Ensemble, load
 from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.ports import Link, SiloStart
+    from hedgerow.boosting.exchange import Link
+    from hedgerow.boosting.ports import SiloStart
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
     from hedgerow.crypto.vault import Vault
 
@@ -135,7 +126,7 @@ class _SiloHalf:
         self.number = start.silos.index(start.silo)
         self.plan.objective.check_labels(start.dataset.labels, start.schema.n_classes)
         n = start.dataset.n_samples
-        rng = stream(start.job.seed, self.number, 0, VALIDATION)
+        rng = generator(start.job.seed, self.number, 0, Purpose.VALIDATION)
         held = np.zeros(n, dtype=bool)
         held[rng.permutation(n)[: int(self.strategy.validation * n)]] = True
         self.train = start.dataset.take(np.flatnonzero(~held))
@@ -333,7 +324,7 @@ class _SiloHalf:
         assert agreed is not None
         g, h = plan.objective.gradients(table.margins, table.y, table.weight)
         threshold = self._threshold(g, h) if self.strategy.shares_threshold else None
-        rng = stream(plan.job.seed, self.number, r, SAMPLING)
+        rng = generator(plan.job.seed, self.number, r, Purpose.SAMPLING)
         sample = self.strategy.sampler.draw(g, h, rng, threshold)
         bound = plan.static_bound(agreed)
         if bound is None:
@@ -342,7 +333,7 @@ class _SiloHalf:
         exact = quantiser.lossless(g, h, sample)
         searched = exact
         if self.strategy.coarse_bits:
-            rng = stream(plan.job.seed, self.number, r, ROUNDING)
+            rng = generator(plan.job.seed, self.number, r, Purpose.ROUNDING)
             searched = quantiser.coarse(g, h, sample, rng)
         trees = [
             _SiloTree(

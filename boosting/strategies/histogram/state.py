@@ -15,14 +15,15 @@ from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
-from hedgerow.boosting.engine.pooled import COLUMNS, stream, tree_parameters
+from hedgerow.boosting.engine.pooled import tree_parameters
 from hedgerow.boosting.engine.quantising import Quantiser, static_bound
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import DataError, InvalidJob, OfferRejected
+from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.growth import Shape
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.tensors import Tensors
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -167,7 +168,7 @@ class Plan:
             ColumnSampler(
                 self.schema.n_features,
                 self.parameters,
-                stream(self.job.seed, 0, round_ * self.n_trees + t, COLUMNS),
+                generator(self.job.seed, 0, round_ * self.n_trees + t, Purpose.COLUMNS),
             )
             for t in range(self.n_trees)
         )

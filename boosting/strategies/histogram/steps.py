@@ -17,7 +17,8 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.cuts import Bisector, Cuts, Summary, cuts_from_thresholds
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
-from hedgerow.boosting.ports import Call, OfferRejected, Silo, Step
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Call, Silo, Step
 from hedgerow.boosting.strategies.histogram.growth import Growth, no_splits, write_splits
 from hedgerow.boosting.strategies.histogram.state import Agreed, Plan, as_bytes
 from hedgerow.boosting.sums.floats import float_sum
@@ -30,7 +31,6 @@ from hedgerow.crypto.masking import Residues
 Integers = NDArray[np.int64]
 Decide = Callable[[Integers | None], dict[str, NDArray[Any]]]
 
-VALIDATION = 3
 NOT_SCORED, SCORED_ON_TRAIN, SCORED_ON_VALID = range(3)
 
 SYNC = Step("sync", Call.SKETCHES, Tensors, Tensors, "nothing")

@@ -16,14 +16,7 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
-from hedgerow.boosting.engine.pooled import (
-    COLUMNS,
-    SAMPLING,
-    local_cuts,
-    start_score,
-    stream,
-    tree_parameters,
-)
+from hedgerow.boosting.engine.pooled import local_cuts, start_score, tree_parameters
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
@@ -32,7 +25,8 @@ from hedgerow.boosting.engine.quantising import (
     static_bound,
 )
 from hedgerow.boosting.engine.sampling import Sample
-from hedgerow.boosting.ports import Artefact, DataError
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.ciphers import said
 from hedgerow.boosting.strategies.secureboost.growing import PurityGuard
 from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
@@ -56,6 +50,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     meet,
 )
 from hedgerow.boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
+from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.cipher_roles import Scheme
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.fixed_point import OutOfRange
@@ -222,7 +217,7 @@ class ActiveHalf(Half):
         strategy = self.strategy
         turn = strategy.turn(r, self.parties)
         g, h = self.objective.gradients(self.margins[self.fit], self.y, self.weight)
-        drawn = self.sampler.draw(g, h, stream(self.job.seed, 0, r, SAMPLING))
+        drawn = self.sampler.draw(g, h, generator(self.job.seed, 0, r, Purpose.SAMPLING))
         sample = Sample(self.fit[drawn.rows], drawn.weight)
         n_outputs = self.margins.shape[1]
         groups = [[c] for c in range(n_outputs)]
@@ -235,7 +230,7 @@ class ActiveHalf(Half):
         for t, group in enumerate(groups):
             columns = None
             if parameters.samples_columns:
-                rng = stream(self.job.seed, 0, r * len(groups) + t, COLUMNS)
+                rng = generator(self.job.seed, 0, r * len(groups) + t, Purpose.COLUMNS)
                 columns = ColumnSampler(self.train.schema.n_features, parameters, rng)
             tree = ActiveTree(
                 self.courier, self.cipher, self.session, self.parties, turn, self.binned, self.cuts,

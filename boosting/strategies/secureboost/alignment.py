@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.ports import DataError, OfferRejected
+from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.ciphers import said
 from hedgerow.boosting.strategies.secureboost.parcels import Courier, Received
 from hedgerow.boosting.strategies.secureboost.steps import IDENTIFIERS

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import InvalidJob
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
 
 MOST_BINS = 65535
 _DEFAULT = Booster()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, Scheme, ciphertext_rows
 from hedgerow.crypto.cipher_vault import LocalCipherVault
 from hedgerow.crypto.errors import HistogramRefused, Refusal

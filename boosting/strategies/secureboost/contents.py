@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 
 BATCH_DIVISIONS = 1 << 14
 """Candidates that are summed or decrypted at a time; 8 MB of ciphertexts at 2048 bits."""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
-from hedgerow.boosting.ports import Call, Forecast, InvalidJob, Silo
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.secureboost.contents import batches, narrow
 from hedgerow.boosting.strategies.secureboost.layouts import layout_of_gradients
 from hedgerow.boosting.strategies.secureboost.parcels import PASS_PIECES, PIECE_BYTES, size_class
@@ -21,7 +23,8 @@ from hedgerow.crypto.psi import POINT_BYTES, n_exchanges, tag_bits
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.job import Booster, JobParameters
+    from hedgerow.boosting.job import Booster
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 ELGAMAL_BYTES = 96

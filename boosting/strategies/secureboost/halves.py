@@ -13,19 +13,17 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, recode
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.pooled import stream
-from hedgerow.boosting.ports import (
-    Artefact,
+from hedgerow.boosting.errors import (
     DataError,
     FederationError,
     JobStopped,
-    Link,
     PlacePassed,
     QuorumLost,
     SchemaMismatch,
-    SiloStart,
     StaleAttempt,
 )
+from hedgerow.boosting.exchange import Link
+from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.ciphers import (
     REFUSED,
@@ -36,6 +34,7 @@ from hedgerow.boosting.strategies.secureboost.ciphers import (
 )
 from hedgerow.boosting.strategies.secureboost.parcels import Courier
 from hedgerow.boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
+from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ PART = "part.json"
 """File of a party's part; it stays in its silo."""
 UNFIT = "its table cannot be used for this job; the log of its agent says why"
 """What others are told of a table that lacks a column or holds the wrong type."""
-VALIDATION = 7
 """Purpose of the random stream that draws validation rows."""
 _NOT_OURS = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
 """Errors that end an attempt, not the job, or that others have told already."""
@@ -103,7 +101,7 @@ def within(X: NDArray[np.float32], cuts: Cuts) -> NDArray[np.float32]:
 
 def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
     """Return the rows of validation, ascending: the same for all parties, who know the seed."""
-    rng = stream(seed, 0, 0, VALIDATION)
+    rng = generator(seed, 0, 0, Purpose.VERTICAL_VALIDATION)
     held = np.sort(rng.permutation(n_rows)[: int(share * n_rows)])
     return np.asarray(held, dtype=np.int32)
 

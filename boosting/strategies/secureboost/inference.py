@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.parcels import Courier
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.steps import MARGINS

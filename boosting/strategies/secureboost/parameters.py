@@ -8,31 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import Hub, Link, Silo
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     Forecast,
-    Hub,
-    InvalidJob,
-    Link,
-    OfferRejected,
     RoundResult,
     Safeguards,
-    Silo,
     SiloStart,
 )
-from hedgerow.boosting.strategies.secureboost.steps import (
-    END,
-    KEYS,
-    SCORES,
-    STEPS,
-    Turn,
-)
+from hedgerow.boosting.strategies.secureboost.steps import END, KEYS, SCORES, STEPS, Turn
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.engine.sampling import Sampler
-    from hedgerow.boosting.job import Booster, JobParameters
+    from hedgerow.boosting.job import Booster
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.crypto.vault import Vault
 
 ENCRYPTIONS = ("paillier", "elgamal", "plain")
@@ -143,8 +135,6 @@ class SecureBoost:
     """
 
     name: ClassVar[str] = "secureboost"
-    exact_rows: ClassVar[bool] = False
-    vertical: ClassVar[bool] = True
     reveals: ClassVar[str] = (
         "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, "
         "scores each round; not the rows, ids, columns, labels or trees. Numbers of exchanges and "
@@ -191,6 +181,16 @@ class SecureBoost:
     predict_from: str = ""
     warm_start: str = ""
     allow_insecure: bool = False
+
+    @property
+    def n_results(self) -> int:
+        """Rounds that are reported, at most."""
+        return self.rounds
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of one silo, for a model trained alone that is to be compared."""
+        return self.rounds
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

@@ -18,24 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import (
-    DataError,
-    FederationError,
-    Hub,
-    Link,
-    OfferRejected,
-    Place,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import DataError, FederationError, OfferRejected
+from hedgerow.boosting.exchange import Hub, Link, Place, Silo, Step
 from hedgerow.crypto.errors import BoxInvalid
-from hedgerow.crypto.key_agreement import (
-    Entropy,
-    encode_fields,
-    expand,
-    open_box,
-    seal,
-)
+from hedgerow.crypto.key_agreement import Entropy, encode_fields, expand, open_box, seal
 
 EVERYONE = "*"
 """Receiver of ciphertexts that all other parties get."""

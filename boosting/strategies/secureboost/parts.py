@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 
 FORMAT = 1
 ACTIVE_REVEALS = (

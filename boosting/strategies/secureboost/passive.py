@@ -12,7 +12,8 @@ from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.pooled import local_cuts, tree_parameters
-from hedgerow.boosting.ports import Artefact, OfferRejected
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
 from hedgerow.boosting.strategies.secureboost.inference import Router, hop, router_of_passive
 from hedgerow.boosting.strategies.secureboost.parts import PassivePart

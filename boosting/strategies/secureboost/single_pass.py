@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import DataError, OfferRejected
+from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.inference import Node, Router
 from hedgerow.boosting.strategies.secureboost.parcels import Courier
 from hedgerow.boosting.strategies.secureboost.parts import Skeleton

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hedgerow.boosting.ports import Call, OfferRejected, Silo, Step
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Call, Silo, Step
 from hedgerow.boosting.strategies.secureboost.parcels import (
     EVERYONE,
     Courier,
@@ -19,12 +20,7 @@ from hedgerow.boosting.strategies.secureboost.parcels import (
     unpack,
 )
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.key_agreement import (
-    encode_fields,
-    new_private_key,
-    pair_root,
-    public_bytes,
-)
+from hedgerow.crypto.key_agreement import encode_fields, new_private_key, pair_root, public_bytes
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import SiloStart

@@ -21,7 +21,7 @@ from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
 from hedgerow.boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot, said
 from hedgerow.boosting.strategies.secureboost.contents import (

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import click
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 
 
 class Refused(click.ClickException):

@@ -16,13 +16,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hedgerow.boosting.ports import FederationError, InvalidJob
+from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.coordinator.operator.commands import refusing
 from hedgerow.coordinator.operator.commands.local import parse_pairs
 from hedgerow.coordinator.operator.progress import size
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.job import JobParameters
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.coordinator.operator.report.runs import Curve
 
 KINDS = {
@@ -45,7 +45,7 @@ class Contender:
     @property
     def vertical(self) -> bool:
         """Whether its parties hold different columns."""
-        return bool(getattr(self.job.strategy, "vertical", False))
+        return self.job.vertical
 
 
 @click.command()
@@ -129,7 +129,7 @@ def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
     found: list[Contender] = []
     for path in paths:
         job = job_wire.decode(job_file.load(path))
-        job.strategy.validate(job)
+        job.parameters.validate(job)
         if path.stem in {c.name for c in found}:
             raise InvalidJob(f"{path}: another job file is called {path.stem} too; rename one")
         found.append(Contender(path.stem, path, job))
@@ -197,7 +197,7 @@ def _baselines(
         own_tests = parse_pairs(tests, "--test") if all("=" in test for test in tests) else {}
         if set(own_tests) != set(silos):
             return (), "they are scored on the rows of --test PARTY=FILE, of each party"
-        active = str(getattr(job.strategy, "active", ""))
+        active = str(job.active)
         curves = baselines.of_parties(job, active, silos, own_tests, n_steps, n_threads)
     else:
         if len(tests) != 1:

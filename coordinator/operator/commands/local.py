@@ -31,7 +31,8 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
-from hedgerow.boosting.ports import FederationError, InvalidJob
+from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.boosting.ports import JobParameters, Result, Vertical
 
 START_SECONDS = 60.0
 """Longest time that a process may take to be ready."""
@@ -256,9 +257,9 @@ def run(
         spec.test_data = "test"
     raw = spec.SerializeToString(deterministic=True)
     parameters = job_wire.decode(raw)
-    parameters.strategy.validate(parameters)
+    parameters.parameters.validate(parameters)
     check_cohort(parameters, tuple(sorted(silos)))
-    if test and getattr(parameters.strategy, "scores_in_silos", False):
+    if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-"))
@@ -273,10 +274,10 @@ def run(
     try:
         n_threads = threads or max((os.cpu_count() or 1) // len(silos), 1)
         if model is not None:
-            _bring_parts(model, parameters.strategy, folder, silos)
+            _bring_parts(model, parameters, folder, silos)
         address = _start(family, folder, silos, test, party_tests, n_threads)
         plan = None
-        if getattr(parameters.strategy, "vertical", False):
+        if parameters.vertical:
             plan = _plan_of_parties(raw, silos)
         return _job(family, folder, raw, address, out, console, sorted(silos), plan)
     except _Interrupted:
@@ -311,7 +312,7 @@ def _keep_ledgers(folder: Path, out: Path, silos: Iterable[str]) -> None:
             ledgers.copy(ledger, out / f"ledger-{silo}.jsonl")
 
 
-def _bring_parts(model: Path, strategy: Any, folder: Path, silos: dict[str, str]) -> None:
+def _bring_parts(model: Path, job: JobParameters, folder: Path, silos: dict[str, str]) -> None:
     """Give each agent its party's part of an earlier run, under the name that the job has for it.
 
     Raises
@@ -319,7 +320,8 @@ def _bring_parts(model: Path, strategy: Any, folder: Path, silos: dict[str, str]
     InvalidJob
         The run folder has no part of a silo, or the job does not start from a model.
     """
-    name = getattr(strategy, "predict_from", "") or getattr(strategy, "warm_start", "")
+    layout = job.strategy.layout
+    name = layout.starts_from(job.parameters) if isinstance(layout, Vertical) else ""
     if not name:
         raise InvalidJob("--model: the job starts from no model, set warm_start or predict_from")
     for silo in silos:

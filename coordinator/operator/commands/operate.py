@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hedgerow.boosting.job import JobParameters
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.progress import JobProgress, size, summary
 from hedgerow.services.identity.certificates import IdentityPaths
@@ -29,7 +29,7 @@ from hedgerow.services.wire import job_file
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.ports import Silo
+    from hedgerow.boosting.exchange import Silo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -274,26 +274,27 @@ def _plan_json(found: PlanView) -> dict[str, Any]:
 def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
     """Return the plan of a job for tables on this machine, ``NAME=FILE`` each."""
     from hedgerow.boosting.dataset import merge
-    from hedgerow.boosting.ports import Silo
+    from hedgerow.boosting.exchange import Silo
+    from hedgerow.boosting.ports import Vertical
     from hedgerow.boosting.tables import for_job, read_table, short_name
     from hedgerow.coordinator.operator.commands.local import parse_pairs
     from hedgerow.services.rpc.jobs import StepView
 
     job = job_wire.decode(spec)
-    job.strategy.validate(job)
-    vertical = bool(getattr(job.strategy, "vertical", False))
+    job.parameters.validate(job)
+    layout = job.strategy.layout
     paths = parse_pairs(silos, "--silo")
     check_cohort(job, tuple(paths))
     tables = {
         Silo(name): for_job(
-            read_table(path), job, short_name(path), party=name if vertical else None
+            read_table(path), job, short_name(path), party=name if job.vertical else None
         )
         for name, path in paths.items()
     }
     schemas = {str(silo): table.schema for silo, table in tables.items()}
     told: dict[Silo, Schema] = {}
-    if vertical:
-        active = Silo(str(getattr(job.strategy, "active", "")))
+    if isinstance(layout, Vertical):
+        active = layout.active(job.parameters)
         if active not in schemas:
             near = difflib.get_close_matches(active, schemas, 1, 0.0)
             raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
@@ -302,12 +303,13 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         told = _vertical_schemas(schemas, active)
     else:
         schema = merge(schemas)
-    check = getattr(job.strategy, "validate_for", None)
-    if check is not None and not vertical:
-        check(job, schema)
+        layout.validate_for(job.parameters, job, schema)
     rows = {silo: table.n_samples for silo, table in tables.items()}
-    forecast = job.strategy.forecast(job, schema, rows)
-    own = {silo: job.strategy.forecast(job, known, rows) for silo, known in told.items()}
+    forecast = job.strategy.forecast(job.parameters, job, schema, rows)
+    own = {
+        silo: job.strategy.forecast(job.parameters, job, known, rows)
+        for silo, known in told.items()
+    }
     steps = tuple(
         StepView(method, silo, calls, 0, 0, up, down)
         for silo in sorted(tables)
@@ -319,7 +321,7 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
 def _vertical_schemas(schemas: dict[str, Schema], active: str) -> dict[Silo, Schema]:
     """Return what each party's bytes go by: of the active one, how many columns others have."""
     from hedgerow.boosting.dataset import Feature
-    from hedgerow.boosting.ports import Silo
+    from hedgerow.boosting.exchange import Silo
 
     passive = [schema for party, schema in schemas.items() if party != active]
     mean = round(sum(schema.n_features for schema in passive) / max(len(passive), 1))
@@ -345,19 +347,4 @@ def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
             f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
             f"run with min_silos = {len(silos)}"
         )
-    n = len(silos)
-    name = job.strategy.name
-    threshold = getattr(job.strategy, "threshold", None)
-    if threshold is not None and getattr(job.strategy, "secure", False):
-        nearest = min(max(threshold, n // 2 + 1), n)
-        if threshold != nearest:
-            raise InvalidJob(
-                f"[{name}] threshold: {threshold} of {n} silos cannot be what an unmasking needs, "
-                f"which is more than half of them; it could be {nearest}"
-            )
-    honest = getattr(job.strategy, "honest", 0)
-    if honest > n:
-        raise InvalidJob(
-            f"[{name}] honest: {honest} silos are to make up the noise and {n} are given; it could "
-            f"be {n}"
-        )
+    job.strategy.validate_cohort(job.parameters, len(silos))

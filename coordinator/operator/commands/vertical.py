@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hedgerow.boosting.ports import FederationError, InvalidJob
+from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.strategies.secureboost.parts import ACTIVE_REVEALS, PASSIVE_REVEALS
 
 MODEL = "model"

@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator.progress import size
 from hedgerow.coordinator.operator.report.runs import Curve, Run
 from hedgerow.coordinator.operator.report.trees import Forest

@@ -11,7 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from hedgerow.boosting.strategies import TABLE, strategy_type
+from hedgerow.boosting.ports import Horizontal, strategy_of
+from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.operator.progress import size
 from hedgerow.coordinator.operator.report import figures
 from hedgerow.coordinator.operator.report.figures import Figure
@@ -173,7 +174,10 @@ def _state(run: Run) -> str:
 def _rounded(run: Run) -> bool:
     """Whether silos tell the coordinator the class of their row count only."""
     name = run.report.strategy
-    return name in TABLE and not getattr(strategy_type(name), "exact_rows", False)
+    if name not in NAMES:
+        return False
+    layout = strategy_of(name).layout
+    return not (isinstance(layout, Horizontal) and layout.exact_rows)
 
 
 def _silos(run: Run) -> list[tuple[str, list[figures.Cell]]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import LedgerBroken, Verified

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.trees import ensemble
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.coordinator.operator.report.runs import Run, RunUnusable

@@ -22,7 +22,7 @@ from hedgerow.boosting.engine.cuts import (
     summarise,
     summary_points,
 )
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 
 
 def rank_error(values: NDArray[np.float32], thresholds: NDArray[np.float32]) -> float:

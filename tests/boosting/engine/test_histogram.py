@@ -13,7 +13,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of, node_sums
 from hedgerow.boosting.engine.partition import RowPartition, Splits
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 from tests import oracles
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import DataError, InvalidJob
 
 VECTORS = {
     "bce": (-0.425557, 0.244458),

@@ -19,7 +19,8 @@ from hedgerow.boosting.engine.pooled import local_cuts, train_pooled
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.job import Booster, JobParameters
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.ensemble import Ensemble
 from tests import oracles
 

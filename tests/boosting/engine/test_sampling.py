@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.sampling import (
     mvs_threshold,
     uniform,
 )
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from hedgerow.boosting.engine.splitting import (
     gains_of_candidates,
     node_weights,
 )
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import InvalidJob
 
 SCALE = Scale(2.0**-10, 2.0**-10)
 SIZES = (5, 1, 7)

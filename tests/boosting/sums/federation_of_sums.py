@@ -11,19 +11,10 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_der_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from hedgerow.boosting.ports import (
-    JobStopped,
-    Place,
-    SignatureInvalid,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import JobStopped, SignatureInvalid
+from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Rendezvous

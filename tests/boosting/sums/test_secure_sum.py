@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.ports import (
-    Call,
-    InvalidJob,
-    OfferRejected,
-    Place,
-    PlacePassed,
-    QuorumLost,
-    Silo,
-)
+from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.exchange import Call, Place, Silo
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums, SumRefused
 from hedgerow.boosting.sums.steps import SumParameters, Total, sum_steps
 from hedgerow.crypto.fixed_point import residue_dtype

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.boosting.ports import (
-    Place,
-    PlacePassed,
-    QuorumLost,
-    SignatureInvalid,
-    Silo,
-)
+from hedgerow.boosting.errors import PlacePassed, QuorumLost, SignatureInvalid
+from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums, SumCorrupt, SumRefused
 from hedgerow.boosting.sums.steps import (
     KEYS,

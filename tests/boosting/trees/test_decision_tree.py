@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.job import JobParameters
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.trees.decision_tree import (
     DecisionTree,

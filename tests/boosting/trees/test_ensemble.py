@@ -9,16 +9,10 @@ import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import OfferRejected
 from hedgerow.boosting.trees import ubjson
-from hedgerow.boosting.trees.ensemble import (
-    Ensemble,
-    Tree,
-    blank,
-    load,
-    trees_of,
-)
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load, trees_of
 from hedgerow.boosting.trees.limits import TreeLimits, depth, step_groups, validate_upload
 from tests.boosting.trees.ensembles import (
     KINDS,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.trees.ensemble import Tree, trees_of
 from hedgerow.boosting.trees.golomb import (
     ColumnReader,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.ports import DataError
+from hedgerow.boosting.errors import DataError
 from hedgerow.coordinator.operator.tables import split_parties, split_rows, split_test, write_pieces
 
 

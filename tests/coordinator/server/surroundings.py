@@ -9,15 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.dataset import (
-    Feature,
-    Schema,
-    Task,
-    fits,
-    merge,
-)
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.dataset import Feature, Schema, Task, fits, merge
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.database import DatabaseAway
@@ -68,7 +63,7 @@ class Bench:
         """Return a job that waits for ``silos``, or for whoever is there."""
         job = JobParameters(
             name="job",
-            strategy=Bagging(rounds=1),
+            parameters=Bagging(rounds=1),
             task=Task.BINARY,
             seed=1,
             min_silos=min_silos,

@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from hedgerow.boosting.ports import Silo
+from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.store import JobState

@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from hedgerow.boosting.ports import (
-    Call,
-    JobStopped,
-    OfferRejected,
-    Place,
-    PlacePassed,
-    QuorumLost,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.exchange import Call, Place, Silo, Step
 from hedgerow.coordinator.server.rendezvous import LARGE_BYTES, Parcel, Rendezvous
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task, merge
-from hedgerow.boosting.ports import JobStopped, PolicyDeclined, SchemaMismatch, Silo
+from hedgerow.boosting.errors import JobStopped, PolicyDeclined, SchemaMismatch
+from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import JobState

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy
 
-from hedgerow.boosting.ports import JobStopped
+from hedgerow.boosting.errors import JobStopped
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.store import JobState, StepTotal, Store
 from tests.coordinator.server.postgresql import programs, running_postgresql

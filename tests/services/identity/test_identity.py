@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from hedgerow.boosting.ports import SignatureInvalid
+from hedgerow.boosting.errors import SignatureInvalid
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
 from hedgerow.services.identity.peers import (

@@ -15,7 +15,7 @@ import pytest
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.ports import FederationError
+from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.errors import InputRefused, VaultRefused
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.modular import Engine

@@ -18,17 +18,8 @@ from structlog.testing import capture_logs
 
 from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.ports import (
-    Call,
-    JobStopped,
-    OfferRejected,
-    Place,
-    PlacePassed,
-    Receipt,
-    Silo,
-    StaleAttempt,
-    Step,
-)
+from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, StaleAttempt
+from hedgerow.boosting.exchange import Call, Place, Receipt, Silo, Step
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.identity.authority import throwaway

@@ -7,7 +7,8 @@ import pytest
 from hedgerow.api.federation.v1 import federation_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.services.rpc.federation import MAX_ROWS, AttemptKey, read_acceptance
 from hedgerow.services.wire import schema as schema_wire
 

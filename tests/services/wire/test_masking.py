@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.api.federation.v1 import masking_pb2 as pb
-from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.steps import (
     KeyOffer,
     KeyRoster,

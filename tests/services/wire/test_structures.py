@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import OPEN, Sprout
 from hedgerow.boosting.strategies.dp_tree.parameters import Growth
 from hedgerow.boosting.strategies.fedga.steps import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.tensors import Tensors, scalar
 from hedgerow.services.wire.arrays import BLOCK_BYTES, MAX_ARRAYS, decode_arrays
 from tests.federation.memory import through_wire

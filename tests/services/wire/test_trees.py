@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.api.federation.v1 import score_pb2, tree_pb2
-from hedgerow.boosting.ports import OfferRejected, Silo
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.steps import (
     CatchUp,
     ScoreSums,

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import DataError, InvalidJob, OfferRejected, Silo
-from hedgerow.boosting.strategies import strategy_type
+from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.participation import (
     LR_MODES,
@@ -21,9 +22,10 @@ from hedgerow.boosting.strategies.bagging.participation import (
     rates,
 )
 from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, TreeLog, extend_digest
+from hedgerow.boosting.streams import xgboost_seed
 from hedgerow.boosting.sums.label_mean import from_limbs, to_limbs
 from hedgerow.boosting.trees.ensemble import blank, trees_of
-from hedgerow.boosting.trees.local import ScoredRows, split_rows, stream_seed
+from hedgerow.boosting.trees.local import ScoredRows, split_rows
 from hedgerow.boosting.trees.packing import pack
 from tests.boosting.trees.ensembles import KINDS, dataset, margin, train
 
@@ -87,7 +89,7 @@ def test_silos_without_rows_never_take_part() -> None:
 
 
 def test_seeds_of_silos_rounds_and_purposes_differ() -> None:
-    seeds = {stream_seed(7, s, r, p) for s in range(9) for r in range(9) for p in range(3)}
+    seeds = {xgboost_seed(7, s, r, p) for s in range(9) for r in range(9) for p in range(3)}
     assert len(seeds) == 9 * 9 * 3
     assert all(0 <= seed < 2**31 for seed in seeds)
 
@@ -240,7 +242,7 @@ def test_label_sums_that_have_no_limbs_are_refused_without_their_value() -> None
 def test_the_strategy_is_in_the_table_with_its_messages_fields() -> None:
     from hedgerow.api.federation.v1 import strategy_pb2
 
-    assert strategy_type("bagging") is Bagging
+    assert strategy_of("bagging").parameters is Bagging
     assert {field.name for field in fields(Bagging)} == set(
         strategy_pb2.Bagging.DESCRIPTOR.fields_by_name
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule, fit_head
 from tests.boosting.strategies.fedxgbllr.test_heads import random_leaves, torch_network

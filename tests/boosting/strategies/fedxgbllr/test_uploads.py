@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.uploads import (
     UploadForm,

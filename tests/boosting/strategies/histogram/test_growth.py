@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.engine.partition import Splits
-from hedgerow.boosting.ports import OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.histogram.growth import Mirror, read_splits, write_splits
 from hedgerow.boosting.tensors import Tensors
 

@@ -12,8 +12,9 @@ import xgboost as xgb
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.job import Booster, JobParameters
-from hedgerow.boosting.ports import InvalidJob
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from tests.federation import vertical
 from tests.federation.memory import run_in_memory
@@ -64,7 +65,7 @@ def model(
     """Return what a job makes: parts, margins, and the job with its table."""
     whole = vertical.table(150, 4, task)
     job = vertical.job(task, booster, encryption="plain", key_bits=2048, rounds=1)
-    job.strategy.validate(job)
+    job.parameters.validate(job)
     memories: dict[str, dict[str, bytes]] = {"guest": {}, "host-1": {}}
     outcome = run_in_memory(
         job,
@@ -122,16 +123,16 @@ def test_each_party_samples_its_own_columns(name: str) -> None:
 def test_a_parameter_that_cannot_be_followed_is_refused_by_name(name: str) -> None:
     job = vertical.job(Task.REGRESSION, REFUSED[name], key_bits=2048)
     with pytest.raises(InvalidJob, match=rf"booster\.{name}: "):
-        job.strategy.validate(job)
+        job.parameters.validate(job)
 
 
 def test_rows_are_not_sampled_by_two_rules() -> None:
     job = vertical.job(booster={"subsample": 0.5}, sampling="goss", key_bits=2048)
     with pytest.raises(InvalidJob, match=r"booster\.subsample: rows are sampled by secureboost"):
-        job.strategy.validate(job)
+        job.parameters.validate(job)
 
 
 def test_a_test_table_of_the_coordinator_is_refused() -> None:
     job = replace(vertical.job(key_bits=2048), has_test=True)
     with pytest.raises(InvalidJob, match="test_data: a vertical job is scored on the parties' own"):
-        job.strategy.validate(job)
+        job.parameters.validate(job)

@@ -14,15 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.boosting.ports import (
-    Call,
-    DataError,
-    FederationError,
-    OfferRejected,
-    Place,
-    Silo,
-    Step,
-)
+from hedgerow.boosting.errors import DataError, FederationError, OfferRejected
+from hedgerow.boosting.exchange import Call, Place, Silo, Step
 from hedgerow.boosting.strategies.secureboost.parcels import (
     EVERYONE,
     PASS_PIECES,

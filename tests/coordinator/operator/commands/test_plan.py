@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from hedgerow.boosting.ports import FederationError, Silo
+from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.__main__ import _forecasts
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.commands.operate import plan_here

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
+from hedgerow.boosting.exchange import Call, Place, Step
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import Call, Place, Step
 from hedgerow.boosting.trees import ensemble
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.client_agent.ledger import SiloLedger, head_of

@@ -1,0 +1,45 @@
+"""What can go wrong between parties, by what happened; ``services`` maps each to a status code."""
+
+
+class FederationError(Exception):
+    """Root of what can go wrong between parties; each subclass has a status code in services."""
+
+
+class QuorumLost(FederationError):
+    """Too few silos offered before a step's deadline."""
+
+
+class StaleAttempt(FederationError):
+    """The call belongs to an attempt that has been replaced."""
+
+
+class PlacePassed(FederationError):
+    """The barrier of this place was closed without this silo."""
+
+
+class OfferRejected(FederationError):
+    """The coordinator refused a silo's offer: malformed, out of range or against the protocol."""
+
+
+class JobStopped(FederationError):
+    """The job was cancelled, has ended or has moved to a newer attempt."""
+
+
+class InvalidJob(FederationError):
+    """A job that cannot run: unknown key, parameter out of range, unmet requirement."""
+
+
+class SchemaMismatch(FederationError):
+    """Silos whose tables differ; names the silo and the first difference."""
+
+
+class PolicyDeclined(FederationError):
+    """A silo's own policy forbids the job; names the rule."""
+
+
+class SignatureInvalid(FederationError):
+    """A signature or certificate that does not prove what it should."""
+
+
+class DataError(FederationError):
+    """A table that cannot be used: wrong file, missing column, label out of range."""

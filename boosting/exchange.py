@@ -1,0 +1,192 @@
+"""The narrow waist between a strategy and the world: silos exchange, the coordinator collects.
+
+A federated algorithm is one protocol with two halves. The silo half calls :meth:`Link.exchange`,
+which gives an offer and blocks until the coordinator half has answered it. The coordinator half
+calls :meth:`Hub.collect` for all offers of a place and :meth:`Hub.answer` for their replies. That
+one primitive covers reduce, gather, broadcast and relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, NewType, Protocol, TypeVar, overload
+
+Silo = NewType("Silo", str)
+"""Name of a silo as its certificate gives it; sorts as text."""
+
+Offer = TypeVar("Offer")
+Content = TypeVar("Content")
+Reply = TypeVar("Reply")
+
+
+class Call(Enum):
+    """The data-plane RPC that carries a step; the value is the method's name."""
+
+    KEYS = "ExchangeKeys"
+    SHARES = "ExchangeShares"
+    IDENTIFIERS = "ExchangeIdentifiers"
+    SKETCHES = "ExchangeSketches"
+    TREES = "ExchangeTrees"
+    HISTOGRAMS = "ExchangeHistograms"
+    GRADIENTS = "ExchangeGradients"
+    SPLITS = "ExchangeSplits"
+    WEIGHTS = "ExchangeWeights"
+    SCORES = "ExchangeScores"
+    SUMS = "ExchangeSums"
+    SIGNATURES = "ExchangeSignatures"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where in a job an exchange happens; places of one step are ordered.
+
+    ``passing`` counts repeats of a step within a level (dropout recovery, chunks of a stream);
+    it is the field ``pass`` on the wire.
+    """
+
+    round: int
+    level: int = 0
+    passing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A reply that says nothing but that the place is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Offer, Reply]):
+    """A kind of exchange: its name, its RPC and the types of its two payloads.
+
+    Parameters
+    ----------
+    name : str
+        Unique within a strategy, lower case, for example ``"trees"``.
+    call : Call
+        The RPC that carries it.
+    offer, reply : type
+        Payload types; each has a codec in ``hedgerow.services.wire``.
+    reveals : str
+        What the offer tells whoever reads it; copied into the silo's ledger.
+    """
+
+    name: str
+    call: Call
+    offer: type[Offer]
+    reply: type[Reply]
+    reveals: str
+
+
+class Link(Protocol):
+    """A silo's end of the federation, for one attempt of one job."""
+
+    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+        """Give an offer and return its reply once the coordinator has answered the place.
+
+        Raises
+        ------
+        PlacePassed
+            The coordinator has closed this place without this silo; synchronise and go on.
+        JobStopped
+            The job was cancelled, has ended, or goes on under a newer attempt.
+        OfferRejected
+            The coordinator refused the offer; the message says why.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise :class:`JobStopped` when this silo is to stop; call it between long local steps."""
+        ...
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Make a record durable before the next exchange (survives a restart of the agent)."""
+        ...
+
+    def recall(self, key: str) -> bytes | None:
+        """Return what an earlier process of this silo remembered for this job, or ``None``."""
+        ...
+
+
+class Hub(Protocol):
+    """The coordinator's end of the federation, for one attempt of one job."""
+
+    @property
+    def silos(self) -> tuple[Silo, ...]:
+        """Silos that take part now, sorted by name; changes as silos are lost and come back."""
+        ...
+
+    @overload
+    async def collect(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        *,
+        silos: tuple[Silo, ...] | None = None,
+        quorum: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[Silo, Offer]: ...
+
+    @overload
+    async def collect(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        *,
+        read: Callable[[Silo, Offer], Content],
+        silos: tuple[Silo, ...] | None = None,
+        quorum: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[Silo, Content]: ...
+
+    async def collect(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        *,
+        read: Callable[[Silo, Offer], Any] | None = None,
+        silos: tuple[Silo, ...] | None = None,
+        quorum: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[Silo, Any]:
+        """Return the offers of a place, keyed by silo in sorted order.
+
+        Waits for every silo of ``silos`` (default: all present). A silo that is lost while the
+        barrier is open, or is silent at the deadline, is left out when at least ``quorum``
+        offers are there (default: every silo must offer).
+
+        ``read`` turns an offer into what the strategy uses of it. It runs once an offer, in a
+        worker thread where the offer is large. What it refuses by :class:`OfferRejected` is
+        refused to the silo, which counts as missing.
+
+        Raises
+        ------
+        QuorumLost
+            Fewer than ``quorum`` offers; names the silos that are missing.
+        """
+        ...
+
+    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
+        """Release the silos of a collected place with their replies.
+
+        Every silo whose offer was collected must be answered, now or by a later call.
+        """
+        ...
+
+    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
+        """Refuse a collected offer; the silo's exchange raises :class:`OfferRejected`."""
+        ...
+
+    def serve(
+        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
+    ) -> None:
+        """Answer each offer of ``step`` on its own, at once, without a barrier.
+
+        For steps by which a silo catches up. The handler runs on the loop: it must be quick.
+        """
+        ...
+
+    def drop(self, silo: Silo, reason: str) -> None:
+        """Take a silo out of the present set until it synchronises again."""
+        ...
