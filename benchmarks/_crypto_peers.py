@@ -44,7 +44,6 @@ def phe_rates(bits: int, n: int, repeats: int) -> Iterator[tuple[str, float]]:
     rows = [public.encrypt(v) for v in values]
     encrypting = rate(n, lambda: [public.encrypt(v) for v in values], repeats)
     yield "paillier_encrypt_key_holder", encrypting
-    yield "paillier_encrypt_public", encrypting
     bins = [[random.randrange(N_BINS) for _ in range(N_FEATURES)] for _ in rows]
 
     def histogram() -> None:
@@ -69,7 +68,6 @@ def fate_rates(bits: int, n: int, repeats: int) -> Iterator[tuple[str, float]]:
     rows = public.encrypt_encoded(encoded, True)
     encrypting = rate(n, lambda: public.encrypt_encoded(encoded, True), repeats)
     yield "paillier_encrypt_key_holder", encrypting
-    yield "paillier_encrypt_public", encrypting
     rng = np.random.default_rng(0)
     places = (rng.integers(0, N_BINS, (n, N_FEATURES)) + N_BINS * np.arange(N_FEATURES)).tolist()
 
@@ -135,7 +133,6 @@ def heu_rates(schema: str, bits: int, n: int, repeats: int) -> Iterator[tuple[st
     rows = encryptor.encrypt(values)
     encrypting = rate(n_rows, lambda: encryptor.encrypt(values), repeats)
     yield "paillier_encrypt_key_holder", encrypting
-    yield "paillier_encrypt_public", encrypting
     places = np.ascontiguousarray(rng.integers(0, N_BINS, (n_rows, N_FEATURES)), np.int8)
     chosen = np.ones(n_rows, np.int8)
 

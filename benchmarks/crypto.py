@@ -26,14 +26,10 @@ import numpy as np
 from benchmarks import crypto_curve, secure_sums
 from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
 from hedgerow.crypto.modular import Engine, available_kernels, usable_cores
-from hedgerow.crypto.obfuscators import (
-    KeyHolderObfuscators,
-    Obfuscators,
-    PublicObfuscators,
-    UniformObfuscators,
-)
+from hedgerow.crypto.obfuscators import KeyHolderObfuscators, Obfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, generate_private_key
+from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
+from hedgerow.crypto.paillier_keys import PrivateKey, generate_private_key
 
 Row = dict[str, object]
 
@@ -83,7 +79,6 @@ def paillier_rates(
     )
     sources: dict[str, Obfuscators] = {
         "paillier_encrypt_key_holder": KeyHolderObfuscators(key, engine),
-        "paillier_encrypt_public": PublicObfuscators(key.public_key, engine),
         "paillier_rerandomise": UniformObfuscators(key.public_key, engine),
     }
     uniform = sources["paillier_rerandomise"]
@@ -91,7 +86,7 @@ def paillier_rates(
     for metric, source in sources.items():
         work = plaintexts[: n_rows // 2]
         yield metric, rate(len(work), lambda w=work, s=source: public.encrypt(w, s), repeats, clock)
-    rows = public.encrypt(plaintexts, sources["paillier_encrypt_public"])
+    rows = public.encrypt(plaintexts, sources["paillier_rerandomise"])
     # A node of realistic size: every ciphertext stands for several rows.
     n_node = 20_000 if scale > 1 else 4_000
     node = CiphertextVector(rows.key_id, np.resize(rows.data, (n_node, rows.data.shape[1])))

@@ -32,13 +32,8 @@ from hedgerow.crypto.ciphertext_histogram import (
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext
-from hedgerow.crypto.paillier import (
-    CiphertextVector,
-    KeyHolder,
-    PrivateKey,
-    PublicKey,
-    PublicOperations,
-)
+from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
+from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 
 class PaillierOwner:

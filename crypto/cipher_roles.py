@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto import elgamal, paillier
 from hedgerow.crypto.errors import CiphertextRejected, HistogramRefused
+from hedgerow.crypto.key_files import AnyPrivateKey
 from hedgerow.crypto.packing import PairLayout
 
 Scheme = Literal["paillier", "elgamal"]
@@ -35,7 +35,7 @@ class KeyOwner(Protocol):
         ...
 
     @property
-    def private_key(self) -> paillier.PrivateKey | elgamal.PrivateKey:
+    def private_key(self) -> AnyPrivateKey:
         """The key itself."""
         ...
 

@@ -13,10 +13,11 @@ A public key begins with its scheme's four letters.
 
 from __future__ import annotations
 
-from hedgerow.crypto import elgamal, paillier
+from hedgerow.crypto import elgamal, paillier_keys
 from hedgerow.crypto.cipher_elgamal import ElGamalOwner, ElGamalPeer
 from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
 from hedgerow.crypto.cipher_roles import KeyOwner, PeerKey, Scheme
+from hedgerow.crypto.key_files import AnyPrivateKey
 from hedgerow.crypto.modular import Engine
 
 
@@ -26,13 +27,11 @@ def new_owner(
     """Make a private key."""
     if scheme == "elgamal":
         return owner_of(elgamal.generate_private_key(), engine)
-    key = paillier.generate_private_key(key_bits, insecure_test_key=insecure_test_key)
+    key = paillier_keys.generate_private_key(key_bits, insecure_test_key=insecure_test_key)
     return owner_of(key, engine)
 
 
-def owner_of(
-    private_key: paillier.PrivateKey | elgamal.PrivateKey, engine: Engine | None
-) -> KeyOwner:
+def owner_of(private_key: AnyPrivateKey, engine: Engine | None) -> KeyOwner:
     """Return the owner of a stored key."""
     if isinstance(private_key, elgamal.PrivateKey):
         return ElGamalOwner(private_key, engine)
@@ -50,5 +49,5 @@ def peer_of(public_key: bytes, engine: Engine | None, *, insecure_test_key: bool
     if public_key.startswith(elgamal.PUBLIC_MAGIC):
         key = elgamal.PublicKey.from_bytes(public_key[len(elgamal.PUBLIC_MAGIC) :])
         return ElGamalPeer(key, engine)
-    read = paillier.PublicKey.from_bytes(public_key, insecure_test_key=insecure_test_key)
+    read = paillier_keys.PublicKey.from_bytes(public_key, insecure_test_key=insecure_test_key)
     return PaillierPeer(read, engine)

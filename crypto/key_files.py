@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from hedgerow.crypto import elgamal
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.paillier import PrivateKey, PublicKey
+from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 AnyPrivateKey = PrivateKey | elgamal.PrivateKey
 

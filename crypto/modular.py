@@ -138,15 +138,6 @@ class FixedBases:
         """The kernel's table, built where it is used: gmpy2's worker processes have their own."""
         return self.modulus.base_table(self.bases)
 
-    @classmethod
-    def radix_256(cls, modulus: Modulus, base: int, exponent_bits: int) -> FixedBases:
-        """Return bases whose product over little-endian bytes e is ``base ** e``."""
-        rows = -(-exponent_bits // 8)
-        chain = [mpz(base)]
-        while len(chain) < rows:
-            chain.append(gmpy2.powmod(chain[-1], 256, modulus.value))
-        return cls(modulus, chain)
-
     def products(self, digits: NDArray[np.uint8]) -> Residues:
         """Return one product for every row of ``digits`` of shape (n, n_bases)."""
         if digits.ndim != 2 or digits.shape[1] != len(self.bases):

@@ -1,17 +1,11 @@
 """Obfuscators: the random n-th residues that make Paillier ciphertexts unreadable.
 
-Each is made once and used once. A party may make them ahead, while it waits for others; what is
-prepared lives in memory only, is dropped in a forked child (two processes must never use the same
-one), and is never written, copied or sent.
-
-Three sources, for three roles:
+Each is made once and used once. Two sources serve two roles:
 
 ========================== ============================ =========================================
-who                        class                        distribution
+role                       class                        distribution
 ========================== ============================ =========================================
 key holder, encrypting     ``KeyHolderObfuscators``     uniform n-th residue up to 2^-64
-others, encrypting         ``PublicObfuscators``        power of h_s, indistinguishable by
-                                                        Damgård–Jurik–Nielsen
 others, answering the      ``UniformObfuscators``       uniform n-th residue up to 2^-64, also
 key holder                                              for one who knows p and q
 ========================== ============================ =========================================
@@ -30,10 +24,6 @@ References
 ----------
 R. Impagliazzo, L. Levin, M. Luby, "Pseudo-random generation from one-way functions", 1989 (leftover
 hash lemma).
-I. Damgård, M. Jurik, J. B. Nielsen, "A generalization of Paillier's public-key system with
-applications to electronic voting", 2010, §4.1.
-O. Goldreich, V. Rosen, "On the security of modular exponentiation with application to the
-construction of pseudorandom generators", 2003 (half-length exponents).
 """
 
 from __future__ import annotations
@@ -42,94 +32,31 @@ import os
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NoReturn
 
 import gmpy2
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from hedgerow.crypto.modular import Engine, FixedBases, Modulus, Residues, all_products
-
-if TYPE_CHECKING:
-    from hedgerow.crypto.paillier import PrivateKey, PublicKey
+from hedgerow.crypto.modular import Engine, FixedBases, Residues, all_products
+from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 _SLACK_BITS = 128
-_LEAST_SHORT_EXPONENT_BITS = 224
 # Below this many at once, full powers cost less than a table.
 _LEAST_FOR_TABLE = 64
 
 
-def random_unit(n: int) -> mpz:
-    """Return a uniform invertible residue modulo n."""
-    while True:
-        x = mpz(secrets.randbelow(int(n)))
-        if gmpy2.gcd(x, n) == 1:
-            return x
-
-
 class Obfuscators(ABC):
-    """A source and a stock of obfuscators of one key; safe to use from several threads."""
+    """A source of obfuscators of one key; safe to use from several threads."""
 
     def __init__(self, public_key: PublicKey, engine: Engine | None) -> None:
         self.key_id = public_key.key_id
         self._engine = engine or Engine()
         self._square = self._engine.modulus(mpz(public_key.n) ** 2)
-        self._lock = threading.Lock()
-        self._stock: list[Residues] = []
-        self._owner = os.getpid()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("obfuscators are used once and cannot be copied")
-
-    @property
-    def prepared(self) -> int:
-        """How many are in stock."""
-        with self._lock:
-            return sum(len(part) for part in self._stock) if self._owner == os.getpid() else 0
-
-    def prepare(self, n: int) -> None:
-        """Make ``n`` more ahead of time."""
-        fresh = self._make(n)
-        with self._lock:
-            self._forget_if_forked()
-            self._stock.append(fresh)
-
-    def take(self, n: int, modulus: Modulus | None = None) -> Residues:
-        """Return ``n`` obfuscators that nobody had before, from stock, then new ones.
-
-        Parameters
-        ----------
-        n
-            How many.
-        modulus
-            The taker's arithmetic modulo n², to check that it has the same form.
-        """
-        if modulus is not None and type(modulus) is not type(self._square):
-            raise ValueError("expected obfuscators and ciphertexts on one kernel")
-        taken = []
-        missing = n
-        with self._lock:
-            self._forget_if_forked()
-            while missing and self._stock:
-                part = self._stock.pop()
-                if len(part) > missing:
-                    self._stock.append(part[missing:])
-                    part = part[:missing]
-                taken.append(part)
-                missing -= len(part)
-        if missing or not taken:
-            taken.append(self._make(missing))
-        return taken[0] if len(taken) == 1 else np.concatenate(taken)
-
-    def _forget_if_forked(self) -> None:
-        if self._owner != os.getpid():
-            self._owner = os.getpid()
-            self._stock.clear()
 
     @abstractmethod
-    def _make(self, n: int) -> Residues:
-        """Return n new obfuscators as residues modulo n²."""
+    def take(self, n: int) -> Residues:
+        """Return ``n`` new obfuscators as residues modulo n²."""
 
 
 def _random_digits(n: int, width: int) -> NDArray[np.uint8]:
@@ -165,7 +92,8 @@ class KeyHolderObfuscators(Obfuscators):
             self._square.from_ints([p**2 * gmpy2.invert(p**2, q**2)]),
         ]
 
-    def _make(self, n: int) -> Residues:
+    def take(self, n: int) -> Residues:
+        """See :meth:`Obfuscators.take`."""
         wanted = [(table, _random_digits(n, len(table.bases))) for table in self._tables]
         lifted = []
         for products, table, lift in zip(
@@ -174,49 +102,6 @@ class KeyHolderObfuscators(Obfuscators):
             residues = self._square.load(table.modulus.store(products))
             lifted.append(self._square.multiply(residues, lift))
         return self._square.add(*lifted)
-
-
-class PublicObfuscators(Obfuscators):
-    """Powers of h_s, for parties that encrypt under someone else's key.
-
-    Not for answers to the key holder, who can tell such powers apart: see
-    :class:`UniformObfuscators`.
-
-    Parameters
-    ----------
-    public_key
-        A key with h_s.
-    engine
-        Kernel and cores.
-    short_exponent_bits
-        Off by default: exponents have half of the modulus' bits, which are indistinguishable from
-        full ones if factoring is hard (Goldreich and Rosen). A number of bits (224 at least) takes
-        shorter exponents and so **assumes** besides that discrete logarithms with exponents of this
-        length are hard modulo n².
-    """
-
-    def __init__(
-        self,
-        public_key: PublicKey,
-        engine: Engine | None = None,
-        *,
-        short_exponent_bits: int | None = None,
-    ) -> None:
-        super().__init__(public_key, engine)
-        if public_key.h_s is None:
-            raise ValueError("expected a key with h_s; for other keys use UniformObfuscators")
-        bits = (public_key.bits + 1) // 2
-        if short_exponent_bits is not None:
-            if short_exponent_bits < _LEAST_SHORT_EXPONENT_BITS:
-                raise ValueError(
-                    f"expected exponents of at least {_LEAST_SHORT_EXPONENT_BITS} bits, "
-                    f"received {short_exponent_bits}"
-                )
-            bits = min(bits, short_exponent_bits)
-        self._table = FixedBases.radix_256(self._square, public_key.h_s, bits)
-
-    def _make(self, n: int) -> Residues:
-        return self._table.products(_random_digits(n, len(self._table.bases)))
 
 
 class UniformObfuscators(Obfuscators):
@@ -234,10 +119,11 @@ class UniformObfuscators(Obfuscators):
         self._table_lock = threading.Lock()
 
     def _full_powers(self, n: int) -> Residues:
-        roots = [random_unit(self._n) for _ in range(n)]
+        roots = [_random_unit(self._n) for _ in range(n)]
         return self._square.power(self._square.from_ints(roots), self._n)
 
-    def _make(self, n: int) -> Residues:
+    def take(self, n: int) -> Residues:
+        """See :meth:`Obfuscators.take`."""
         with self._table_lock:
             if self._table is None and n >= _LEAST_FOR_TABLE:
                 rows = _rows_for(self._n.bit_length())
@@ -246,3 +132,11 @@ class UniformObfuscators(Obfuscators):
         if self._table is None:
             return self._full_powers(n)
         return self._table.products(_random_digits(n, len(self._table.bases)))
+
+
+def _random_unit(n: int) -> mpz:
+    """Return a uniform invertible residue modulo n."""
+    while True:
+        x = mpz(secrets.randbelow(int(n)))
+        if gmpy2.gcd(x, n) == 1:
+            return x

@@ -19,177 +19,23 @@ applications to electronic voting", 2010, §4.1.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import gmpy2
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from hedgerow.crypto.errors import CiphertextRejected, KeyRejected, PlaintextOutOfRange
+from hedgerow.crypto.errors import CiphertextRejected, PlaintextOutOfRange
 from hedgerow.crypto.modular import Engine, Residues, bytes_to_ints, ints_to_bytes
-from hedgerow.crypto.obfuscators import Obfuscators, random_unit
+from hedgerow.crypto.obfuscators import Obfuscators
+from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 KEY_BITS = (2048, 3072, 4096)
 KEY_ID_BYTES = 16
 _PUBLIC_MAGIC = b"HGP1"
 _ROWS_A_PASS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class PublicKey:
-    """What others need to encrypt and to sum.
-
-    Parameters
-    ----------
-    n
-        Modulus, a product of two primes, of 2048 bits at least.
-    h_s
-        h^n mod n² with h = −x² for a random x, base of quick public encryption; None for keys of
-        other libraries.
-    insecure_test_key
-        Accept a modulus of any size. For tests of this package only.
-    """
-
-    n: int
-    h_s: int | None = None
-    insecure_test_key: bool = field(default=False, compare=False)
-
-    def __post_init__(self) -> None:
-        least = 8 if self.insecure_test_key else KEY_BITS[0]
-        if not least <= self.bits <= KEY_BITS[-1] or self.n % 2 == 0:
-            raise KeyRejected(
-                f"expected an odd modulus of {least} to {KEY_BITS[-1]} bits, received {self.bits}"
-            )
-        if self.h_s is not None and not (
-            1 < self.h_s < self.n**2 and gmpy2.gcd(self.h_s, self.n) == 1
-        ):
-            raise KeyRejected("h_s is not an invertible residue modulo n²")
-
-    @property
-    def bits(self) -> int:
-        """Length of the modulus."""
-        return int(self.n).bit_length()
-
-    @property
-    def plaintext_bytes(self) -> int:
-        """Bytes of a number below n."""
-        return (self.bits + 7) // 8
-
-    @property
-    def ciphertext_bytes(self) -> int:
-        """Bytes of a ciphertext: two moduli wide."""
-        return 2 * self.plaintext_bytes
-
-    @property
-    def largest_plaintext(self) -> int:
-        """Largest magnitude of a plaintext, n // 3 − 1 as in ``phe``, so that overflow shows."""
-        return int(self.n) // 3 - 1
-
-    @property
-    def key_id(self) -> bytes:
-        """First 16 bytes of the SHA-256 of the serialised key."""
-        return hashlib.sha256(b"hedgerow paillier key id" + self.to_bytes()).digest()[:KEY_ID_BYTES]
-
-    def to_bytes(self) -> bytes:
-        """Serialise: magic, bits (u16), flag of h_s (u8), n, h_s; all little-endian."""
-        parts = [
-            _PUBLIC_MAGIC,
-            self.bits.to_bytes(2, "little"),
-            bytes([self.h_s is not None]),
-            int(self.n).to_bytes(self.plaintext_bytes, "little"),
-        ]
-        if self.h_s is not None:
-            parts.append(int(self.h_s).to_bytes(self.ciphertext_bytes, "little"))
-        return b"".join(parts)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, insecure_test_key: bool = False) -> PublicKey:
-        """Read :meth:`to_bytes`.
-
-        Raises
-        ------
-        KeyRejected
-            Truncated, of another format, or too small.
-        """
-        head = len(_PUBLIC_MAGIC) + 3
-        if len(data) < head or not data.startswith(_PUBLIC_MAGIC) or data[head - 1] > 1:
-            raise KeyRejected("not a Paillier public key of this format")
-        bits = int.from_bytes(data[head - 3 : head - 1], "little")
-        width = (bits + 7) // 8
-        expected = head + width * (3 if data[head - 1] else 1)
-        if len(data) != expected:
-            raise KeyRejected(f"expected {expected} bytes of public key, received {len(data)}")
-        n = int.from_bytes(data[head : head + width], "little")
-        if n.bit_length() != bits:
-            raise KeyRejected(f"expected a modulus of {bits} bits, received {n.bit_length()}")
-        h_s = int.from_bytes(data[head + width :], "little") if data[head - 1] else None
-        return cls(n, h_s, insecure_test_key)
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateKey:
-    """The factors of a public key's modulus; never printed.
-
-    Parameters
-    ----------
-    public_key
-        The key that others get.
-    p, q
-        Its prime factors.
-    """
-
-    public_key: PublicKey
-    p: int = field(repr=False)
-    q: int = field(repr=False)
-
-    def __post_init__(self) -> None:
-        p, q, n = mpz(self.p), mpz(self.q), mpz(self.public_key.n)
-        if p * q != n or p == q or p < 3 or q < 3:
-            raise KeyRejected("the factors do not belong to the modulus")
-        if not (gmpy2.is_prime(p) and gmpy2.is_prime(q)):
-            raise KeyRejected("the factors are not primes")
-        if gmpy2.gcd(n, (p - 1) * (q - 1)) != 1:
-            raise KeyRejected("the modulus divides no safe group: gcd(n, φ(n)) is not 1")
-
-
-def generate_private_key(bits: int = 2048, *, insecure_test_key: bool = False) -> PrivateKey:
-    """Return a fresh key with p ≡ q ≡ 3 mod 4 and gcd(p − 1, q − 1) = 2.
-
-    Parameters
-    ----------
-    bits
-        2048, 3072 or 4096.
-    insecure_test_key
-        Allow any even number of bits from 32 on. For tests of this package only.
-
-    Raises
-    ------
-    KeyRejected
-        Another size was asked for.
-    """
-    if not (insecure_test_key and bits >= 32 and bits % 2 == 0) and bits not in KEY_BITS:
-        raise KeyRejected(f"expected a key of {KEY_BITS} bits, received {bits}")
-    half = bits // 2
-    while True:
-        p, q = _random_prime(half), _random_prime(half)
-        if p != q and gmpy2.gcd(p - 1, q - 1) == 2 and gmpy2.gcd(p * q, (p - 1) * (q - 1)) == 1:
-            break
-    n = p * q
-    x = random_unit(n)
-    h_s = gmpy2.powmod(-x * x, n, n * n)
-    return PrivateKey(PublicKey(int(n), int(h_s), insecure_test_key), int(p), int(q))
-
-
-def _random_prime(bits: int) -> mpz:
-    """Return a random prime ≡ 3 mod 4 with its two top bits set, so that products are full."""
-    while True:
-        candidate = mpz(secrets.randbits(bits)) | 3 | mpz(3) << (bits - 2)
-        if gmpy2.is_prime(candidate, 40):
-            return candidate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,7 +188,7 @@ class PublicOperations:
         plaintexts
             Signed integers of magnitude at most ``largest_plaintext``.
         obfuscators
-            The key holder's, or those of public encryption.
+            Of the same key and kernel.
         """
         return self.rerandomise(self.encode(plaintexts), obfuscators)
 
@@ -359,7 +205,7 @@ class PublicOperations:
             raise CiphertextRejected("expected obfuscators of the ciphertexts' key")
         if isinstance(ciphertexts, CiphertextVector):
             ciphertexts = self.load(ciphertexts)
-        fresh = obfuscators.take(len(ciphertexts), self.modulus)
+        fresh = obfuscators.take(len(ciphertexts))
         return self.store(self.modulus.multiply(ciphertexts, fresh))
 
     def add(self, a: Residues, b: Residues) -> Residues:

@@ -14,7 +14,8 @@ import pytest
 
 from hedgerow.crypto.curve_kernels import curve_kernel
 from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.paillier import KeyHolder, generate_private_key
+from hedgerow.crypto.paillier import KeyHolder
+from hedgerow.crypto.paillier_keys import generate_private_key
 from hedgerow.crypto.psi import LocalBlinder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,7 @@ from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, Pu
 from hedgerow.crypto.psi import LocalBlinder
 given = json.load(sys.stdin)
 assert hedgerow.__file__.startswith(given["folder"]), hedgerow.__file__
-key = PrivateKey(PublicKey(given["p"] * given["q"], None, True), given["p"], given["q"])
+key = PrivateKey(PublicKey(given["p"] * given["q"], True), given["p"], given["q"])
 holder = KeyHolder(key, Engine(workers=1))
 vector = CiphertextVector.from_bytes(key.public_key, bytes.fromhex(given["rows"]), 3)
 rows = holder.public.load(vector)

@@ -19,7 +19,7 @@ from hedgerow.crypto.errors import (
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.modular import Engine, available_kernels
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import PublicKey, generate_private_key
+from hedgerow.crypto.paillier_keys import PublicKey, generate_private_key
 from hedgerow.crypto.psi import PsiParty, VaultBlinder
 from hedgerow.crypto.vault import LocalVault
 from tests.services.rpc.crypto_servers import new_vaults
@@ -230,11 +230,9 @@ def test_what_is_not_held_is_said(new_vault, scheme):
 
 def test_a_wrong_modulus_is_refused(new_vault):
     _, passive, layout, bins, *_, rows = sent(new_vault, "paillier")
-    even = PublicKey(
-        generate_private_key(KEY_BITS, insecure_test_key=True).public_key.n, None, True
-    )
+    even = PublicKey(generate_private_key(KEY_BITS, insecure_test_key=True).public_key.n, True)
     bad = bytearray(even.to_bytes())
-    bad[7] &= 0xFE
+    bad[6] &= 0xFE
     with pytest.raises(KeyRejected, match="expected an odd modulus"):
         passive.hold_rows("job", bytes(bad), layout, rows, bins, N_BINS)
     with pytest.raises(KeyRejected, match="bytes of public key"):

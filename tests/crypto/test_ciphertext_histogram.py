@@ -24,7 +24,8 @@ from hedgerow.crypto.errors import CiphertextRejected, HistogramRefused
 from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import KeyHolder, generate_private_key
+from hedgerow.crypto.paillier import KeyHolder
+from hedgerow.crypto.paillier_keys import generate_private_key
 
 KERNELS = modular.available_kernels()
 

@@ -163,14 +163,6 @@ def test_products_of_two_bases_shared_out_together_are_those_of_each(engine, wor
     assert got == expected
 
 
-def test_radix_256_bases_raise_one_base_to_any_exponent(engine):
-    modulus = engine.modulus(odd_number(512))
-    exponents = [0, 1, 255, 256, 2**40 - 1, 123456789012]
-    fixed = FixedBases.radix_256(modulus, 7, 40)
-    digits = modular.ints_to_bytes(exponents, 5)
-    assert modulus.to_ints(fixed.products(digits)) == [pow(7, e, modulus.value) for e in exponents]
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_batch_shared_among_workers_equals_one_core(kernel, monkeypatch):
     monkeypatch.setattr(modular, "_LEAST_SHARED_WORK", 8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections import Counter
 
@@ -13,8 +12,9 @@ import pytest
 
 from hedgerow.crypto import modular
 from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.obfuscators import KeyHolderObfuscators, PublicObfuscators, UniformObfuscators
-from hedgerow.crypto.paillier import KeyHolder, PrivateKey, PublicKey, generate_private_key
+from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
+from hedgerow.crypto.paillier import KeyHolder, PublicOperations
+from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey, generate_private_key
 
 KERNELS = modular.available_kernels()
 FAST = Engine(KERNELS[0], workers=1)
@@ -28,7 +28,6 @@ def private_key(bits):
 def sources(key, engine=FAST):
     return [
         KeyHolderObfuscators(key, engine),
-        PublicObfuscators(key.public_key, engine),
         UniformObfuscators(key.public_key, engine),
     ]
 
@@ -37,21 +36,17 @@ def integers(source, n):
     return source._square.to_ints(source.take(n))
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(2))
 def test_no_obfuscator_is_given_twice(which):
     source = sources(private_key(256))[which]
-    source.prepare(70)
-    source.prepare(5)
     seen = []
     for n in (3, 40, 50, 1, 0, 7):
         seen += integers(source, n)
-    assert source.prepared == 0
     assert len(set(seen)) == len(seen) == 101
 
 
 def test_threads_never_share_an_obfuscator():
     source = UniformObfuscators(private_key(256).public_key, FAST)
-    source.prepare(300)
     taken = []
     threads = [
         threading.Thread(target=lambda: taken.extend(integers(source, 7))) for _ in range(50)
@@ -61,23 +56,6 @@ def test_threads_never_share_an_obfuscator():
     for thread in threads:
         thread.join()
     assert len(set(taken)) == 350
-
-
-def test_a_forked_child_forgets_what_was_prepared():
-    source = UniformObfuscators(private_key(256).public_key, Engine("gmpy2", workers=1))
-    source.prepare(3)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        values = {int(v) for v in integers(source, 3)}
-        os.write(writer, repr(values).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    theirs = eval(os.read(reader, 1 << 16))
-    os.close(reader)
-    os.close(writer)
-    assert len(theirs) == 3
-    assert theirs.isdisjoint(int(v) for v in integers(source, 3))
 
 
 def test_obfuscators_decrypt_to_zero_on_every_kernel():
@@ -90,22 +68,12 @@ def test_obfuscators_decrypt_to_zero_on_every_kernel():
 
 
 def test_a_taker_on_another_kernel_is_refused():
-    source = UniformObfuscators(private_key(256).public_key, Engine("gmpy2", workers=1))
-    compiled = [k for k in KERNELS if k != "gmpy2"]
-    for kernel in compiled:
-        modulus = Engine(kernel, workers=1).modulus(private_key(256).public_key.n ** 2)
-        with pytest.raises(ValueError, match="one kernel"):
-            source.take(1, modulus)
-
-
-def test_short_exponents_below_224_bits_are_refused():
-    key = private_key(1024).public_key
-    with pytest.raises(ValueError, match="at least 224"):
-        PublicObfuscators(key, FAST, short_exponent_bits=160)
-    rows = [
-        len(PublicObfuscators(key, FAST, short_exponent_bits=b)._table.bases) for b in (None, 256)
-    ]
-    assert rows == [64, 32]
+    public_key = private_key(256).public_key
+    source = UniformObfuscators(public_key, Engine("gmpy2", workers=1))
+    for kernel in KERNELS[:-1]:
+        public = PublicOperations(public_key, Engine(kernel, workers=1))
+        with pytest.raises(ValueError, match="of another modulus or kernel"):
+            public.rerandomise(public.encode([1]), source)
 
 
 # 31 − 1 = 2·3·5 and 43 − 1 = 2·3·7: small odd factors, where powers of one base fail.
@@ -135,5 +103,3 @@ def test_answers_show_no_jacobi_symbol_of_the_rows_that_were_summed():
     symbols = Counter(gmpy2.jacobi(v % n, n) for v in integers(uniform, 400))
     assert 120 < symbols[1] < 280
     assert symbols[1] + symbols[-1] == 400
-    public = PublicObfuscators(key.public_key, FAST)
-    assert {gmpy2.jacobi(v % n, n) for v in integers(public, 40)} == {1}

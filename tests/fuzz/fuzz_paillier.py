@@ -23,7 +23,8 @@ with atheris.instrument_imports(include=["crypto"]):
     from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
     from hedgerow.crypto.modular import Engine, available_kernels
     from hedgerow.crypto.packing import PairLayout
-    from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, PublicKey
+    from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
+    from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 # A fixed 64-bit key: small, so that overflows and special values are met often.
 KEY = PrivateKey(PublicKey(4294967291 * 4294967279, insecure_test_key=True), 4294967291, 4294967279)

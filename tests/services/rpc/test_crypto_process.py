@@ -22,7 +22,7 @@ from hedgerow.crypto import elgamal
 from hedgerow.crypto.errors import HistogramRefused, PackingRefused
 from hedgerow.crypto.key_files import SealingSecret, open_private_key
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import PrivateKey
+from hedgerow.crypto.paillier_keys import PrivateKey
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial
