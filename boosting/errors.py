@@ -43,3 +43,7 @@ class SignatureInvalid(FederationError):
 
 class DataError(FederationError):
     """A table that cannot be used: wrong file, missing column, label out of range."""
+
+
+class Unreachable(FederationError):
+    """A peer cannot be reached, or refused the connection; names its address."""

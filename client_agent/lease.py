@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import structlog
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import FederationError, Unreachable
 from hedgerow.client_agent.ledger import LedgerFull
-from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost, Unreachable
+from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
 
 log = structlog.get_logger()

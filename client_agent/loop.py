@@ -19,6 +19,7 @@ from hedgerow.boosting.errors import (
     PolicyDeclined,
     SchemaMismatch,
     StaleAttempt,
+    Unreachable,
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Identity, JobParameters, LocalTrainer, SiloStart
@@ -29,7 +30,7 @@ from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import TimedVault, summary
 from hedgerow.crypto.vault import Vault
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import LeaseLost, Unreachable
+from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.exchange import GrpcLink
 from hedgerow.services.rpc.federation import (
     Acceptance,

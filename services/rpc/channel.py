@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from hedgerow.services.rpc.errors import Unreachable
+from hedgerow.boosting.errors import Unreachable
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 
 OPTIONS: tuple[tuple[str, Any], ...] = (

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import OfferRejected, Unreachable
 from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
 from hedgerow.crypto.cipher_vault import CipherVault
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.services.rpc.crypto_calls import Desk, refused
-from hedgerow.services.rpc.errors import Unreachable
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
 

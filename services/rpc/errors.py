@@ -32,10 +32,6 @@ class LeaseLost(faults.FederationError):
     """The lease has ended or is not known; register again."""
 
 
-class Unreachable(faults.FederationError):
-    """The peer cannot be reached, or refused the connection; says which address."""
-
-
 _CODES: dict[type[faults.FederationError], grpc.StatusCode] = {
     faults.OfferRejected: grpc.StatusCode.INVALID_ARGUMENT,
     faults.InvalidJob: grpc.StatusCode.INVALID_ARGUMENT,
@@ -52,7 +48,7 @@ _CODES: dict[type[faults.FederationError], grpc.StatusCode] = {
     LeaseHeld: grpc.StatusCode.ALREADY_EXISTS,
     LeaseLost: grpc.StatusCode.FAILED_PRECONDITION,
     VersionRefused: grpc.StatusCode.FAILED_PRECONDITION,
-    Unreachable: grpc.StatusCode.UNAVAILABLE,
+    faults.Unreachable: grpc.StatusCode.UNAVAILABLE,
 }
 _BY_NAME = {kind.__name__: kind for kind in _CODES}
 
@@ -69,7 +65,7 @@ async def abort(
 def from_rpc(error: grpc.RpcError, peer: str) -> faults.FederationError:
     """Return the exception that a failed call stands for.
 
-    ``peer`` is the address that was dialled; it appears in the message of :class:`Unreachable`.
+    ``peer`` is the address that was dialled; an ``Unreachable`` names it.
     """
     metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     kind = _BY_NAME.get(str(metadata.get(REASON, "")))
@@ -78,11 +74,11 @@ def from_rpc(error: grpc.RpcError, peer: str) -> faults.FederationError:
         return kind(details)
     code = error.code()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Unreachable(f"{peer}: {explain(details, code)}")
+        return faults.Unreachable(f"{peer}: {explain(details, code)}")
     if code is grpc.StatusCode.CANCELLED:
         return faults.JobStopped("the call was cancelled")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Unreachable(f"{peer} does not know this call: is it a Hedgerow coordinator?")
+        return faults.Unreachable(f"{peer} does not know this call: is it a Hedgerow coordinator?")
     return faults.FederationError(f"{peer}: {code.name}: {details}")
 
 

@@ -19,11 +19,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from hedgerow.api.federation.v1 import exchange_pb2, exchange_service_pb2
-from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected
+from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected, Unreachable
 from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
-from hedgerow.services.rpc.errors import Unreachable, abort, from_rpc
+from hedgerow.services.rpc.errors import abort, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.bulk import frame, opened

@@ -11,11 +11,11 @@ from typing import Any, Protocol, cast
 import grpc
 
 from hedgerow.api.federation.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import FederationError, Unreachable
 from hedgerow.boosting.ports import Forecast
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
-from hedgerow.services.rpc.errors import Unreachable, abort, from_rpc
+from hedgerow.services.rpc.errors import abort, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 
 PIECE_BYTES = 1 << 20

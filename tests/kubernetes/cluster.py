@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
+from hedgerow.boosting.errors import Unreachable
 from hedgerow.coordinator.operator.commands.operate import client_for
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import Role
-from hedgerow.services.rpc.errors import Unreachable
 from hedgerow.services.rpc.jobs import JobClient, JobView
 from hedgerow.services.wire import job_file
 

@@ -24,14 +24,6 @@ def said(error: Exception) -> str:
     return str(error) if known else type(error).__name__
 
 
-def is_away(error: FederationError) -> bool:
-    """Whether an error says that a process could not be reached.
-
-    The exception is one of ``services``, which this package does not know.
-    """
-    return type(error).__name__ == "Unreachable"
-
-
 class VaultForgot(FederationError):
     """The crypto process has started anew since it took a tree's gradients.
 

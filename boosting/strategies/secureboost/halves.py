@@ -21,17 +21,12 @@ from hedgerow.boosting.errors import (
     QuorumLost,
     SchemaMismatch,
     StaleAttempt,
+    Unreachable,
 )
 from hedgerow.boosting.exchange import Link
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
-from hedgerow.boosting.strategies.secureboost.ciphers import (
-    REFUSED,
-    PlainVault,
-    VaultForgot,
-    is_away,
-    said,
-)
+from hedgerow.boosting.strategies.secureboost.ciphers import REFUSED, PlainVault, VaultForgot, said
 from hedgerow.boosting.strategies.secureboost.parcels import Courier
 from hedgerow.boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
 from hedgerow.boosting.streams import Purpose, generator
@@ -78,8 +73,7 @@ def run(
     except (FederationError, *REFUSED) as error:
         # What a vault refuses is what another party sent. The text of a foreign exception may
         # hold a value: the other parties and the coordinator get its type.
-        away = isinstance(error, FederationError) and is_away(error)
-        if not away and courier.next != END:
+        if not isinstance(error, Unreachable) and courier.next != END:
             courier.refuse(STEPS[courier.next], said(error))
         if isinstance(error, FederationError):
             raise

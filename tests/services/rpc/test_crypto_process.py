@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.boosting.errors import Unreachable
 from hedgerow.crypto import elgamal
 from hedgerow.crypto.errors import HistogramRefused, PackingRefused
 from hedgerow.crypto.key_files import SealingSecret, open_private_key
@@ -27,7 +28,6 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.crypto import RemoteVault
-from hedgerow.services.rpc.errors import Unreachable
 from hedgerow.services.rpc.metering import Metrics
 
 

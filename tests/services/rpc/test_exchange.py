@@ -18,7 +18,13 @@ from structlog.testing import capture_logs
 
 from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
 from hedgerow.api.federation.v1 import tensor_pb2
-from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, StaleAttempt
+from hedgerow.boosting.errors import (
+    JobStopped,
+    OfferRejected,
+    PlacePassed,
+    StaleAttempt,
+    Unreachable,
+)
 from hedgerow.boosting.exchange import Call, Place, Receipt, Silo, Step
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.coordinator.server.rendezvous import Rendezvous
@@ -26,7 +32,7 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
 from hedgerow.services.rpc import exchange
 from hedgerow.services.rpc.channel import dial
-from hedgerow.services.rpc.errors import Unauthorised, Unreachable
+from hedgerow.services.rpc.errors import Unauthorised
 from hedgerow.services.rpc.exchange import SERVICE, Account, ExchangeServicer, GrpcLink
 from hedgerow.services.rpc.metering import CallCount, Metrics
 from hedgerow.services.rpc.server import serve
