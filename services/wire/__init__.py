@@ -4,17 +4,18 @@ A codec turns a payload into the frames of one field of the ``frame`` oneof of t
 messages, and back. ``decode`` validates everything that a hostile peer could have written and
 raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected and what came.
 
-To add a payload: define its frozen dataclass in ``boosting``, its noun in ``proto``, its field
-in the RPC's request and response, its :class:`Codec` in a module here, and its line in
-``_MODULES``. Modules are imported when their payload is first met, so that a process loads only
-what its strategy needs.
+To add a payload: define its frozen dataclass in ``boosting``, its message with the same field
+names in ``proto``, its field in the RPC's request and response, and its line in the :func:`family`
+of a module here that is named in ``_MODULES``. Modules are imported when their payload is first
+met, so that a process loads only what its strategy needs.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from hedgerow.boosting.exchange import Receipt
@@ -57,32 +58,15 @@ def _receipt(messages: Iterable[Any]) -> Receipt:
 RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
 _MODULES: dict[str, str] = {
-    # payload type -> module of hedgerow.services.wire that holds its codec in CODECS
-    "hedgerow.boosting.strategies.dp_tree.parameters.Growth": "hedgerow.services.wire.noisy_tree",
-    "hedgerow.boosting.strategies.fedga.steps.Comparison": "hedgerow.services.wire.structures",
-    "hedgerow.boosting.strategies.fedga.steps.DepthVote": "hedgerow.services.wire.structures",
-    "hedgerow.boosting.strategies.fedga.steps.Proposal": "hedgerow.services.wire.structures",
-    "hedgerow.boosting.strategies.fedga.steps.Scores": "hedgerow.services.wire.structures",
-    "hedgerow.boosting.strategies.fedga.steps.Standing": "hedgerow.services.wire.structures",
-    "hedgerow.boosting.strategies.secureboost.parcels.Parcels": "hedgerow.services.wire.parcels",
-    "hedgerow.boosting.tensors.Tensors": "hedgerow.services.wire.tensors",
-    "hedgerow.boosting.sums.steps.KeyOffer": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.KeyRoster": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.MaskedVector": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.PairSeeds": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.PlainVector": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.PresentSet": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.SealedShares": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.SetSignature": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.Total": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.sums.steps.Unmasking": "hedgerow.services.wire.masking",
-    "hedgerow.boosting.strategies.bagging.steps.CatchUp": "hedgerow.services.wire.trees",
-    "hedgerow.boosting.strategies.bagging.steps.ScoreSums": "hedgerow.services.wire.scores",
-    "hedgerow.boosting.strategies.bagging.steps.Standing": "hedgerow.services.wire.trees",
-    "hedgerow.boosting.strategies.bagging.steps.TreeOffer": "hedgerow.services.wire.trees",
-    "hedgerow.boosting.strategies.bagging.steps.Verdict": "hedgerow.services.wire.scores",
+    # module of payloads -> modules of services.wire that have their CODECS
+    "hedgerow.boosting.strategies.bagging.steps": "trees scores",
+    "hedgerow.boosting.strategies.dp_tree.parameters": "noisy_tree",
+    "hedgerow.boosting.strategies.fedga.steps": "structures",
+    "hedgerow.boosting.strategies.secureboost.parcels": "parcels",
+    "hedgerow.boosting.sums.steps": "masking",
+    "hedgerow.boosting.tensors": "tensors",
 }
-"""Where each payload's codec is; keys are ``module.TypeName``."""
+"""Where the codecs of payloads are."""
 
 
 _KNOWN: dict[type[Any], Codec[Any]] = {Receipt: RECEIPT}
@@ -97,9 +81,40 @@ def codec_of(payload: type[Payload]) -> Codec[Payload]:
 
 
 def _load(payload: type[Any]) -> Codec[Any]:
-    module = importlib.import_module(_MODULES[f"{payload.__module__}.{payload.__qualname__}"])
-    for codec in module.CODECS:
-        if codec.payload is payload:
-            known: Codec[Any] = codec
-            return known
-    raise KeyError(f"no codec of {payload.__qualname__} in {module.__name__}")
+    for name in _MODULES[payload.__module__].split():
+        for codec in importlib.import_module(f"{__name__}.{name}").CODECS:
+            if codec.payload is payload:
+                known: Codec[Any] = codec
+                return known
+    raise KeyError(f"no codec of {payload.__qualname__}")
+
+
+def family(
+    frame: str, part: type[Any], payloads: Mapping[str, type[Any]]
+) -> tuple[Codec[Any], ...]:
+    """Return the codecs of payloads whose messages have their field names.
+
+    Parameters
+    ----------
+    frame : str
+        Field of the ``frame`` oneof.
+    part : type
+        Message of that field: a oneof ``part`` of the payloads' messages, and ``bytes more``.
+    payloads : Mapping
+        Field of ``part`` to the payload's dataclass.
+    """
+    from hedgerow.services.wire import records
+
+    codecs = []
+    for field, payload in payloads.items():
+        message = part.DESCRIPTOR.fields_by_name[field].message_type
+        record = records.record_of(payload, message)
+        codecs.append(
+            Codec(
+                payload,
+                frame,
+                partial(records.encode, part, field, record),
+                partial(records.decode, field, record),
+            )
+        )
+    return tuple(codecs)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,62 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ElementType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ElementTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ElementType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ELEMENT_TYPE_UNSPECIFIED: _ElementType.ValueType  # 0
+    """Not set."""
+    ELEMENT_TYPE_FLOAT32: _ElementType.ValueType  # 1
+    """IEEE 754 single precision."""
+    ELEMENT_TYPE_FLOAT64: _ElementType.ValueType  # 2
+    """IEEE 754 double precision."""
+    ELEMENT_TYPE_INT16: _ElementType.ValueType  # 3
+    """Signed, two's complement."""
+    ELEMENT_TYPE_INT32: _ElementType.ValueType  # 4
+    """Signed, two's complement."""
+    ELEMENT_TYPE_INT64: _ElementType.ValueType  # 5
+    """Signed, two's complement."""
+    ELEMENT_TYPE_UINT8: _ElementType.ValueType  # 6
+    """Unsigned."""
+    ELEMENT_TYPE_UINT16: _ElementType.ValueType  # 7
+    """Unsigned."""
+    ELEMENT_TYPE_UINT32: _ElementType.ValueType  # 8
+    """Unsigned."""
+    ELEMENT_TYPE_UINT64: _ElementType.ValueType  # 9
+    """Unsigned."""
+    ELEMENT_TYPE_BOOL: _ElementType.ValueType  # 10
+    """One byte, 0 or 1."""
+
+class ElementType(_ElementType, metaclass=_ElementTypeEnumTypeWrapper):
+    """Type of an array's elements; all are little-endian."""
+
+ELEMENT_TYPE_UNSPECIFIED: ElementType.ValueType  # 0
+"""Not set."""
+ELEMENT_TYPE_FLOAT32: ElementType.ValueType  # 1
+"""IEEE 754 single precision."""
+ELEMENT_TYPE_FLOAT64: ElementType.ValueType  # 2
+"""IEEE 754 double precision."""
+ELEMENT_TYPE_INT16: ElementType.ValueType  # 3
+"""Signed, two's complement."""
+ELEMENT_TYPE_INT32: ElementType.ValueType  # 4
+"""Signed, two's complement."""
+ELEMENT_TYPE_INT64: ElementType.ValueType  # 5
+"""Signed, two's complement."""
+ELEMENT_TYPE_UINT8: ElementType.ValueType  # 6
+"""Unsigned."""
+ELEMENT_TYPE_UINT16: ElementType.ValueType  # 7
+"""Unsigned."""
+ELEMENT_TYPE_UINT32: ElementType.ValueType  # 8
+"""Unsigned."""
+ELEMENT_TYPE_UINT64: ElementType.ValueType  # 9
+"""Unsigned."""
+ELEMENT_TYPE_BOOL: ElementType.ValueType  # 10
+"""One byte, 0 or 1."""
+Global___ElementType: _TypeAlias = ElementType  # noqa: Y015
 
 @_typing.final
 class TensorBlock(_message.Message):
@@ -59,3 +116,38 @@ class TensorBlock(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TensorBlock: _TypeAlias = TensorBlock  # noqa: Y015
+
+@_typing.final
+class Tensor(_message.Message):
+    """An array of numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    type: Global___ElementType.ValueType
+    """Type of the elements."""
+    data: _builtins.bytes
+    """All elements, C order. Empty where there are elements but the arrays of the payload have over
+    1 MiB together and no room was left: they follow the payload's head in frames `more` of at most
+    1 MiB each, tensors in the order of their fields.
+    """
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Length of each dimension."""
+
+    def __init__(
+        self,
+        *,
+        type: Global___ElementType.ValueType = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "shape", b"shape", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tensor: _TypeAlias = Tensor  # noqa: Y015
