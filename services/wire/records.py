@@ -13,7 +13,6 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,6 +129,7 @@ def _value(kind: Any, descriptor: FieldDescriptor) -> tuple[Any, Any]:
             lambda tensor, tail: tail.take(tensor, elements, name),
         )
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        assert descriptor.message_type is not None, f"{descriptor.full_name} is no message"
         record = record_of(kind, descriptor.message_type)
         return record.put, record.take
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -139,8 +139,10 @@ def _value(kind: Any, descriptor: FieldDescriptor) -> tuple[Any, Any]:
 
 
 def _enum(kind: type[Enum], descriptor: FieldDescriptor) -> tuple[Any, Any]:
-    prefix = descriptor.enum_type.values[0].name.removesuffix("UNSPECIFIED")
-    numbers = {m: descriptor.enum_type.values_by_name[prefix + m.name].number for m in kind}
+    known = descriptor.enum_type
+    assert known is not None, f"{descriptor.full_name} is no enum"
+    prefix = known.values[0].name.removesuffix("UNSPECIFIED")
+    numbers = {m: known.values_by_name[prefix + m.name].number for m in kind}
     members = {number: member for member, number in numbers.items()}
 
     def take(value: int, tail: _Tail) -> Enum:
@@ -203,6 +205,7 @@ def _repeated(name: str, descriptor: FieldDescriptor, kind: Any, nested: bool) -
 
 
 def _mapping(name: str, descriptor: FieldDescriptor, kind: Any) -> _Field:
+    assert descriptor.message_type is not None, f"{descriptor.full_name} is no map"
     inner = descriptor.message_type.fields_by_name["value"]
     put_one, take_one = _value(kind, inner)
     nested = inner.message_type is not None
@@ -251,10 +254,16 @@ class Record:
             raise OfferRejected(f"{self._kind.__name__}: {error}") from error
 
 
-@cache
+_RECORDS: dict[tuple[type[Any], str], Record] = {}
+
+
 def record_of(kind: type[Any], message: Descriptor) -> Record:
     """Return the record of a dataclass and a message; they have the same field names."""
-    return Record(kind, message)
+    key = (kind, message.full_name)
+    found = _RECORDS.get(key)
+    if found is None:
+        found = _RECORDS[key] = Record(kind, message)
+    return found
 
 
 def encode(part: type[Any], field: str, record: Record, payload: Any) -> Iterator[Part]:
