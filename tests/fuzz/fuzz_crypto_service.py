@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 
 with atheris.instrument_imports(
-    include=["crypto", "hedgerow.services.rpc.ciphers", "hedgerow.services.wire.arrays"]
+    include=["hedgerow.crypto", "hedgerow.services.rpc.ciphers", "hedgerow.services.wire.arrays"]
 ):
     from google.protobuf.message import DecodeError
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hedgerow.crypto.errors import InvalidPoint
 
-with atheris.instrument_imports(include=["crypto"]):
+with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto import curve25519 as curve
     from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
     from hedgerow.crypto.elgamal import PrivateKey, PublicKey

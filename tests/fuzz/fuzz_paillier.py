@@ -11,7 +11,7 @@ import sys
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(include=["crypto"]):
+with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, read_answer
     from hedgerow.crypto.errors import (
         CiphertextRejected,
