@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Test files side by side; twice the cores, for tests wait for processes half of their time.
+WORKERS ?= 4
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
@@ -33,7 +35,7 @@ demo: setup-base  ## five silos train one model on the Adult data
 	$(BIN)/python -m examples.demo
 
 test: setup services  ## all tests
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
 	$(BIN)/python -m pytest tests --cov --cov-report=term-missing:skip-covered
