@@ -1,11 +1,11 @@
 """Build the optional native kernels of ``crypto/native``.
 
-Every ``crypto/native/NAME.c`` becomes the extension module ``crypto.native._NAME`` (stable ABI, so
-that one file serves every Python from 3.11 on); headers beside it are shared. hatchling runs the
-hook for wheels and for editable installs; ``python hatch_build.py`` builds in place without pip.
+Every ``crypto/native/NAME.c`` becomes the extension module ``hedgerow.crypto.native._NAME``: stable
+ABI, so that one file serves every Python from 3.11 on. Headers beside it are shared. hatchling runs
+the hook for wheels and editable installs; ``python hatch_build.py`` builds in place without pip.
 
 The kernels are an optimisation with a pure-Python twin, so a machine without a compiler installs
-all the same: the hook says so and goes on. ``HEDGEROW_NATIVE`` changes that: ``0`` does not try,
+all the same: the hook says so and continues. ``HEDGEROW_NATIVE`` changes that: ``0`` does not try,
 ``require`` makes a failed build an error (container images, CI).
 """
 

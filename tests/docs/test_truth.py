@@ -195,3 +195,16 @@ def test_every_file_that_the_pages_name_in_code_is_there() -> None:
         if not name.endswith(keys) and not (ROOT / name).exists()
     )
     assert missing == []
+
+
+def test_every_page_that_the_code_names_is_there() -> None:
+    folders = "benchmarks boosting client_agent coordinator crypto hedgerow proto services tests"
+    found = {
+        (path, name)
+        for folder in folders.split()
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".c", ".h", ".proto")
+        for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text())
+    }
+    assert len(found) > 10
+    assert sorted((path, name) for path, name in found if not (ROOT / name).is_file()) == []
