@@ -28,8 +28,8 @@ from hedgerow.boosting.strategies.secureboost.inference import (
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 from hedgerow.crypto import cipher_schemes
-from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import codec_of
 
 PHASES = {

@@ -25,11 +25,12 @@ import numpy as np
 
 from benchmarks import crypto_curve, secure_sums
 from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
-from hedgerow.crypto.modular import Engine, available_kernels, usable_cores
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, Obfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
 from hedgerow.crypto.paillier_keys import PrivateKey, generate_private_key
+from hedgerow.crypto.threads import usable_cores
 
 Row = dict[str, object]
 

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from hedgerow.crypto.bin_sums import plan_bin_sums
+from hedgerow.crypto.blinding import DST
 from hedgerow.crypto.curve25519 import hash_uniform
-from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
 from hedgerow.crypto.elgamal import (
     KeyHolder,
     PublicOperations,
@@ -36,8 +36,8 @@ from hedgerow.crypto.elgamal import (
     generate_private_key,
     sum_bins,
 )
-from hedgerow.crypto.modular import usable_cores
-from hedgerow.crypto.psi import DST
+from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.threads import usable_cores
 
 Row = dict[str, str | float]
 
@@ -52,11 +52,11 @@ def _rate(count: int, run: Callable[[], object], repeats: int, clock: Callable[[
 
 
 def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row]:
-    kernel = curve_kernel(name, workers)  # type: ignore[arg-type]
+    kernel = Engine(name, workers).curve()  # type: ignore[arg-type]
     clock, unit, suffix = time.process_time, "1/s/core", ""
     if workers > 1:
         clock, unit, suffix = time.perf_counter, "1/s", "_all_cores"
-    slow, repeats = name == "python", 3 if quick else 7
+    slow, repeats = name == "gmpy2", 3 if quick else 7
     rng = np.random.default_rng(7)
     out: list[Row] = []
 
@@ -107,11 +107,11 @@ def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row
 
 def rows(quick: bool, all_cores: bool = False) -> list[Row]:
     """Measure every kernel of this machine; ``portable`` stands in where there is no IFMA."""
-    names = {"ifma": "native", "portable": "native-portable", "python": "python"}
+    names = {"ifma": "native", "portable": "native-portable", "gmpy2": "python"}
     kernels = available_kernels()
     out = []
     for kernel in kernels:
-        who = "native" if kernel == kernels[0] != "python" else names[kernel]
+        who = "native" if kernel == kernels[0] != "gmpy2" else names[kernel]
         out += _kernel_rows(kernel, who, quick)
         if all_cores and usable_cores() > 1:
             out += _kernel_rows(kernel, who, quick, usable_cores())

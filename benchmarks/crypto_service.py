@@ -28,9 +28,9 @@ import numpy as np
 import psutil
 
 from hedgerow.crypto.cipher_roles import Scheme
-from hedgerow.crypto.cipher_vault import CipherVault
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.vault import CipherVault
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial

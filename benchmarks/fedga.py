@@ -59,7 +59,7 @@ from hedgerow.boosting.trees.genetics import depth_of, random_structures
 from hedgerow.boosting.trees.personal import OBJECTIVES, LocalTrees, TreeSettings
 from hedgerow.boosting.trees.structures import fitness_of, rank_table
 from hedgerow.coordinator.server.rendezvous import Rendezvous
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 
 Row = dict[str, object]
 N_SILOS = 20

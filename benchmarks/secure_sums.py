@@ -35,8 +35,8 @@ from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 from hedgerow.crypto import shamir
 from hedgerow.crypto.fixed_point import RINGS, pack, residue_dtype, unpack
 from hedgerow.crypto.keystream import apply_keystreams
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import LocalVault
 from hedgerow.services.identity import authority
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity

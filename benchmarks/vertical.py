@@ -62,9 +62,7 @@ from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 Row = dict[str, object]
 WITHOUT_KERNELS = (
-    "import hedgerow.crypto.modular as m, hedgerow.crypto.curve_kernels as c\n"
-    "m.available_kernels = lambda: ('gmpy2',)\n"
-    "c.available_kernels = lambda: ('python',)\n"
+    "import hedgerow.crypto.engine as engine\nengine.available_kernels = lambda: ('gmpy2',)\n"
 )
 GATES = {
     "fate_breast_hetero": ("binary", "auc", 0.01),

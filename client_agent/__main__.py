@@ -25,7 +25,8 @@ from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent, Surroundings
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
-from hedgerow.crypto.vault import LocalVault, Vault
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
 from hedgerow.services.identity.peers import FileIdentity, channel_credentials, expiry
 from hedgerow.services.process import logs, settings

@@ -25,14 +25,11 @@ from hedgerow.crypto.ciphertext_histogram import check_bins, check_rows, running
 from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     ROW_BYTES,
-    CurveKernel,
-    KernelName,
     Rows,
     Sums,
-    curve_kernel,
 )
+from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import HistogramRefused, PlaintextOutOfRange
-from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.packing import PairLayout
 
 
@@ -48,14 +45,6 @@ def value_range(layout: PairLayout) -> elgamal.ValueRange:
     return elgamal.ValueRange((largest - 1).bit_length(), layout.n_rows)
 
 
-def curve_kernel_of(engine: Engine | None) -> CurveKernel:
-    """Return the curve kernel that goes with an engine."""
-    if engine is None:
-        return curve_kernel()
-    names: dict[str, KernelName] = {"ifma": "ifma", "portable": "portable", "gmpy2": "python"}
-    return curve_kernel(names[engine.kernel], engine.workers)
-
-
 class ElGamalOwner:
     """See :class:`KeyOwner`."""
 
@@ -63,24 +52,21 @@ class ElGamalOwner:
 
     def __init__(self, private_key: elgamal.PrivateKey, engine: Engine | None) -> None:
         self.private_key = private_key
-        self._kernel = curve_kernel_of(engine)
+        self._kernel = (engine or Engine()).curve()
         self._public_key = private_key.public_key()
 
     def public_bytes(self) -> bytes:
-        """See :meth:`KeyOwner.public_bytes`."""
         return elgamal.PUBLIC_MAGIC + self._public_key.to_bytes()
 
     def encrypt_gradients(
         self, layout: PairLayout, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[Ciphertexts, ...]:
-        """See :meth:`KeyOwner.encrypt_gradients`."""
         public = elgamal.PublicOperations(self._public_key, value_range(layout), self._kernel)
         stored = layout.quantise(grad, hess)
         columns = [np.ascontiguousarray(values.T) for values in stored]
         return tuple(_rows(public.encrypt(g, h)) for g, h in zip(*columns, strict=True))
 
     def read(self, layout: PairLayout, answer: Sequence[Buffer], n_bins: int) -> PairSums:
-        """See :meth:`KeyOwner.read`."""
         check_parts(answer, layout.n_classes, "an answer")
         parts = [_bytes(part) for part in answer]
         for part in parts:
@@ -102,7 +88,7 @@ class ElGamalOwner:
         return grad, hess
 
     def encrypt_integers(self, values: Sequence[int]) -> Ciphertexts:
-        """See :meth:`KeyOwner.encrypt_integers`; they and their sums stay within ±2^40."""
+        """Encrypt integers, which stay within ±2^40, as their sums do."""
         largest = max((abs(int(v)) for v in values), default=0)
         bits = (max(largest, 1) - 1).bit_length()
         limits = elgamal.ValueRange(bits, max(1, len(values)))
@@ -111,7 +97,6 @@ class ElGamalOwner:
         return _rows(public.encrypt(numbers, np.zeros_like(numbers)))
 
     def decrypt_integers(self, values: Buffer) -> list[int]:
-        """See :meth:`KeyOwner.decrypt_integers`."""
         limit = elgamal.ValueRange(MOST_VALUE_BITS, 1)
         holder = elgamal.KeyHolder(self.private_key, limit, self._kernel)
         return [int(v) for v in holder.decrypt(_bytes(values))[:, 0]]
@@ -123,12 +108,11 @@ class ElGamalPeer:
     def __init__(self, public_key: elgamal.PublicKey, engine: Engine | None) -> None:
         self.key_id = public_key.to_bytes()
         self._public_key = public_key
-        self._kernel = curve_kernel_of(engine)
+        self._kernel = (engine or Engine()).curve()
 
     def hold(
         self, layout: PairLayout, rows: Sequence[Buffer], bins: Bins, n_bins: Sequence[int]
     ) -> HeldRows:
-        """See :meth:`PeerKey.hold`."""
         check_parts(rows, layout.n_classes, f"a row of {layout.n_classes} classes")
         public = elgamal.PublicOperations(self._public_key, value_range(layout), self._kernel)
         parts = [_bytes(part) for part in rows]
@@ -144,7 +128,6 @@ class ElGamalPeer:
     def sum_selected(
         self, values: Buffer, index: NDArray[np.uint32], start: NDArray[np.int64]
     ) -> Ciphertexts:
-        """See :meth:`PeerKey.sum_selected`."""
         points = _bytes(values)
         check_selection(len(points) // ROW_BYTES, index, start)
         limits = elgamal.ValueRange(0, max(1, len(points) // ROW_BYTES))
@@ -167,7 +150,6 @@ class _ElGamalRows:
         missing: Sequence[bool] | None,
         order: NDArray[np.integer] | None,
     ) -> tuple[Ciphertexts, ...]:
-        """See :meth:`HeldRows.answer`."""
         widest = max(self.n_bins, default=0)
         kept = np.flatnonzero(np.arange(widest) < np.asarray(self.n_bins)[:, None])
         plans = []

@@ -29,7 +29,7 @@ from hedgerow.crypto.ciphertext_histogram import (
     pack_answer,
     read_answer,
 )
-from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext
 from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
@@ -47,13 +47,11 @@ class PaillierOwner:
         self._obfuscators = KeyHolderObfuscators(private_key, engine)
 
     def public_bytes(self) -> bytes:
-        """See :meth:`KeyOwner.public_bytes`."""
         return self.private_key.public_key.to_bytes()
 
     def encrypt_gradients(
         self, layout: PairLayout, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[Ciphertexts, ...]:
-        """See :meth:`KeyOwner.encrypt_gradients`."""
         q_grad, q_hess = layout.quantise(grad, hess)
         parts = []
         at = 0
@@ -65,7 +63,6 @@ class PaillierOwner:
         return tuple(parts)
 
     def read(self, layout: PairLayout, answer: Sequence[Buffer], n_bins: int) -> PairSums:
-        """See :meth:`KeyOwner.read`."""
         layouts = _part_layouts(layout, self.private_key.public_key.bits)
         check_parts(answer, len(layouts), "an answer")
         read = [
@@ -76,11 +73,9 @@ class PaillierOwner:
         return grad, hess
 
     def encrypt_integers(self, values: Sequence[int]) -> Ciphertexts:
-        """See :meth:`KeyOwner.encrypt_integers`."""
         return self._holder.encrypt([int(v) for v in values], self._obfuscators).data
 
     def decrypt_integers(self, values: Buffer) -> list[int]:
-        """See :meth:`KeyOwner.decrypt_integers`."""
         return self._holder.decrypt(_vector(self._holder.public, values))
 
 
@@ -95,7 +90,6 @@ class PaillierPeer:
     def hold(
         self, layout: PairLayout, rows: Sequence[Buffer], bins: Bins, n_bins: Sequence[int]
     ) -> HeldRows:
-        """See :meth:`PeerKey.hold`."""
         layouts = _part_layouts(layout, self._public.public_key.bits)
         check_parts(rows, len(layouts), f"a row of {layout.n_classes} classes")
         histograms = [
@@ -107,7 +101,6 @@ class PaillierPeer:
     def sum_selected(
         self, values: Buffer, index: NDArray[np.uint32], start: NDArray[np.int64]
     ) -> Ciphertexts:
-        """See :meth:`PeerKey.sum_selected`."""
         vector = _vector(self._public, values)
         check_selection(len(vector), index, start)
         loaded = self._public.load(vector)
@@ -130,7 +123,6 @@ class _PaillierRows:
         missing: Sequence[bool] | None,
         order: NDArray[np.integer] | None,
     ) -> tuple[Ciphertexts, ...]:
-        """See :meth:`HeldRows.answer`."""
         answers = []
         for layout, histograms in zip(self.layouts, self.histograms, strict=True):
             sums = [histograms.sums(rows) for rows in nodes]

@@ -17,8 +17,8 @@ from hedgerow.crypto import elgamal, paillier_keys
 from hedgerow.crypto.cipher_elgamal import ElGamalOwner, ElGamalPeer
 from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
 from hedgerow.crypto.cipher_roles import KeyOwner, PeerKey, Scheme
+from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.key_files import AnyPrivateKey
-from hedgerow.crypto.modular import Engine
 
 
 def new_owner(

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from hedgerow.crypto.key_files import SealingSecret, make_key_file
-from hedgerow.crypto.modular import usable_cores
+from hedgerow.crypto.threads import usable_cores
 from hedgerow.services.process.settings import FileSettings, SettingsInvalid
 
 

@@ -1,8 +1,4 @@
-"""What batches of curve arithmetic look like, and the choice of the kernel that does them.
-
-Three kernels give identical bytes. ``ifma`` is C on AVX-512 IFMA, eight elements at a time;
-``portable`` is C on 64-bit words; ``python`` needs no compiler. A kernel names a number of workers
-too: threads for the C kernels, which let other threads run, worker processes for Python's.
+"""What batches of curve arithmetic look like; :mod:`hedgerow.crypto.engine` chooses the kernel.
 
 Values cross a kernel's boundary as bytes; what it keeps between two calls (rows, sums) is opaque.
 A ciphertext row is three ristretto255 encodings, 96 bytes.
@@ -10,37 +6,15 @@ A ciphertext row is three ristretto255 encodings, 96 bytes.
 
 from __future__ import annotations
 
-import functools
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from hedgerow.crypto.modular import usable_cores
 
 ROW_BYTES = 96
 SCALAR_BYTES = 32
 MOST_VALUE_BITS = 40
 """Plaintexts and their sums lie within ±2^40."""
-
-KernelName = Literal["ifma", "portable", "python"]
-
-
-class PsiKernel(Protocol):
-    """What private set intersection needs of a kernel."""
-
-    @property
-    def name(self) -> KernelName:
-        """Name of the kernel, for reports."""
-        ...
-
-    def map_to_curve(self, uniform: bytes) -> bytes:
-        """Map 48 uniform bytes an element to u-coordinates, 32 bytes an element."""
-        ...
-
-    def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        """Multiply u-coordinates by one clamped scalar; `InvalidPoint` for a zero product."""
-        ...
 
 
 class Sums(Protocol):
@@ -98,8 +72,16 @@ class Opener(Protocol):
         ...
 
 
-class CurveKernel(PsiKernel, Protocol):
-    """Everything: intersection and EC-ElGamal."""
+class CurveKernel(Protocol):
+    """Arithmetic for private set intersection and EC-ElGamal."""
+
+    def map_to_curve(self, uniform: bytes) -> bytes:
+        """Map 48 uniform bytes an element to u-coordinates, 32 bytes an element."""
+        ...
+
+    def multiply(self, points: bytes, scalar: bytes) -> bytes:
+        """Multiply u-coordinates by one clamped scalar; `InvalidPoint` for a zero product."""
+        ...
 
     def load(self, ciphertexts: bytes) -> Rows:
         """Decode and validate ciphertext rows; `InvalidPoint` with the first bad one."""
@@ -115,39 +97,3 @@ class CurveKernel(PsiKernel, Protocol):
 
 
 NOT_FOUND = int(np.iinfo(np.int64).min)
-
-
-@functools.cache
-def available_kernels() -> tuple[KernelName, ...]:
-    """Give the kernels that run on this machine, fastest first."""
-    try:
-        from hedgerow.crypto.native import _curve
-    except ImportError:
-        return ("python",)
-    return ("ifma", "portable", "python") if _curve.cpu_has_ifma() else ("portable", "python")
-
-
-def curve_kernel(name: KernelName | None = None, workers: int | None = None) -> CurveKernel:
-    """Give a kernel, by default the fastest of this machine on all its cores.
-
-    Raises
-    ------
-    ValueError
-        If the kernel does not run here.
-    """
-    names = available_kernels()
-    if name is None:
-        name = names[0]
-    if name not in names:
-        raise ValueError(f"kernel {name!r} does not run here, expected one of {names}")
-    if workers is None:
-        workers = usable_cores()
-    if workers < 1:
-        raise ValueError(f"expected at least one worker, received {workers}")
-    if name == "python":
-        from hedgerow.crypto.curve_python import PythonCurve
-
-        return PythonCurve(workers)
-    from hedgerow.crypto.curve_native import NativeCurve
-
-    return NativeCurve(name == "ifma", workers)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import curve25519
 from hedgerow.crypto.curve25519 import Point
-from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, KernelName, Sums
+from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, Sums
 from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.native import _curve
+from hedgerow.crypto.threads import run_all
 
 _T = TypeVar("_T")
 _WORDS = 24
@@ -31,11 +31,6 @@ _LARGE_TABLE_BITS = 22
 _LEAST_SHARED = 512
 
 
-@functools.cache
-def _threads(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="curve")
-
-
 def _in_parts(n: int, workers: int, part: Callable[[int, int], _T]) -> list[_T]:
     """Call ``part(first, last)`` for ranges that cover 0 to n, on several threads."""
     if workers == 1 or n < _LEAST_SHARED:
@@ -43,7 +38,7 @@ def _in_parts(n: int, workers: int, part: Callable[[int, int], _T]) -> list[_T]:
     # A few parts a worker, in whole groups of lanes, so that uneven cores end together.
     step = -(-n // (4 * workers)) + 255 & ~255
     firsts = range(0, n, step)
-    return list(_threads(workers).map(lambda first: part(first, min(first + step, n)), firsts))
+    return run_all([functools.partial(part, a, min(a + step, n)) for a in firsts], workers)
 
 
 def _words(point: Point) -> NDArray[np.uint64]:
@@ -64,7 +59,6 @@ class NativeSums:
         return len(self.points)
 
     def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> NativeSums:
-        """See :meth:`hedgerow.crypto.curve_kernels.Sums.combine`."""
         out = _curve.combine(
             self.kernel.ifma,
             self.points,
@@ -75,12 +69,10 @@ class NativeSums:
         return NativeSums(self.kernel, np.frombuffer(out, np.uint64).reshape(-1, 3, _WORDS))
 
     def append(self, others: Sums) -> NativeSums:
-        """See :meth:`hedgerow.crypto.curve_kernels.Sums.append`."""
         assert isinstance(others, NativeSums)
         return NativeSums(self.kernel, np.concatenate([self.points, others.points]))
 
     def encode(self) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.Sums.encode`."""
         points, ifma = self.points, self.kernel.ifma
         return b"".join(
             _in_parts(len(self), self.kernel.workers, lambda a, b: _curve.encode(ifma, points[a:b]))
@@ -98,7 +90,7 @@ class NativeRows:
         return len(self._points)
 
     def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> NativeSums:
-        """See :meth:`hedgerow.crypto.curve_kernels.Rows.sum_segments`.
+        """Sum rows.
 
         Segments much longer than the rest are summed in pieces, so that no lane ends alone.
         """
@@ -126,10 +118,7 @@ class NativeRows:
         def part(first: int, last: int) -> bytes:
             return _curve.sum_rows(kernel.ifma, self._points, 3, index, starts, first, last)
 
-        if len(ranges) < 2:
-            parts = [part(a, b) for a, b in ranges]
-        else:
-            parts = list(_threads(workers).map(lambda r: part(*r), ranges))
+        parts = run_all([functools.partial(part, a, b) for a, b in ranges], workers)
         points = np.frombuffer(b"".join(parts), np.uint64).reshape(-1, 3, _WORDS)
         return NativeSums(kernel, points)
 
@@ -147,7 +136,6 @@ class NativeMasker:
         )
 
     def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.Masker.encrypt`."""
         view, ifma, tables = memoryview(scalars), self._kernel.ifma, self._tables
 
         def part(a: int, b: int) -> bytes:
@@ -157,7 +145,6 @@ class NativeMasker:
         return b"".join(_in_parts(len(g), self._kernel.workers, part))
 
     def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.Masker.rerandomise`."""
         assert isinstance(sums, NativeSums)
         view, ifma, tables, points = (
             memoryview(scalars),
@@ -189,7 +176,6 @@ class NativeOpener:
         self._table = kernel.log_table(self._bits)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
-        """See :meth:`hedgerow.crypto.curve_kernels.Opener.decrypt`."""
         if len(ciphertexts) % ROW_BYTES:
             raise InvalidPoint(
                 f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}"
@@ -233,13 +219,7 @@ class NativeCurve:
     def __init__(self, ifma: bool, workers: int) -> None:
         self.ifma, self.workers = ifma, workers
 
-    @property
-    def name(self) -> KernelName:
-        """Name of the kernel."""
-        return "ifma" if self.ifma else "portable"
-
     def map_to_curve(self, uniform: bytes) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.map_to_curve`."""
         size = curve25519.HASH_BYTES
         view = memoryview(uniform)
         return b"".join(
@@ -251,7 +231,6 @@ class NativeCurve:
         )
 
     def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.multiply`."""
         view = memoryview(points)
         try:
             return b"".join(
@@ -265,7 +244,6 @@ class NativeCurve:
             raise InvalidPoint("a point of small order: its product is zero") from None
 
     def load(self, ciphertexts: bytes) -> NativeRows:
-        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.load`."""
         if len(ciphertexts) % ROW_BYTES:
             raise InvalidPoint(
                 f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}"
@@ -281,11 +259,9 @@ class NativeCurve:
         return NativeRows(self, points)
 
     def masker(self, p1: bytes, p2: bytes) -> NativeMasker:
-        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.masker`."""
         return NativeMasker(self, p1, p2)
 
     def opener(self, x1: int, x2: int, limit: int) -> NativeOpener:
-        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.opener`."""
         return NativeOpener(self, x1, x2, limit)
 
     def table(self, encoding: bytes) -> bytes:

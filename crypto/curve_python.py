@@ -20,7 +20,6 @@ from hedgerow.crypto.curve_kernels import (
     NOT_FOUND,
     ROW_BYTES,
     SCALAR_BYTES,
-    KernelName,
     Sums,
 )
 from hedgerow.crypto.errors import InvalidPoint
@@ -71,7 +70,6 @@ class PythonSums:
         return len(self.rows)
 
     def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> PythonSums:
-        """See :meth:`hedgerow.crypto.curve_kernels.Sums.combine`."""
         rows, order = self.rows, index.tolist()
         return PythonSums(
             [
@@ -81,12 +79,10 @@ class PythonSums:
         )
 
     def append(self, others: Sums) -> PythonSums:
-        """See :meth:`hedgerow.crypto.curve_kernels.Sums.append`."""
         assert isinstance(others, PythonSums)
         return PythonSums(self.rows + others.rows)
 
     def encode(self) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.Sums.encode`."""
         encode = curve25519.ristretto_encode
         return b"".join(encode(point) for row in self.rows for point in row)
 
@@ -102,7 +98,6 @@ class PythonRows:
         return len(self._rows)
 
     def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> PythonSums:
-        """See :meth:`hedgerow.crypto.curve_kernels.Rows.sum_segments`."""
         return PythonSums(self._rows).combine(index.astype(np.int64), starts)
 
 
@@ -152,7 +147,7 @@ class PythonMasker:
         return _from_table(g, r), _from_table(p1, r), _from_table(p2, r)
 
     def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
-        """See :meth:`crypto.curve_kernels.Masker.encrypt`; the randomness of a row is 2 r."""
+        """Encrypt rows; the randomness of a row is 2 r."""
         add, double, encode = curve25519.add, curve25519.double, curve25519.ristretto_encode
         out = []
         for i, values in enumerate(zip(g.tolist(), h.tolist(), strict=True)):
@@ -164,7 +159,6 @@ class PythonMasker:
         return b"".join(out)
 
     def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.Masker.rerandomise`."""
         assert isinstance(sums, PythonSums)
         masked = [_add_rows(row, self._mask(scalars, i)) for i, row in enumerate(sums.rows)]
         return PythonSums(masked).encode()
@@ -181,7 +175,6 @@ class PythonOpener:
         self._giant = _giant_steps(bits, (limit + (1 << bits)) // self._modulus)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
-        """See :meth:`hedgerow.crypto.curve_kernels.Opener.decrypt`."""
         rows = _decode_rows(ciphertexts)
         out = np.empty((len(rows), 2), np.int64)
         add, double, multiply = curve25519.add, curve25519.double, curve25519.multiply
@@ -293,28 +286,18 @@ class PythonCurve:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    @property
-    def name(self) -> KernelName:
-        """Name of the kernel."""
-        return "python"
-
     def map_to_curve(self, uniform: bytes) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.map_to_curve`."""
         size = curve25519.HASH_BYTES
         return _in_processes(curve25519.map_to_curve, uniform, size, self.workers)
 
     def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        """See :meth:`hedgerow.crypto.curve_kernels.PsiKernel.multiply`."""
         return _in_processes(curve25519.multiply_u, points, 32, self.workers, scalar)
 
     def load(self, ciphertexts: bytes) -> PythonRows:
-        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.load`."""
         return PythonRows(_decode_rows(ciphertexts))
 
     def masker(self, p1: bytes, p2: bytes) -> PythonMasker:
-        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.masker`."""
         return PythonMasker(p1, p2)
 
     def opener(self, x1: int, x2: int, limit: int) -> PythonOpener:
-        """See :meth:`hedgerow.crypto.curve_kernels.CurveKernel.opener`."""
         return PythonOpener(x1, x2, limit)

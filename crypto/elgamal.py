@@ -40,8 +40,8 @@ from hedgerow.crypto.curve_kernels import (
     CurveKernel,
     Rows,
     Sums,
-    curve_kernel,
 )
+from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
 
 Entropy = Callable[[int], bytes]
@@ -184,7 +184,7 @@ class PublicOperations:
         entropy: Entropy = os.urandom,
     ) -> None:
         self.public_key, self.value_range = public_key, value_range
-        self.kernel = kernel if kernel is not None else curve_kernel()
+        self.kernel = kernel or Engine().curve()
         self._entropy = entropy
         self._masker = self.kernel.masker(public_key.p1, public_key.p2)
 
@@ -299,7 +299,7 @@ class KeyHolder:
         value_range: ValueRange,
         kernel: CurveKernel | None = None,
     ) -> None:
-        kernel = kernel if kernel is not None else curve_kernel()
+        kernel = kernel or Engine().curve()
         self._opener = kernel.opener(private_key.x1, private_key.x2, value_range.sum_limit)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:

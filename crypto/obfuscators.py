@@ -38,7 +38,8 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from hedgerow.crypto.modular import Engine, FixedBases, Residues, all_products
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.modular import FixedBases, Residues
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 _SLACK_BITS = 128
@@ -97,7 +98,7 @@ class KeyHolderObfuscators(Obfuscators):
         wanted = [(table, _random_digits(n, len(table.bases))) for table in self._tables]
         lifted = []
         for products, table, lift in zip(
-            all_products(wanted), self._tables, self._lift, strict=True
+            self._tables[0].modulus.all_products(wanted), self._tables, self._lift, strict=True
         ):
             residues = self._square.load(table.modulus.store(products))
             lifted.append(self._square.multiply(residues, lift))

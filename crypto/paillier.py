@@ -27,8 +27,9 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import CiphertextRejected, PlaintextOutOfRange
-from hedgerow.crypto.modular import Engine, Residues, bytes_to_ints, ints_to_bytes
+from hedgerow.crypto.modular import Residues, bytes_to_ints, ints_to_bytes
 from hedgerow.crypto.obfuscators import Obfuscators
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 

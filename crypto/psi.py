@@ -40,204 +40,18 @@ Meadows 1986; Huberman, Franklin, Hogg 1999 (Diffie-Hellman PSI); RFC 9380; RFC 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.curve25519 import hash_uniform
-from hedgerow.crypto.curve_kernels import PsiKernel, curve_kernel
+from hedgerow.crypto.blinding import POINT_BYTES, Blinder, LocalBlinder
 from hedgerow.crypto.errors import InvalidPoint, PsiRefused
-
-DST = b"HEDGEROW-V01-PSI-with-curve25519_XMD:SHA-512_ELL2_NU_"
-POINT_BYTES = 32
-
-RawId = str | bytes | int | float | None
-
-
-# --- ids ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DistinctIds:
-    """Ids of a table, normalised, one row each.
-
-    Parameters
-    ----------
-    ids : tuple of bytes
-        Distinct normalised ids in the order of their first rows.
-    rows : ndarray of shape (n_ids,), int64
-        Row of each id: its first occurrence.
-    n_missing : int
-        Rows left out because they have no id.
-    n_duplicates : int
-        Rows left out because an earlier row has their id.
-    """
-
-    ids: tuple[bytes, ...]
-    rows: NDArray[np.int64]
-    n_missing: int
-    n_duplicates: int
-
-
-def normalise_id(value: RawId) -> bytes | None:
-    """Give an id's canonical bytes, or None where there is no id.
-
-    Text is put into Unicode form NFKC and stripped of surrounding white space; its case and its
-    leading zeros count. Whole numbers become decimal text, whole floats too (``12.0`` is ``12``,
-    as spreadsheets make them). None, NaN and empty text are missing ids.
-
-    Raises
-    ------
-    PsiRefused
-        For a number that is not whole, a truth value, and bytes that are not UTF-8.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None:
-        return None
-    if isinstance(value, str):
-        text = value if value.isascii() else unicodedata.normalize("NFKC", value)
-        return text.strip().encode() or None
-    if isinstance(value, bytes):
-        try:
-            return normalise_id(value.decode())
-        except UnicodeDecodeError as error:
-            raise PsiRefused("an id in bytes has to be UTF-8 text") from error
-    if isinstance(value, bool):
-        raise PsiRefused("an id has to be text or a whole number, a truth value came")
-    if isinstance(value, int):
-        return b"%d" % value
-    if isinstance(value, float):
-        if value != value:
-            return None
-        if not value.is_integer():
-            raise PsiRefused("an id has to be text or a whole number, a fraction came")
-        return b"%d" % int(value)
-    raise PsiRefused(f"an id has to be text or a whole number, {type(value).__name__} came")
-
-
-def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
-    """Normalise a column of ids; rows without an id and repeated ids are left out and counted."""
-    first: dict[bytes, int] = {}
-    n_missing = n_duplicates = 0
-    for row, value in enumerate(values):
-        key = normalise_id(value)
-        if key is None:
-            n_missing += 1
-        elif key in first:
-            n_duplicates += 1
-        else:
-            first[key] = row
-    rows = np.fromiter(first.values(), np.int64, len(first))
-    return DistinctIds(tuple(first), rows, n_missing, n_duplicates)
-
-
-def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
-    """Digest a column of ids, in its order, under a key that the coordinator does not know.
-
-    Parties whose tables are aligned already compare these 32 bytes instead of running PSI. The
-    key keeps outsiders from testing guesses of a whole column; parties can test theirs.
-
-    Raises
-    ------
-    ValueError
-        If the key is shorter than 16 bytes, a row has no id or an id cannot be one.
-    """
-    if len(key) < 16:
-        raise ValueError(f"a digest key of at least 16 bytes expected, received {len(key)}")
-    digest = hmac.new(key, b"hedgerow row alignment v1", hashlib.sha256)
-    for value in ids:
-        normalised = normalise_id(value)
-        if normalised is None:
-            raise PsiRefused("pre-aligned data has to have an id in every row")
-        digest.update(len(normalised).to_bytes(4, "big"))
-        digest.update(normalised)
-    return digest.digest()
-
-
-# --- the secret -----------------------------------------------------------------------------
-
-
-class Blinder(Protocol):
-    """Holds a party's secret of one run."""
-
-    def blind_identifiers(self, ids: Sequence[bytes]) -> bytes:
-        """Hash ids to the curve and raise them to the secret, 32 bytes an id."""
-        ...
-
-    def blind_points(self, points: bytes) -> bytes:
-        """Raise points to the secret; `InvalidPoint` for those that it cannot."""
-        ...
-
-    def close(self) -> None:
-        """Erase the secret."""
-        ...
-
-
-class LocalBlinder:
-    """A secret in this process.
-
-    Parameters
-    ----------
-    session : bytes
-        Names the run; part of what is hashed.
-    kernel : PsiKernel, optional
-        Curve arithmetic; by default the fastest that this machine has.
-    """
-
-    def __init__(self, session: bytes, kernel: PsiKernel | None = None) -> None:
-        if len(session) > 0xFFFF:
-            raise ValueError(f"a session of at most 65535 bytes expected, received {len(session)}")
-        self._prefix = len(session).to_bytes(2, "big") + session
-        self._kernel = kernel if kernel is not None else curve_kernel()
-        self._scalar = bytearray(os.urandom(32))
-
-    def blind_identifiers(self, ids: Sequence[bytes]) -> bytes:
-        """See :meth:`Blinder.blind_identifiers`."""
-        points = self._kernel.map_to_curve(hash_uniform(ids, DST, self._prefix))
-        return self._kernel.multiply(points, self._secret())
-
-    def blind_points(self, points: bytes) -> bytes:
-        """See :meth:`Blinder.blind_points`."""
-        if len(points) % POINT_BYTES:
-            raise InvalidPoint(f"{POINT_BYTES} bytes a point expected, received {len(points)}")
-        return self._kernel.multiply(points, self._secret())
-
-    def _secret(self) -> bytes:
-        if not any(self._scalar):
-            raise PsiRefused("the secret of this run has been erased")
-        return bytes(self._scalar)
-
-    def close(self) -> None:
-        """Overwrite the secret.
-
-        Copies that Python made of it while it was in use live until they are collected.
-        """
-        self._scalar[:] = bytes(len(self._scalar))
-
-
-class BlindingVault(Protocol):
-    """What a vault does for an intersection; see :class:`crypto.cipher_vault.CipherVault`."""
-
-    def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:
-        """Hash ids and raise them to the session's secret."""
-        ...
-
-    def blind_points(self, session: str, points: bytes) -> bytes:
-        """Raise points to the session's secret."""
-        ...
-
-    def forget_session(self, session: str) -> None:
-        """Erase all secrets of a session."""
-        ...
+from hedgerow.crypto.identifiers import RawId, distinct_ids
+from hedgerow.crypto.vault import CipherVault
 
 
 class VaultBlinder:
@@ -245,29 +59,26 @@ class VaultBlinder:
 
     Parameters
     ----------
-    vault : BlindingVault
+    vault : CipherVault
     session : str
         Names the run, and nothing else of the vault's: it is forgotten at the end. The party's
         ``session`` is the same in UTF-8.
     """
 
-    def __init__(self, vault: BlindingVault, session: str) -> None:
+    def __init__(self, vault: CipherVault, session: str) -> None:
         self._vault, self._session = vault, session
 
     def blind_identifiers(self, ids: Sequence[bytes]) -> bytes:
-        """See :meth:`Blinder.blind_identifiers`."""
+        """Ask the vault for blinded ids."""
         return self._vault.blind_identifiers(self._session, ids)
 
     def blind_points(self, points: bytes) -> bytes:
-        """See :meth:`Blinder.blind_points`."""
+        """Ask the vault for blinded points."""
         return self._vault.blind_points(self._session, points)
 
     def close(self) -> None:
-        """See :meth:`Blinder.close`."""
+        """Have the vault forget the session."""
         self._vault.forget_session(self._session)
-
-
-# --- messages, policy, result ---------------------------------------------------------------
 
 
 class PsiKind(IntEnum):

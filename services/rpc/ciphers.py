@@ -22,8 +22,8 @@ from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.boosting.errors import OfferRejected, Unreachable
 from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
-from hedgerow.crypto.cipher_vault import CipherVault
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.vault import CipherVault
 from hedgerow.services.rpc.crypto_calls import Desk, refused
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
@@ -129,7 +129,7 @@ class CipherServicer:
         self._desk = desk
         self._metrics = metrics
 
-    async def EncryptGradients(  # noqa: D102, N802
+    async def EncryptGradients(  # noqa: N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
@@ -145,7 +145,7 @@ class CipherServicer:
         async for block in self._answers(frames, context, work):
             yield pb.EncryptGradientsResponse(array=block)
 
-    async def HoldRows(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: D102, N802
+    async def HoldRows(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         def work(head: Any, arrays: Arrays) -> Arrays:
             bins = arrays.get("bins")
             if bins is None or bins.ndim != 2 or bins.dtype not in (np.uint8, np.uint16):
@@ -166,7 +166,7 @@ class CipherServicer:
             pass
         yield pb.HoldRowsResponse()
 
-    async def SumBins(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: D102, N802
+    async def SumBins(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         def work(head: Any, arrays: Arrays) -> Arrays:
             rows = require(arrays, "rows", "<u4", 1)
             starts = require(arrays, "starts", "<i8", 1)
@@ -187,7 +187,7 @@ class CipherServicer:
         async for block in self._answers(frames, context, work, batches=False):
             yield pb.SumBinsResponse(array=block)
 
-    async def DecryptHistograms(  # noqa: D102, N802
+    async def DecryptHistograms(  # noqa: N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
@@ -200,7 +200,7 @@ class CipherServicer:
         async for block in self._answers(frames, context, work, batches=False):
             yield pb.DecryptHistogramsResponse(array=block)
 
-    async def EncryptIntegers(  # noqa: D102, N802
+    async def EncryptIntegers(  # noqa: N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
@@ -212,7 +212,7 @@ class CipherServicer:
         async for block in self._answers(frames, context, work, batches=False):
             yield pb.EncryptIntegersResponse(array=block)
 
-    async def SumSelected(  # noqa: D102, N802
+    async def SumSelected(  # noqa: N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
@@ -228,7 +228,7 @@ class CipherServicer:
         async for block in self._answers(frames, context, work, batches=False):
             yield pb.SumSelectedResponse(array=block)
 
-    async def DecryptIntegers(  # noqa: D102, N802
+    async def DecryptIntegers(  # noqa: N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
@@ -240,7 +240,7 @@ class CipherServicer:
         async for block in self._answers(frames, context, work, batches=False):
             yield pb.DecryptIntegersResponse(array=block)
 
-    async def BlindIdentifiers(  # noqa: D102, N802
+    async def BlindIdentifiers(  # noqa: N802
         self, frames: Any, context: Any
     ) -> AsyncIterator[Any]:
         def work(head: Any, arrays: Arrays) -> Arrays:
@@ -325,7 +325,7 @@ def _patiently(
 
 
 class RemoteCipherVault:
-    """Client side; see :class:`hedgerow.crypto.cipher_vault.CipherVault`.
+    """Client side; see :class:`hedgerow.crypto.vault.CipherVault`.
 
     Parameters
     ----------

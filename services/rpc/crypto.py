@@ -13,7 +13,7 @@ import grpc
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.crypto.modular import usable_cores
+from hedgerow.crypto.threads import usable_cores
 from hedgerow.crypto.vault import MaskGroup, SumMasks, SumTicket, Vault
 from hedgerow.services.rpc.ciphers import SCHEMES, CipherServicer, RemoteCipherVault
 from hedgerow.services.rpc.crypto_calls import Desk
@@ -84,7 +84,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         async with self._desk.small_call(context):
             return work()
 
-    async def CreateKeys(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def CreateKeys(self, request: Any, context: Any) -> Any:  # noqa: N802
         def make() -> bytes:
             if request.kind == pb.KEY_KIND_X25519:
                 return self._vault.create_mask_key(request.session)
@@ -95,7 +95,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
 
         return pb.CreateKeysResponse(public_key=await self._do(context, make))
 
-    async def JoinGroup(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def JoinGroup(self, request: Any, context: Any) -> Any:  # noqa: N802
         group = MaskGroup(
             request.session,
             request.silo,
@@ -107,7 +107,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         await self._do(context, lambda: self._vault.join_group(group))
         return pb.JoinGroupResponse()
 
-    async def SealShares(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def SealShares(self, request: Any, context: Any) -> Any:  # noqa: N802
         boxes = await self._do(
             context,
             lambda: self._vault.seal_shares(
@@ -120,7 +120,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.SealSharesResponse(boxes=boxes)
 
-    async def OpenShares(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def OpenShares(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self._do(
             context,
             lambda: self._vault.open_shares(
@@ -129,7 +129,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.OpenSharesResponse()
 
-    async def DeriveMasks(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def DeriveMasks(self, request: Any, context: Any) -> Any:  # noqa: N802
         ticket = _read_ticket(request.ticket)
         endorse = request.endorse
         masks = await self._at_once(context, lambda: self._vault.derive_masks(ticket, endorse))
@@ -141,14 +141,14 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
             statement=masks.statement,
         )
 
-    async def EndorseSet(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def EndorseSet(self, request: Any, context: Any) -> Any:  # noqa: N802
         statement = await self._at_once(
             context,
             lambda: self._vault.endorse(request.session, request.number, tuple(request.present)),
         )
         return pb.EndorseSetResponse(statement=statement)
 
-    async def RevealPairSeeds(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def RevealPairSeeds(self, request: Any, context: Any) -> Any:  # noqa: N802
         seeds = await self._at_once(
             context,
             lambda: self._vault.reveal_pair_seeds(
@@ -157,7 +157,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.RevealPairSeedsResponse(seeds=seeds)
 
-    async def RevealShares(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def RevealShares(self, request: Any, context: Any) -> Any:  # noqa: N802
         shares = await self._at_once(
             context,
             lambda: self._vault.reveal_shares(
@@ -166,7 +166,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.RevealSharesResponse(shares=shares)
 
-    async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:  # noqa: N802
         seeds = await self._at_once(
             context,
             lambda: self._vault.derive_group_masks(
@@ -175,7 +175,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.DeriveGroupMasksResponse(seeds=seeds)
 
-    async def DeleteKeys(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+    async def DeleteKeys(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self._do(context, lambda: self._vault.forget_session(request.session))
         return pb.DeleteKeysResponse()
 

@@ -8,7 +8,7 @@ import pytest
 
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import TimedVault
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from tests.federation.processes import federation, wait_until
 from tests.federation.test_secureboost_faults import JOB, check_result, restart_coordinator
 from tests.federation.test_secureboost_faults import federation as vertical_federation

@@ -9,7 +9,7 @@ import pytest
 
 from hedgerow.client_agent.timing import TimedVault, summary
 from hedgerow.crypto.errors import VaultRefused
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.rpc.exchange import LinkTimes
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.crypto.curve_kernels import curve_kernel
-from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.blinding import LocalBlinder
+from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.paillier import KeyHolder
 from hedgerow.crypto.paillier_keys import generate_private_key
-from hedgerow.crypto.psi import LocalBlinder
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_COMPILER = {**os.environ, "CC": "false"}
@@ -24,9 +23,9 @@ NO_COMPILER = {**os.environ, "CC": "false"}
 INSIDE = """
 import json, sys
 import hedgerow
-from hedgerow.crypto import curve_kernels, modular
-from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PrivateKey, PublicKey
+from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
+from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 from hedgerow.crypto.psi import LocalBlinder
 given = json.load(sys.stdin)
 assert hedgerow.__file__.startswith(given["folder"]), hedgerow.__file__
@@ -37,7 +36,7 @@ rows = holder.public.load(vector)
 blinder = LocalBlinder(b"s")
 blinder._scalar[:] = bytes(range(32))
 print(json.dumps({
-    "kernels": [modular.available_kernels(), curve_kernels.available_kernels()],
+    "kernels": available_kernels(),
     "plain": holder.decrypt(vector),
     "sum": holder.public.store(holder.public.modulus.product(rows)).to_bytes().hex(),
     "scaled": holder.public.store(holder.public.scale(rows, -77)).to_bytes().hex(),
@@ -72,7 +71,7 @@ def test_a_wheel_without_a_compiler_computes_the_same_bytes(wheel: Path) -> None
     holder = KeyHolder(key, Engine(workers=1))
     rows = holder.public.encode([5, -7, 11])
     stored = holder.public.store(rows)
-    blinder = LocalBlinder(b"s", curve_kernel(workers=1))
+    blinder = LocalBlinder(b"s", Engine(workers=1).curve())
     blinder._scalar[:] = bytes(range(32))
     done = subprocess.run(
         [sys.executable, "-c", INSIDE],
@@ -88,7 +87,7 @@ def test_a_wheel_without_a_compiler_computes_the_same_bytes(wheel: Path) -> None
     assert done.returncode == 0, done.stderr
     public = holder.public
     assert json.loads(done.stdout) == {
-        "kernels": [["gmpy2"], ["python"]],
+        "kernels": ["gmpy2"],
         "plain": [5, -7, 11],
         "sum": public.store(public.modulus.product(rows)).to_bytes().hex(),
         "scaled": public.store(public.scale(rows, -77)).to_bytes().hex(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hedgerow.crypto.cipher_vault import LocalCipherVault
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import (
     CiphertextRejected,
     HistogramRefused,
@@ -17,11 +17,11 @@ from hedgerow.crypto.errors import (
     RangeRefused,
 )
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.modular import Engine, available_kernels
+from hedgerow.crypto.local_ciphers import LocalCipherVault
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier_keys import PublicKey, generate_private_key
 from hedgerow.crypto.psi import PsiParty, VaultBlinder
-from hedgerow.crypto.vault import LocalVault
 from tests.services.rpc.crypto_servers import new_vaults
 
 ENGINE = Engine(workers=1)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import modular
 from hedgerow.crypto.ciphertext_histogram import (
     BinSums,
     CiphertextHistograms,
@@ -20,14 +19,14 @@ from hedgerow.crypto.ciphertext_histogram import (
     read_answer,
     sibling,
 )
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import CiphertextRejected, HistogramRefused
-from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier import KeyHolder
 from hedgerow.crypto.paillier_keys import generate_private_key
 
-KERNELS = modular.available_kernels()
+KERNELS = available_kernels()
 
 
 class Party:
@@ -192,7 +191,7 @@ def test_the_same_answer_is_never_sent_twice():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_cores_share_a_node_without_changing_it(kernel, monkeypatch):
-    monkeypatch.setattr(modular, "_LEAST_SHARED_WORK", 64)
+    monkeypatch.setattr("hedgerow.crypto.modular.LEAST_SHARED_WORK", 64)
     n_bins = (8, 8, 5)
     bins, grad, hess = table(8, 500, n_bins)
     check(Party(kernel, workers=2), bins, n_bins, grad, hess, np.arange(500))

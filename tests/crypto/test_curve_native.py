@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hedgerow.crypto.curve_kernels import available_kernels
+from hedgerow.crypto.engine import available_kernels
 
 native = pytest.importorskip("hedgerow.crypto.native._curve")
 

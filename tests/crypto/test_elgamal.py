@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto import curve25519 as curve
-from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
 from hedgerow.crypto.elgamal import (
     KeyHolder,
     PrivateKey,
@@ -19,6 +18,7 @@ from hedgerow.crypto.elgamal import (
     ValueRange,
     generate_private_key,
 )
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
 from tests.crypto.test_curve25519 import BAD_ENCODINGS, HASH_TO_CURVE, MULTIPLES, X25519
 
@@ -34,7 +34,7 @@ def drawn(n):
 
 @pytest.fixture(params=KERNELS)
 def kernel(request):
-    return curve_kernel(request.param, 1)
+    return Engine(request.param, 1).curve()
 
 
 def operations(kernel, value_range=RANGE, entropy=os.urandom):
@@ -59,7 +59,7 @@ def test_native_kernels_give_the_bytes_of_the_python_kernel(name):
     g, h = values(21)
     bins = rng.integers(0, 3, (21, 2)).astype(np.uint8)
     outputs = []
-    for kernel in (curve_kernel(name, 1), curve_kernel("python", 1)):
+    for kernel in (Engine(name, 1).curve(), Engine("gmpy2", 1).curve()):
         public = operations(kernel, entropy=drawn)
         sent = public.encrypt(g, h)
         sums = public.histogram(public.load(sent), bins, 3)
@@ -69,7 +69,7 @@ def test_native_kernels_give_the_bytes_of_the_python_kernel(name):
 
 @pytest.mark.parametrize("name", KERNELS[:-1])
 def test_native_kernels_pass_the_published_vectors(name):
-    kernel = curve_kernel(name, 1)
+    kernel = Engine(name, 1).curve()
     uniform = curve.hash_uniform(
         [message for message, *_ in HASH_TO_CURVE],
         b"QUUX-V01-CS02-with-curve25519_XMD:SHA-512_ELL2_NU_",
@@ -95,7 +95,7 @@ def test_native_kernels_pass_the_published_vectors(name):
 def test_hash_and_multiply_agree_on_every_kernel(n, scalar):
     uniform = drawn(48 * n)
     uniform += b"\xff" * 48 + bytes(16) + (2**255 - 20).to_bytes(32, "big")
-    kernels = [curve_kernel(name, 1) for name in KERNELS]
+    kernels = [Engine(name, 1).curve() for name in KERNELS]
     mapped = {kernel.map_to_curve(uniform) for kernel in kernels}
     assert len(mapped) == 1
     (points,) = mapped
@@ -157,9 +157,9 @@ def histogram_case(kernel, n, n_features, n_bins, seed):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("name", [name for name in KERNELS if name != "python"])
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "gmpy2"])
 def test_histograms_decrypt_to_the_plain_sums(name, workers):
-    got, expected = histogram_case(curve_kernel(name, workers), 2000, 5, 8, 4)
+    got, expected = histogram_case(Engine(name, workers).curve(), 2000, 5, 8, 4)
     np.testing.assert_array_equal(got, expected)
 
 
@@ -168,9 +168,9 @@ def test_small_histograms_decrypt_to_the_plain_sums(kernel):
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name != "python"])
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "gmpy2"])
 def test_one_long_segment_is_summed_in_pieces(name):
-    kernel = curve_kernel(name, 1)
+    kernel = Engine(name, 1).curve()
     rows = kernel.load(bytes.fromhex("".join(MULTIPLES[1:4])))
     index = np.zeros(3000, np.uint32)
     total = rows.sum_segments(index, np.array([0, 1, 1, 2900, 3000]))
@@ -197,10 +197,10 @@ def test_randomness_is_never_used_twice(kernel):
     assert len({sent[i : i + 32] for i in range(0, len(sent), 32)}) == 48
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name != "python"])
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "gmpy2"])
 @pytest.mark.parametrize("bits", [0, 10, 21, 22, 30, 36])
 def test_logarithms_are_found_at_both_ends_of_the_range(name, bits):
-    kernel = curve_kernel(name, 1)
+    kernel = Engine(name, 1).curve()
     whole = ValueRange(bits, 1)
     most = whole.value_limit
     g = np.array([-most, most, 0, 1, -1, most - 1, most // 3, -(most // 7)], np.int64)
@@ -305,6 +305,6 @@ def test_a_private_key_of_another_length_is_refused():
 
 def test_kernels_that_are_not_here_are_refused():
     with pytest.raises(ValueError, match="does not run here"):
-        curve_kernel("abacus")
+        Engine("abacus").curve()
     with pytest.raises(ValueError, match="at least one worker"):
-        curve_kernel(KERNELS[0], 0)
+        Engine(KERNELS[0], 0).curve()

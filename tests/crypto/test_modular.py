@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import curve25519, modular, worker_processes
-from hedgerow.crypto.curve_kernels import curve_kernel
+from hedgerow.crypto import curve25519, modular, modular_gmpy2, worker_processes
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint
-from hedgerow.crypto.modular import Engine, FixedBases
+from hedgerow.crypto.modular import FixedBases
 
-KERNELS = modular.available_kernels()
+KERNELS = available_kernels()
 SIZES = [61, 512, 1024, 2048, 3072, 4096, 6144, 8192]
 
 
@@ -123,7 +123,7 @@ def test_fixed_bases_equal_powers(engine, bits):
 
 @pytest.mark.parametrize("window", [7, 8, 9, 10])
 def test_tables_of_every_window_give_the_same_products(window, monkeypatch):
-    monkeypatch.setattr(modular, "_digit_window", lambda m, n_bases: window)
+    monkeypatch.setattr(modular_gmpy2, "_digit_window", lambda m, n_bases: window)
     modulus = Engine("gmpy2", workers=1).modulus(odd_number(512))
     bases = residues_of(modulus, 11)
     digits = np.random.default_rng(5).integers(0, 256, (20, 11)).astype(np.uint8)
@@ -136,18 +136,18 @@ def test_tables_of_every_window_give_the_same_products(window, monkeypatch):
 
 
 def test_the_window_of_a_table_is_the_longest_that_its_memory_allows(monkeypatch):
-    assert modular._digit_window(odd_number(512), 5) == 10
+    assert modular_gmpy2._digit_window(odd_number(512), 5) == 10
     sizes = {}
     for bits in (1 << 11, 1 << 12):
         n_bases = 144 if bits == 1 << 11 else 272  # of a 2048-bit key's factor, and of its square
-        window = modular._digit_window(odd_number(bits), n_bases)
+        window = modular_gmpy2._digit_window(odd_number(bits), n_bases)
         sizes[bits] = (-(-8 * n_bases // window) << window) * (bits // 8 + 48)
-    assert max(sizes.values()) <= modular._MOST_TABLE_BYTES
+    assert max(sizes.values()) <= modular_gmpy2._MOST_TABLE_BYTES
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_products_of_two_bases_shared_out_together_are_those_of_each(engine, workers, monkeypatch):
-    monkeypatch.setattr(modular, "_LEAST_SHARED_WORK", 8)
+    monkeypatch.setattr(modular, "LEAST_SHARED_WORK", 8)
     shared = Engine(engine.kernel, workers=workers)
     rng = np.random.default_rng(6)
     wanted, expected = [], []
@@ -158,14 +158,14 @@ def test_products_of_two_bases_shared_out_together_are_those_of_each(engine, wor
         wanted.append((FixedBases(modulus, bases), digits))
         alone = Engine(engine.kernel, workers=1).modulus(modulus.value)
         expected.append(alone.to_ints(FixedBases(alone, bases).products(digits)))
-    found = modular.all_products(wanted)
+    found = wanted[0][0].modulus.all_products(wanted)
     got = [b.modulus.to_ints(products) for (b, _), products in zip(wanted, found, strict=True)]
     assert got == expected
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_batch_shared_among_workers_equals_one_core(kernel, monkeypatch):
-    monkeypatch.setattr(modular, "_LEAST_SHARED_WORK", 8)
+    monkeypatch.setattr(modular, "LEAST_SHARED_WORK", 8)
     m = odd_number(512)
     alone, shared = (Engine(kernel, workers=w).modulus(m) for w in (1, 2))
     xs = residues_of(alone, 300)
@@ -193,15 +193,15 @@ PRODUCT = (7, [2, 3], np.array([0, 1], np.uint32), np.array([0, 2], np.int64))
 def test_a_lost_worker_process_is_reported_and_replaced():
     pool = worker_processes.WorkerPool(1)
     try:
-        assert pool.run(modular.gmp_segment_products, [PRODUCT]) == [[6]]
+        assert pool.run(modular_gmpy2.gmp_segment_products, [PRODUCT]) == [[6]]
         (worker,) = pool._workers
         worker._process.send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(1) as threads:
-            answer = threads.submit(worker.call, modular.gmp_segment_products, PRODUCT)
+            answer = threads.submit(worker.call, modular_gmpy2.gmp_segment_products, PRODUCT)
             worker._process.kill()
             with pytest.raises(worker_processes.WorkerLost, match="ended with -9"):
                 answer.result(10)
-        assert pool.run(modular.gmp_segment_products, [PRODUCT] * 2) == [[6]] * 2
+        assert pool.run(modular_gmpy2.gmp_segment_products, [PRODUCT] * 2) == [[6]] * 2
     finally:
         pool.close()
 
@@ -361,7 +361,7 @@ def test_c_kernels_let_other_threads_run(kernel, what):
     rows = modulus.from_ints(range(2, 18))
     index = np.zeros(40_000, np.uint32)
     points = bytes([9] + [0] * 31) * 2_000
-    curve = curve_kernel(kernel, 1)
+    curve = Engine(kernel, 1).curve()
     work = {
         "powers": lambda: modulus.power(rows, (1 << 4000) - 1),
         "products": lambda: modulus.segment_products(rows, index, np.array([0, len(index)])),

@@ -10,13 +10,12 @@ import gmpy2
 import numpy as np
 import pytest
 
-from hedgerow.crypto import modular
-from hedgerow.crypto.modular import Engine
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.paillier import KeyHolder, PublicOperations
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey, generate_private_key
 
-KERNELS = modular.available_kernels()
+KERNELS = available_kernels()
 FAST = Engine(KERNELS[0], workers=1)
 
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto import modular, paillier
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import CiphertextRejected, KeyRejected, PlaintextOutOfRange
 from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
-from hedgerow.crypto.modular import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey, generate_private_key
 
-KERNELS = modular.available_kernels()
+KERNELS = available_kernels()
 
 
 @functools.cache

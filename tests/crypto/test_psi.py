@@ -11,21 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.crypto.blinding import LocalBlinder
 from hedgerow.crypto.curve25519 import hash_uniform
-from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint, PsiRefused
-from hedgerow.crypto.psi import (
-    LocalBlinder,
-    PsiKind,
-    PsiMessage,
-    PsiParty,
-    PsiPolicy,
-    alignment_digest,
-    distinct_ids,
-    n_exchanges,
-    normalise_id,
-    tag_bits,
-)
+from hedgerow.crypto.identifiers import alignment_digest, distinct_ids, normalise_id
+from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy, n_exchanges, tag_bits
 
 NAMES = ("active", "bank", "clinic", "depot", "estate")
 
@@ -308,7 +299,7 @@ def test_an_alignment_digest_wants_a_real_key_and_an_id_in_every_row():
 @pytest.mark.parametrize("name", available_kernels())
 def test_workers_change_nothing_but_time(name):
     uniform = hash_uniform([b"%d" % i for i in range(2100)], b"tag")
-    one, two = curve_kernel(name, 1), curve_kernel(name, 2)
+    one, two = Engine(name, 1).curve(), Engine(name, 2).curve()
     points = one.map_to_curve(uniform)
     assert two.map_to_curve(uniform) == points
     assert two.multiply(points, bytes(range(32))) == one.multiply(points, bytes(range(32)))

@@ -24,7 +24,7 @@ from hedgerow.boosting.strategies.bagging.steps import CatchUp, TreeLog, TreeOff
 from hedgerow.boosting.trees.ensemble import blank, load
 from hedgerow.boosting.trees.local import ScoredRows
 from hedgerow.boosting.trees.packing import pack, unpack
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, margin, matrix
 from tests.federation.memory import Fault, Outcome, run_in_memory

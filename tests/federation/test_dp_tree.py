@@ -23,7 +23,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts, to_bins
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree, unpack_growth
 from hedgerow.boosting.strategies.fedga.evolution import from_bytes
 from hedgerow.coordinator.server.rendezvous import Rendezvous
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run

@@ -27,7 +27,7 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
 from hedgerow.boosting.trees.ensemble import load
 from hedgerow.boosting.trees.local import matrix
 from hedgerow.coordinator.server.rendezvous import Rendezvous
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import codec_of
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation import memory

@@ -15,7 +15,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.state import Agreed, unpack
 from hedgerow.boosting.trees.ensemble import Ensemble, load
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory

@@ -14,7 +14,7 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.peers import FileIdentity
 from tests.federation.memory import MemoryLink, run_in_memory
 from tests.federation.test_histogram import job_of, plain_job, silos_of

@@ -19,8 +19,8 @@ from hedgerow.boosting.strategies.secureboost.inference import (
     router_of_passive,
 )
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 

@@ -19,8 +19,8 @@ from hedgerow.boosting.exchange import Link
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
-from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 from tests.federation.processes import Federation

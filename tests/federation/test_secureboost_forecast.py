@@ -12,8 +12,8 @@ from hedgerow.boosting.dataset import Feature, Task
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.secureboost.forecast import Level, levels
-from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 

@@ -33,8 +33,8 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
-from hedgerow.crypto.modular import Engine
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.local_vault import LocalVault
 
 KEY_BITS = 512
 """Of keys in tests; anything below 2048 is refused elsewhere."""

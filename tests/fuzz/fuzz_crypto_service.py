@@ -25,9 +25,9 @@ with atheris.instrument_imports(
 
     from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
     from hedgerow.api.federation.v1 import tensor_pb2
-    from hedgerow.crypto.modular import Engine
+    from hedgerow.crypto.engine import Engine
+    from hedgerow.crypto.local_vault import LocalVault
     from hedgerow.crypto.packing import PairLayout
-    from hedgerow.crypto.vault import LocalVault
     from hedgerow.services.identity.authority import throwaway
     from hedgerow.services.rpc.crypto import CryptoServicer
     from hedgerow.services.rpc.metering import Metrics

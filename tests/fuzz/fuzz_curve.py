@@ -15,19 +15,14 @@ from hedgerow.crypto.errors import InvalidPoint
 
 with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto import curve25519 as curve
-    from hedgerow.crypto.curve_kernels import available_kernels, curve_kernel
+    from hedgerow.crypto.blinding import LocalBlinder
     from hedgerow.crypto.elgamal import PrivateKey, PublicKey
+    from hedgerow.crypto.engine import Engine, available_kernels
     from hedgerow.crypto.errors import KeyRejected, PsiRefused
-    from hedgerow.crypto.psi import (
-        LocalBlinder,
-        PsiKind,
-        PsiMessage,
-        PsiParty,
-        PsiPolicy,
-        normalise_id,
-    )
+    from hedgerow.crypto.identifiers import normalise_id
+    from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy
 
-KERNELS = [curve_kernel(name, 1) for name in available_kernels()]
+KERNELS = [Engine(name, 1).curve() for name in available_kernels()]
 VALID = b"".join(curve.ristretto_encode(curve.multiply(n * n + 1, curve.BASE)) for n in range(3))
 ROSTER = ("a", "b", "c")
 

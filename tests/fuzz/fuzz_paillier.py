@@ -13,6 +13,7 @@ import numpy as np
 
 with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, read_answer
+    from hedgerow.crypto.engine import Engine, available_kernels
     from hedgerow.crypto.errors import (
         CiphertextRejected,
         HistogramRefused,
@@ -21,7 +22,6 @@ with atheris.instrument_imports(include=["hedgerow.crypto"]):
         PlaintextOutOfRange,
     )
     from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
-    from hedgerow.crypto.modular import Engine, available_kernels
     from hedgerow.crypto.packing import PairLayout
     from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
     from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey

@@ -16,18 +16,10 @@ from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.ciphers import said
 from hedgerow.boosting.strategies.secureboost.parcels import Courier, Received
 from hedgerow.boosting.strategies.secureboost.steps import IDENTIFIERS
-from hedgerow.crypto.cipher_vault import CipherVault
 from hedgerow.crypto.errors import PsiRefused
-from hedgerow.crypto.psi import (
-    PsiKind,
-    PsiMessage,
-    PsiParty,
-    PsiPolicy,
-    VaultBlinder,
-    alignment_digest,
-    distinct_ids,
-    n_exchanges,
-)
+from hedgerow.crypto.identifiers import alignment_digest, distinct_ids
+from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy, VaultBlinder, n_exchanges
+from hedgerow.crypto.vault import CipherVault
 
 
 class Unaligned(DataError):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, Scheme, ciphertext_rows
-from hedgerow.crypto.cipher_vault import LocalCipherVault
 from hedgerow.crypto.errors import HistogramRefused, Refusal
+from hedgerow.crypto.local_ciphers import LocalCipherVault
 from hedgerow.crypto.packing import PairLayout
 
 REFUSED = (Refusal, ValueError, LookupError)

@@ -16,10 +16,11 @@ from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.secureboost.contents import batches, narrow
 from hedgerow.boosting.strategies.secureboost.layouts import layout_of_gradients
 from hedgerow.boosting.strategies.secureboost.parcels import PASS_PIECES, PIECE_BYTES, size_class
+from hedgerow.crypto.blinding import POINT_BYTES
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES
 from hedgerow.crypto.packing import classes_per_ciphertext, usable_bits
-from hedgerow.crypto.psi import POINT_BYTES, n_exchanges, tag_bits
+from hedgerow.crypto.psi import n_exchanges, tag_bits
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

@@ -34,8 +34,7 @@ from hedgerow.crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
-    from hedgerow.crypto.cipher_vault import CipherVault
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault import CipherVault, Vault
 
 PART = "part.json"
 """File of a party's part; it stays in its silo."""

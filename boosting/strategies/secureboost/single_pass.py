@@ -30,7 +30,7 @@ from hedgerow.boosting.strategies.secureboost.inference import Node, Router
 from hedgerow.boosting.strategies.secureboost.parcels import Courier
 from hedgerow.boosting.strategies.secureboost.parts import Skeleton
 from hedgerow.boosting.strategies.secureboost.steps import LEAVES
-from hedgerow.crypto.cipher_vault import CipherVault
+from hedgerow.crypto.vault import CipherVault
 
 BLOCK_CIPHERTEXTS = 1 << 12
 """Ciphertexts of a block of rows."""

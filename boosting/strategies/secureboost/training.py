@@ -46,7 +46,7 @@ from hedgerow.crypto.packing import PairLayout
 
 if TYPE_CHECKING:
     from hedgerow.crypto.cipher_roles import Bins
-    from hedgerow.crypto.cipher_vault import CipherVault
+    from hedgerow.crypto.vault import CipherVault
 
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24

@@ -19,7 +19,8 @@ from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.key_agreement import encode_fields
-from hedgerow.crypto.vault import LocalVault, Vault
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault import Vault
 from tests.federation.memory import Fault, MemoryLink
 
 ECDSA = ec.ECDSA(hashes.SHA256())

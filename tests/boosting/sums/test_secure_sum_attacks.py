@@ -22,7 +22,7 @@ from hedgerow.boosting.sums.steps import (
     Total,
     Unmasking,
 )
-from hedgerow.crypto.vault import LocalVault
+from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, WatchedLink, names
 from tests.boosting.sums.test_secure_sum import N, expected, run, vector
 from tests.federation.memory import Fault

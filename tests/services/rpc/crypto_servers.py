@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hedgerow.crypto.vault import LocalVault, Vault
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
 from hedgerow.services.rpc.channel import dial

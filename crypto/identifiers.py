@@ -1,0 +1,114 @@
+"""Identifiers of rows: their normal form, and a digest of a whole column."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.crypto.errors import PsiRefused
+
+RawId = str | bytes | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctIds:
+    """Ids of a table, normalised, one row each.
+
+    Parameters
+    ----------
+    ids : tuple of bytes
+        Distinct normalised ids in the order of their first rows.
+    rows : ndarray of shape (n_ids,), int64
+        Row of each id: its first occurrence.
+    n_missing : int
+        Rows left out because they have no id.
+    n_duplicates : int
+        Rows left out because an earlier row has their id.
+    """
+
+    ids: tuple[bytes, ...]
+    rows: NDArray[np.int64]
+    n_missing: int
+    n_duplicates: int
+
+
+def normalise_id(value: RawId) -> bytes | None:
+    """Give an id's canonical bytes, or None where there is no id.
+
+    Text is put into Unicode form NFKC and stripped of surrounding white space; its case and its
+    leading zeros count. Whole numbers become decimal text, whole floats too (``12.0`` is ``12``,
+    as spreadsheets make them). None, NaN and empty text are missing ids.
+
+    Raises
+    ------
+    PsiRefused
+        For a number that is not whole, a truth value, and bytes that are not UTF-8.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value if value.isascii() else unicodedata.normalize("NFKC", value)
+        return text.strip().encode() or None
+    if isinstance(value, bytes):
+        try:
+            return normalise_id(value.decode())
+        except UnicodeDecodeError as error:
+            raise PsiRefused("an id in bytes has to be UTF-8 text") from error
+    if isinstance(value, bool):
+        raise PsiRefused("an id has to be text or a whole number, a truth value came")
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, float):
+        if value != value:
+            return None
+        if not value.is_integer():
+            raise PsiRefused("an id has to be text or a whole number, a fraction came")
+        return b"%d" % int(value)
+    raise PsiRefused(f"an id has to be text or a whole number, {type(value).__name__} came")
+
+
+def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
+    """Normalise a column of ids; rows without an id and repeated ids are left out and counted."""
+    first: dict[bytes, int] = {}
+    n_missing = n_duplicates = 0
+    for row, value in enumerate(values):
+        key = normalise_id(value)
+        if key is None:
+            n_missing += 1
+        elif key in first:
+            n_duplicates += 1
+        else:
+            first[key] = row
+    rows = np.fromiter(first.values(), np.int64, len(first))
+    return DistinctIds(tuple(first), rows, n_missing, n_duplicates)
+
+
+def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
+    """Digest a column of ids, in its order, under a key that the coordinator does not know.
+
+    Parties whose tables are aligned already compare these 32 bytes instead of running PSI. The
+    key keeps outsiders from testing guesses of a whole column; parties can test theirs.
+
+    Raises
+    ------
+    ValueError
+        If the key is shorter than 16 bytes, a row has no id or an id cannot be one.
+    """
+    if len(key) < 16:
+        raise ValueError(f"a digest key of at least 16 bytes expected, received {len(key)}")
+    digest = hmac.new(key, b"hedgerow row alignment v1", hashlib.sha256)
+    for value in ids:
+        normalised = normalise_id(value)
+        if normalised is None:
+            raise PsiRefused("pre-aligned data has to have an id in every row")
+        digest.update(len(normalised).to_bytes(4, "big"))
+        digest.update(normalised)
+    return digest.digest()

@@ -1,0 +1,315 @@
+"""The vault within a process, with the rules of what may be revealed of its secrets.
+
+Rules of the secure sums, kept here because the secrets are here:
+
+* one vector a sum: a sum's masks are given out once;
+* endorsed sets only shrink, hold this silo and at least ``max(threshold, 3)`` silos;
+* for one sum never both a pair seed with a silo and a share of that silo's self mask;
+* shares are revealed for one set, the last endorsed, and nothing is endorsed or revealed for that
+  sum afterwards;
+* a finished sum's secrets are erased when the next one is masked.
+
+The silo's half adds the masks itself, from seeds of this one sum: they are one-way, cover its
+own vector only, and spare that two ways between processes. Whoever takes that half over can
+do what a silo that colludes can, for the sums it is asked for.
+
+That the signatures over the set are there is checked by the silo's half, which holds the
+certificates, before it asks for a reveal; so is the durable record across restarts, since a vault
+that restarts has forgotten every secret that it could misuse.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from hedgerow.crypto import key_agreement, masking, shamir
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.errors import BoxInvalid, VaultRefused
+from hedgerow.crypto.key_agreement import Entropy, encode_fields
+from hedgerow.crypto.key_files import KeyFolder
+from hedgerow.crypto.local_ciphers import LocalCipherVault
+from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumMasks, SumTicket
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The sum at hand: what was endorsed and revealed of it."""
+
+    ticket: SumTicket
+    endorsed: tuple[str, ...] = ()
+    seeds_revealed: set[str] = field(default_factory=set)
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Session:
+    private_key: X25519PrivateKey
+    group: MaskGroup | None = None
+    roots: dict[str, bytes] = field(default_factory=dict)
+    secrets: dict[int, bytes] = field(default_factory=dict)
+    shares: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    dealt: int = 0  # numbers below have had their shares sealed
+    group_key: bytes | None = None
+    current: _Sum | None = None
+
+
+class LocalVault(LocalCipherVault):
+    """A vault within the process.
+
+    Parameters
+    ----------
+    entropy : callable
+        Source of the secure sums' keys and masks.
+    engine, key_folder, insecure_test_keys
+        As :class:`~hedgerow.crypto.local_ciphers.LocalCipherVault`.
+    """
+
+    def __init__(
+        self,
+        entropy: Entropy = os.urandom,
+        *,
+        engine: Engine | None = None,
+        key_folder: KeyFolder | None = None,
+        insecure_test_keys: bool = False,
+    ) -> None:
+        super().__init__(engine, key_folder, insecure_test_keys)
+        self._entropy = entropy
+        self._sessions: dict[str, _Session] = {}
+
+    def create_mask_key(self, session: str) -> bytes:
+        private_key = key_agreement.new_private_key(self._entropy)
+        self._sessions[session] = _Session(private_key)
+        return key_agreement.public_bytes(private_key)
+
+    def join_group(self, group: MaskGroup) -> None:
+        kept = self._session(group.session)
+        members = group.members
+        if kept.group is not None:
+            raise VaultRefused("this session has its group already")
+        if list(members) != sorted(set(members)) or len(members) != len(group.public_keys):
+            raise VaultRefused("expected sorted distinct members with one public key each")
+        if len(members) < LEAST_SILOS:
+            raise VaultRefused(f"a group has at least {LEAST_SILOS} silos, not {len(members)}")
+        if not len(members) // 2 < group.threshold <= len(members):
+            raise VaultRefused(
+                f"threshold {group.threshold} of {len(members)}: expected more than half"
+            )
+        keys = dict(zip(members, group.public_keys, strict=True))
+        if keys.get(group.silo) != key_agreement.public_bytes(kept.private_key):
+            raise VaultRefused(f"the group does not hold this session's key of {group.silo}")
+        kept.roots = {
+            peer: key_agreement.pair_root(kept.private_key, key, group.digest)
+            for peer, key in keys.items()
+            if peer != group.silo
+        }
+        kept.group = group
+
+    def seal_shares(
+        self,
+        session: str,
+        first: int,
+        count: int,
+        participants: tuple[str, ...],
+        group_key: bool = False,
+    ) -> dict[str, bytes]:
+        kept, group = self._joined(session)
+        self._check_participants(group, participants)
+        if first < kept.dealt or count < 0:
+            raise VaultRefused(f"shares up to sum {kept.dealt} have been dealt already")
+        secrets = [shamir.random_element(self._entropy) for _ in range(count)]
+        dealt = (
+            shamir.split(secrets, group.threshold, len(group.members), self._entropy)
+            if count
+            else [[] for _ in group.members]
+        )
+        kept.dealt = first + count
+        for number, secret in enumerate(secrets, first):
+            kept.secrets[number] = secret
+        extra = b""
+        if group_key and participants[0] == group.silo:
+            if kept.group_key is None:
+                kept.group_key = self._entropy(32)
+            extra = kept.group_key
+        boxes = {}
+        for position, peer in enumerate(group.members):
+            if peer == group.silo:
+                self._keep_shares(kept, first, group.silo, dealt[position])
+            elif peer in participants:
+                boxes[peer] = key_agreement.seal(
+                    _box_key(kept.roots[peer], group.silo, peer),
+                    b"".join(dealt[position]) + extra,
+                    _box_context(session, first, count, group.silo, peer),
+                    self._entropy,
+                )
+        return boxes
+
+    def open_shares(self, session: str, first: int, count: int, boxes: Mapping[str, bytes]) -> None:
+        kept, group = self._joined(session)
+        for sender, box in boxes.items():
+            if sender not in kept.roots:
+                raise VaultRefused(f"{sender} is not a peer in this group")
+            try:
+                opened = key_agreement.open_box(
+                    _box_key(kept.roots[sender], sender, group.silo),
+                    box,
+                    _box_context(session, first, count, sender, group.silo),
+                )
+            except BoxInvalid as error:
+                raise BoxInvalid(f"shares from {sender}: {error}") from error
+            shares_bytes = count * shamir.SHARE_BYTES
+            if len(opened) not in (shares_bytes, shares_bytes + 32):
+                raise BoxInvalid(f"shares from {sender}: expected {count} shares")
+            if len(opened) > shares_bytes and kept.group_key is None:
+                kept.group_key = opened[shares_bytes:]
+            self._keep_shares(
+                kept,
+                first,
+                sender,
+                [
+                    opened[at : at + shamir.SHARE_BYTES]
+                    for at in range(0, shares_bytes, shamir.SHARE_BYTES)
+                ],
+            )
+
+    def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
+        kept, group = self._joined(ticket.session)
+        self._check_participants(group, ticket.participants)
+        before = kept.current
+        if before is not None:
+            if ticket.number <= before.ticket.number:
+                raise VaultRefused(f"sum {ticket.number} of this session was masked already")
+            if not set(ticket.participants) <= set(before.ticket.participants):
+                raise VaultRefused("participants of a session's sums can only become fewer")
+        me = ticket.participants.index(group.silo)
+        context = ticket.context
+        seeds = [
+            masking.pair_seed(kept.roots[peer], context) if peer != group.silo else b""
+            for peer in ticket.participants
+        ]
+        add, subtract, proof = seeds[me + 1 :], seeds[:me], b""
+        if ticket.self_mask:
+            secret = kept.secrets.get(ticket.number)
+            if secret is None:
+                raise VaultRefused(f"no shares were dealt for sum {ticket.number}")
+            add.append(masking.self_seed(secret, context))
+            proof = masking.commitment(secret, context)
+        if ticket.group_mask:
+            add.append(masking.group_seed(self._group_key(kept), group.silo, context))
+        kept.current = _Sum(ticket)
+        for number in [n for n in kept.secrets if n <= ticket.number]:
+            del kept.secrets[number]
+        for number in [n for n in kept.shares if n < ticket.number]:
+            del kept.shares[number]
+        statement = b""
+        if endorse:
+            statement = self.endorse(ticket.session, ticket.number, ticket.participants)
+        return SumMasks(tuple(add), tuple(subtract), proof, statement)
+
+    def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
+        _, group = self._joined(session)
+        current = self._current(session, number)
+        if current.ended:
+            raise VaultRefused(f"sum {number} has been unmasked; no other set is endorsed")
+        allowed = set(current.endorsed or current.ticket.participants)
+        least = max(group.threshold, LEAST_SILOS)
+        if list(present) != sorted(set(present)) or not set(present) <= allowed:
+            raise VaultRefused(f"sum {number}: an endorsed set can only shrink")
+        if group.silo not in present:
+            raise VaultRefused(f"sum {number}: the set leaves this silo out")
+        if len(present) < least:
+            raise VaultRefused(f"sum {number}: {len(present)} silos are below the least, {least}")
+        current.endorsed = present
+        ticket = current.ticket
+        return masking.set_statement(group.digest, ticket.context, ticket.participants, present)
+
+    def reveal_pair_seeds(
+        self, session: str, number: int, present: tuple[str, ...]
+    ) -> dict[str, bytes]:
+        kept, _ = self._joined(session)
+        current = self._current(session, number)
+        if current.endorsed != present or current.ended or not current.ticket.self_mask:
+            raise VaultRefused(f"sum {number}: no pair seed is revealed for this set now")
+        lost = set(current.ticket.participants) - set(current.endorsed)
+        current.seeds_revealed |= lost
+        return {
+            peer: masking.pair_seed(kept.roots[peer], current.ticket.context)
+            for peer in sorted(lost)
+        }
+
+    def reveal_shares(
+        self, session: str, number: int, present: tuple[str, ...]
+    ) -> dict[str, bytes]:
+        kept, _ = self._joined(session)
+        current = self._current(session, number)
+        if current.endorsed != present or not present or not current.ticket.self_mask:
+            raise VaultRefused(f"sum {number}: this is not the set endorsed last")
+        if current.seeds_revealed & set(current.endorsed):
+            raise VaultRefused(f"sum {number}: a pair seed with a silo of the set was revealed")
+        held = kept.shares.get(number, {})
+        if not set(current.endorsed) <= held.keys():
+            raise VaultRefused(f"sum {number}: shares of some silos never arrived")
+        current.ended = True
+        return {owner: held[owner] for owner in current.endorsed}
+
+    def derive_group_masks(
+        self, session: str, number: int, present: tuple[str, ...]
+    ) -> tuple[bytes, ...]:
+        kept, _ = self._joined(session)
+        ticket = self._current(session, number).ticket
+        key = self._group_key(kept)
+        if not ticket.group_mask or not set(present) <= set(ticket.participants):
+            raise VaultRefused(f"sum {number}: not all of the set took part under group masks")
+        return tuple(masking.group_seed(key, silo, ticket.context) for silo in present)
+
+    def forget_session(self, session: str) -> None:
+        super().forget_session(session)
+        self._sessions.pop(session, None)
+
+    def _session(self, session: str) -> _Session:
+        kept = self._sessions.get(session)
+        if kept is None:
+            raise VaultRefused("no key was made for this session, or it was erased")
+        return kept
+
+    def _joined(self, session: str) -> tuple[_Session, MaskGroup]:
+        kept = self._session(session)
+        if kept.group is None:
+            raise VaultRefused("this session has joined no group yet")
+        return kept, kept.group
+
+    def _current(self, session: str, number: int) -> _Sum:
+        current = self._session(session).current
+        if current is None or current.ticket.number != number:
+            raise VaultRefused(f"sum {number} is not the one at hand")
+        return current
+
+    @staticmethod
+    def _check_participants(group: MaskGroup, participants: tuple[str, ...]) -> None:
+        least = max(group.threshold, LEAST_SILOS)
+        if list(participants) != sorted(set(participants) & set(group.members)):
+            raise VaultRefused("expected sorted participants out of the group")
+        if group.silo not in participants or len(participants) < least:
+            raise VaultRefused(f"expected this silo among at least {least} participants")
+
+    @staticmethod
+    def _keep_shares(kept: _Session, first: int, owner: str, shares: list[bytes]) -> None:
+        for number, share in enumerate(shares, first):
+            kept.shares.setdefault(number, {})[owner] = share
+
+    @staticmethod
+    def _group_key(kept: _Session) -> bytes:
+        if kept.group_key is None:
+            raise VaultRefused("the key of the group masks never arrived")
+        return kept.group_key
+
+
+def _box_key(root: bytes, sender: str, receiver: str) -> bytes:
+    return key_agreement.expand(root, encode_fields("box", sender, receiver))
+
+
+def _box_context(session: str, first: int, count: int, sender: str, receiver: str) -> bytes:
+    return encode_fields("hedgerow shares v1", session, first, count, sender, receiver)
