@@ -29,7 +29,8 @@ import numpy as np
 
 from hedgerow.boosting.errors import JobStopped, QuorumLost
 from hedgerow.boosting.exchange import Place, Silo
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 from hedgerow.crypto import shamir

@@ -41,6 +41,14 @@ class SignatureInvalid(FederationError):
     """A signature or certificate that does not prove what it should."""
 
 
+class SumRefused(FederationError):
+    """A silo does not let a sum be unmasked: that would isolate its data."""
+
+
+class SumCorrupt(FederationError):
+    """The shares that silos revealed do not fit the self mask that was used."""
+
+
 class DataError(FederationError):
     """A table that cannot be used: wrong file, missing column, label out of range."""
 

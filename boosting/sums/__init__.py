@@ -1,1 +1,43 @@
-"""Secure sums: steps, the two halves, their records and costs."""
+"""Secure sums: the coordinator learns the sum of the silos' vectors and nothing else of them.
+
+A sub-protocol for strategies. The silo half calls :meth:`.silo.SiloSums.sum`, the coordinator half
+:meth:`.coordinator.CoordinatorSums.sum` and then :meth:`~.coordinator.CoordinatorSums.answer` with
+the strategy's reply. Both name the same :class:`.steps.SumSteps`, place, ring and ``whole``.
+Without secure sums (``secure = false``) the same calls carry plain vectors.
+
+| exchange | when | silo offers | silo gets |
+|---|---|---|---|
+| ``sum-keys`` | at each setup | :class:`.steps.KeyOffer`: X25519 key, signed | all of the group |
+| ``NAME-shares`` | every ``batch`` sums | :class:`.steps.SealedShares` for its peers | its own |
+| ``NAME-masked`` | each sum | :class:`.steps.MaskedVector`, full set signed | a set of silos |
+| ``NAME-agree`` | a silo was lost | :class:`.steps.SetSignature` on the rest | a set, signed |
+| ``NAME-seeds`` | a silo was lost | :class:`.steps.PairSeeds` with the lost | a set |
+| ``NAME-unmask`` | each sum | :class:`.steps.Unmasking`: self masks' shares | strategy's reply |
+
+With ``dropout_recovery = false`` a sum is the one exchange ``NAME-single``, without self masks.
+Without secure sums it is the one exchange ``NAME-plain``. Both end with the strategy's reply.
+
+Rules for strategies:
+
+* :meth:`~.silo.SiloSums.setup` comes first and fixes who takes part. Silos that were lost stay out
+  until the next setup, at which silos that came back join.
+* Places of one :class:`.steps.SumSteps` only grow within an attempt.
+* ``whole=True`` sums only over the set of the sum before it. A silo that is lost inside a tree
+  leaves that sum closed (``total is None``), and every silo still gets the strategy's reply.
+* The same data is never summed again over another set. Silos refuse that
+  (:class:`~hedgerow.boosting.errors.SumRefused`), across restarts too, and tell a restarted
+  coordinator the set that a sum is bound to. The coordinator half stores what it decided from a
+  total before it answers.
+
+Reveals: to the coordinator the totals, who took part and when. A silo's vector stays hidden unless
+the coordinator colludes with enough silos to break the threshold, or with all but one. The
+coordinator chooses who is in a group, so ``least_silos`` bounds how few silos a vector hides
+among. With ``blind_coordinator`` the silos learn the totals and the coordinator does not. With
+``dropout_recovery = false`` nothing is shared and a lost silo ends the job. Silos learn who takes
+part. The argument is in docs/threat-model.md.
+
+References
+----------
+Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
+One change: no long-term key is shared; survivors reveal one sum's pair seeds with the lost silos.
+"""

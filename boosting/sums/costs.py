@@ -44,7 +44,7 @@ class Bill:
         self.down[call.value] += round(down * times)
 
     def sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
-        """Add sums of vectors of ``n_bytes`` (:mod:`hedgerow.boosting.sums.secure_sum`)."""
+        """Add sums of vectors of ``n_bytes`` (:mod:`hedgerow.boosting.sums`)."""
         if not self._recovery:
             self.exchange(call, n_bytes + SMALL, reply, times)
             return

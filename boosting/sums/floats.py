@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Hub, Link, Place, Silo, Step
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumSteps, sum_steps
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.crypto.fixed_point import FixedPoint, log2_ceil
@@ -104,18 +105,9 @@ async def total_securely(
 ) -> SecureTotal:
     """Return the sum of the participants' vectors (coordinator half)."""
     members = sums.participants
-    offers = await hub.collect(kind.bound, at, silos=members, quorum=quorum)
-    exponents = {}
-    for silo, offer in offers.items():
-        try:
-            exponents[silo] = _exponent(offer)
-        except OfferRejected as error:
-            hub.reject(kind.bound, at, silo, str(error))
-    if len(exponents) < quorum:
-        raise QuorumLost(
-            f"step {kind.bound.name!r} of round {at.round} needs {quorum} silos with sound "
-            f"offers, {len(exponents)} have them"
-        )
+    exponents = await hub.collect(
+        kind.bound, at, read=_exponent, silos=members, quorum=max(quorum, 1)
+    )
     largest = max(exponents.values())
     reply = Tensors({"exponent": np.array([largest, len(members)], np.int64)})
     hub.answer(kind.bound, at, dict.fromkeys(exponents, reply))
@@ -125,7 +117,7 @@ async def total_securely(
     return SecureTotal(fixed.decode(outcome.total), outcome.present, _Answer(sums, kind, outcome))
 
 
-def _exponent(offer: Tensors) -> int:
+def _exponent(silo: Silo, offer: Tensors) -> int:
     exponent = int(offer.get("exponent", "<i8", (1,))[0])
     if not _EXPONENTS[0] <= exponent <= _EXPONENTS[1]:
         raise OfferRejected(f"exponent: expected {_EXPONENTS[0]} to {_EXPONENTS[1]}")

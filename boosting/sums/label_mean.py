@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.exchange import Hub, Link, Place
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.crypto.vault import Vault
 

@@ -1,6 +1,6 @@
-"""Durable records of the secure sums: what a silo let be unmasked.
+"""Durable records of a silo's secure sums: what it let be unmasked.
 
-They are why no sum is unmasked twice over different sets, whoever restarts.
+With them no sum is unmasked over two different sets, whichever party restarts.
 """
 
 from __future__ import annotations
@@ -9,14 +9,46 @@ import json
 from dataclasses import dataclass, field
 
 from hedgerow.boosting.exchange import Place, Silo
-from hedgerow.crypto.masking import Residues
 
 _REMEMBERED_DIGESTS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class UnmaskingAt:
+    """A sum as a silo's record knows it.
+
+    Parameters
+    ----------
+    key : str
+        Steps, level and passing of the sum.
+    at : Place
+    vector : str or None
+        Fingerprint of the silo's values; ``None`` where the same values may be summed again.
+    whole : bool
+        The sum must be over the set of the sum before it.
+    """
+
+    key: str
+    at: Place
+    vector: str | None
+    whole: bool
+
+
 @dataclass(slots=True)
-class SiloRecord:
-    """What a silo let be unmasked, to be kept durable: the newest round's sums, recent vectors."""
+class UnmaskingRecord:
+    """What a silo let be unmasked: the newest round's sums, and recent vectors.
+
+    Parameters
+    ----------
+    round : int
+        The newest round with an unmasking; -1 before the first.
+    sets : dict
+        The sets of that round's sums, by key.
+    last : tuple[Silo, ...]
+        The set of the last sum.
+    vectors : dict
+        The sets of recent vectors, by fingerprint; the oldest comes first.
+    """
 
     round: int = -1
     sets: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
@@ -24,7 +56,7 @@ class SiloRecord:
     vectors: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, raw: bytes | None) -> SiloRecord:
+    def parse(cls, raw: bytes | None) -> UnmaskingRecord:
         """Return the record that :meth:`encode` wrote; an empty one for ``None``."""
         if raw is None:
             return cls()
@@ -50,70 +82,29 @@ class SiloRecord:
         }
         return json.dumps(kept, separators=(",", ":")).encode()
 
-    def forbids(
-        self, key: str, at: Place, vector: str | None, present: tuple[Silo, ...], whole: bool
-    ) -> str | None:
-        """Return why a sum may not be unmasked over ``present``, or ``None`` if it may."""
-        if at.round < self.round:
-            return f"round {at.round} is over, round {self.round} has been unmasked"
-        if at.round == self.round and self.sets.get(key, present) != present:
+    def forbids(self, sum_: UnmaskingAt, present: tuple[Silo, ...]) -> str | None:
+        """Return why a sum must not be unmasked over ``present``, or ``None`` if it may."""
+        if sum_.at.round < self.round:
+            return f"round {sum_.at.round} is over, round {self.round} was unmasked"
+        if self.bound(sum_) not in ((), present):
             return "it was unmasked over another set already"
-        if whole and self.last and self.last != present:
-            return "its set differs from the one that the sums before it were over"
-        if vector is not None and self.vectors.get(vector, present) != present:
+        if sum_.whole and self.last not in ((), present):
+            return "its set differs from the set of the sums before it"
+        if sum_.vector is not None and self.vectors.get(sum_.vector, present) != present:
             return "the same values were unmasked over another set already"
         return None
 
-    def bound(self, key: str, at: Place) -> tuple[Silo, ...]:
-        """Return the only set that a sum may still be unmasked over; empty if it is open."""
-        return self.sets.get(key, ()) if at.round == self.round else ()
+    def bound(self, sum_: UnmaskingAt) -> tuple[Silo, ...]:
+        """Return the only set that a sum may still be unmasked over; empty if any may be."""
+        return self.sets.get(sum_.key, ()) if sum_.at.round == self.round else ()
 
-    def note(self, key: str, at: Place, vector: str | None, present: tuple[Silo, ...]) -> None:
-        """Record that a sum is about to be unmasked; what was before the round is forgotten."""
-        if at.round > self.round:
-            self.round, self.sets = at.round, {}
-        self.sets[key] = self.last = present
-        if vector is not None:
-            self.vectors.pop(vector, None)
-            self.vectors[vector] = present
+    def note(self, sum_: UnmaskingAt, present: tuple[Silo, ...]) -> None:
+        """Record that a sum is about to be unmasked; forget the sums of earlier rounds."""
+        if sum_.at.round > self.round:
+            self.round, self.sets = sum_.at.round, {}
+        self.sets[sum_.key] = self.last = present
+        if sum_.vector is not None:
+            self.vectors.pop(sum_.vector, None)
+            self.vectors[sum_.vector] = present
             while len(self.vectors) > _REMEMBERED_DIGESTS:
                 del self.vectors[next(iter(self.vectors))]
-
-
-@dataclass(frozen=True, slots=True)
-class UnmaskingAt:
-    """The sum at hand, as a silo's record knows it.
-
-    ``vector`` is a digest of its values, or ``None`` where they may come again.
-    """
-
-    key: str
-    at: Place
-    vector: str | None
-    whole: bool
-
-    def forbidden(self, record: SiloRecord, present: tuple[Silo, ...]) -> str | None:
-        """Return why the record forbids to unmask this sum over ``present``, or ``None``."""
-        return record.forbids(self.key, self.at, self.vector, present, self.whole)
-
-
-@dataclass(frozen=True, slots=True)
-class SumOutcome:
-    """A sum as the coordinator half gets it.
-
-    Parameters
-    ----------
-    total : ndarray of shape (n,) or None
-        Residues; still under the group masks with a blind coordinator; ``None`` when the sum was
-        abandoned because ``whole`` was asked and somebody was lost.
-    present : tuple[Silo, ...]
-        Whose vectors are in the total (of an abandoned sum: who was there).
-    answering : tuple[Silo, ...]
-        Who waits for the reply.
-    """
-
-    at: Place
-    total: Residues | None
-    ring_bits: int
-    present: tuple[Silo, ...]
-    answering: tuple[Silo, ...] = ()

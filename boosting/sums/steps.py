@@ -1,6 +1,6 @@
 """What secure sums send: payloads, the exchanges that carry them, and what is signed.
 
-The protocol is in :mod:`hedgerow.boosting.sums.secure_sum`.
+The protocol is in :mod:`hedgerow.boosting.sums`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ class SumParameters:
             return self.least_silos
         least = max(self.least_silos, LEAST_SILOS)
         return max(least, self.threshold_of(n_silos)) if self.dropout_recovery else least
+
+    def shares_due(self, number: int) -> int | None:
+        """Return for how many sums self masks are shared before sum ``number``.
+
+        ``None`` where nothing is exchanged; 0 where only the group key is.
+        """
+        if self.dropout_recovery:
+            return self.batch if number % self.batch == 0 else None
+        return 0 if self.blind_coordinator and number == 0 else None
 
     @property
     def self_masks(self) -> bool:

@@ -52,7 +52,8 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
     to_bins,
 )
 from hedgerow.boosting.strategies.fedga.evolution import from_bytes, to_bytes
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters, sum_steps
 from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import MAX_DEPTH

@@ -44,8 +44,9 @@ from hedgerow.boosting.strategies.fedxgbllr.vectors import (
     write_points,
 )
 from hedgerow.boosting.streams import Purpose, generator, sequence
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import FloatSum, add_securely, float_sum, total_securely
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.tensors import Tensors, scalar
 from hedgerow.boosting.trees.ensemble import Tree, trees_of

@@ -60,8 +60,8 @@ from hedgerow.boosting.strategies.histogram.steps import (
     trees_of_round,
     write_total,
 )
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import total_securely
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums
 from hedgerow.boosting.sums.steps import SumSteps
 from hedgerow.boosting.tensors import Tensors, scalar
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, load

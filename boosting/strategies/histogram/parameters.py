@@ -59,7 +59,7 @@ class Histogram:
     |---|---|---|---|---|
     | ``sync`` | ExchangeSketches | – | – | the round at which it may enter |
     | ``enter`` | ExchangeSketches | at setups | what it knows | cuts and trees so far |
-    | ``sum-keys``, … | see ``secure_sum`` | at setups | – | – |
+    | ``sum-keys``, … | see ``boosting.sums`` | at setups | – | – |
     | ``opening`` | ExchangeSums | 0 | powers of two above weights and labels | the largest |
     | ``sum`` | ExchangeSums | 0 | row count; label sums | totals |
     | ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next proposals |
@@ -72,7 +72,7 @@ class Histogram:
     | ``scores`` | ExchangeSums | r | metric sums | whether this was the last round |
 
     ``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums
-    of :mod:`boosting.sums.secure_sum`; ``scores`` is one of :mod:`boosting.sums.floats`. Level 0
+    of :mod:`hedgerow.boosting.sums`; ``scores`` is one of :mod:`boosting.sums.floats`. Level 0
     asks for a tree's totals and its root's histogram, level l for the lighter child of each pair;
     the heavier one is parent minus child. All classes of a round share its sums. A silo
     lost in a round is missing from the next sums; inside a tree that sum stays masked, open nodes

@@ -67,7 +67,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.floats import add_securely
-from hedgerow.boosting.sums.secure_sum import SiloSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumSteps
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Ensemble, load

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Place, Silo, Step
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.key_agreement import encode_fields

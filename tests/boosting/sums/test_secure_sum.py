@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, QuorumLost
+from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, QuorumLost, SumRefused
 from hedgerow.boosting.exchange import Call, Place, Silo
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums, SumRefused
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters, Total, sum_steps
 from hedgerow.crypto.fixed_point import residue_dtype
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, names
@@ -224,7 +225,7 @@ def test_two_silos_are_too_few_to_hide_behind(mode: str) -> None:
 @pytest.mark.parametrize(
     ("threshold", "kind", "says"),
     [
-        (8, QuorumLost, "threshold 8: .* 7 are there: "),
+        (8, QuorumLost, "threshold 8: .* 7 are present: "),
         (3, InvalidJob, "threshold 3: of 7 silos .* expected 4 to 7"),
     ],
 )

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.boosting.errors import PlacePassed, QuorumLost, SignatureInvalid
+from hedgerow.boosting.errors import (
+    PlacePassed,
+    QuorumLost,
+    SignatureInvalid,
+    SumCorrupt,
+    SumRefused,
+)
 from hedgerow.boosting.exchange import Place, Silo
-from hedgerow.boosting.sums.secure_sum import CoordinatorSums, SiloSums, SumCorrupt, SumRefused
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import (
     KEYS,
     SUM,
@@ -354,7 +361,8 @@ def test_an_altered_box_names_its_sender() -> None:
 
         def alter(step: Any, at: Place, offer: Any) -> Any:
             if isinstance(offer, SealedShares) and link.silo == VICTIM:
-                offer = SealedShares({peer: box[:-1] + b"x" for peer, box in offer.boxes.items()})
+                boxes = {p: box[:-1] + bytes([box[-1] ^ 1]) for p, box in offer.boxes.items()}
+                offer = SealedShares(boxes)
             return exchange(step, at, offer)
 
         link.exchange = alter

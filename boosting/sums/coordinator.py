@@ -1,0 +1,440 @@
+"""The coordinator half of the secure sums; :mod:`hedgerow.boosting.sums` has the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
+from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.ports import CoordinatorStart
+from hedgerow.boosting.sums.steps import (
+    KEYS,
+    SUM,
+    KeyRoster,
+    MaskedVector,
+    PairSeeds,
+    PlainVector,
+    PresentSet,
+    SealedShares,
+    SumParameters,
+    SumSteps,
+    Total,
+    Unmasking,
+    layout,
+    repeat,
+    session_name,
+)
+from hedgerow.crypto import masking, shamir
+from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.vault import LEAST_SILOS
+
+Reply = TypeVar("Reply")
+
+_ABANDONED = PresentSet((), {}, abandoned=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SumOutcome:
+    """A sum as the coordinator half receives it.
+
+    Parameters
+    ----------
+    at : Place
+    total : ndarray of shape (n,) or None
+        Residues; still under the group masks with a blind coordinator. ``None`` when the sum was
+        abandoned, because it had to be ``whole`` and a silo was lost.
+    ring_bits : int
+    present : tuple[Silo, ...]
+        Silos whose vectors are in the total (of an abandoned sum: those that were present).
+    answering : tuple[Silo, ...]
+        Silos that wait for the reply.
+    """
+
+    at: Place
+    total: Residues | None
+    ring_bits: int
+    present: tuple[Silo, ...]
+    answering: tuple[Silo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask(Generic[Reply]):
+    """A sum that is asked for: its exchanges and place, what fits it, and ``whole``."""
+
+    steps: SumSteps[Reply]
+    at: Place
+    n_values: int
+    ring_bits: int
+    whole: bool
+
+    def values(self, silo: Silo, offer: PlainVector | MaskedVector) -> Residues:
+        """Return the vector of an offer; raises OfferRejected unless it fits."""
+        kind = residue_dtype(self.ring_bits)
+        if (offer.values.shape, offer.values.dtype, offer.ring_bits) != (
+            (self.n_values,),
+            kind,
+            self.ring_bits,
+        ):
+            raise OfferRejected(
+                f"expected {self.n_values} residues of a {self.ring_bits}-bit ring, received "
+                f"{len(offer.values)} of a {offer.ring_bits}-bit ring"
+            )
+        return offer.values
+
+    def upload(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
+        """Return an offer whose vector and commitment fit."""
+        self.values(silo, offer)
+        if len(offer.commitment) != masking.COMMITMENT_BYTES:
+            raise OfferRejected(
+                f"expected a commitment of {masking.COMMITMENT_BYTES} bytes, received "
+                f"{len(offer.commitment)}"
+            )
+        return offer
+
+    def lost(self, expected: tuple[Silo, ...], present: tuple[Silo, ...], needed: int) -> Exception:
+        """Return the error of a sum with too few silos."""
+        missing = ", ".join(sorted(set(expected) - set(present))) or "none"
+        return QuorumLost(
+            f"the sum {self.steps.name!r} of round {self.at.round} needs {needed} silos, "
+            f"{len(present)} are present; missing {missing}"
+        )
+
+
+class CoordinatorSums:
+    """The coordinator half of one attempt's sums.
+
+    Parameters
+    ----------
+    hub : Hub
+    job_id : str
+    attempt : int
+    parameters : SumParameters
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        job_id: str,
+        attempt: int,
+        parameters: SumParameters,
+    ) -> None:
+        self._hub = hub
+        self._job_id = job_id
+        self._attempt = attempt
+        self._parameters = parameters
+        self._session = ""
+        self._members: tuple[Silo, ...] = ()
+        self._participants: tuple[Silo, ...] = ()
+        self._last: tuple[Silo, ...] = ()
+        self._number = 0
+
+    @classmethod
+    def of(cls, hub: Hub, start: CoordinatorStart, parameters: SumParameters) -> CoordinatorSums:
+        """Return the coordinator half of a job's sums."""
+        return cls(hub, job_id=start.job_id, attempt=start.attempt, parameters=parameters)
+
+    @property
+    def participants(self) -> tuple[Silo, ...]:
+        """Silos that the next sum waits for."""
+        return self._participants
+
+    @property
+    def joining(self) -> tuple[Silo, ...]:
+        """Present silos that take no part until the next setup."""
+        return tuple(s for s in self._hub.silos if s not in self._participants)
+
+    async def setup(self, at: Place) -> tuple[Silo, ...]:
+        """Relay the keys of all silos present; they are the participants from now on.
+
+        Raises
+        ------
+        QuorumLost
+            Fewer silos than a sum needs.
+        InvalidJob
+            The threshold is half of the silos, or fewer.
+        """
+        self._session = session_name(self._job_id, self._attempt, at)
+        self._number = 0
+        if not self._parameters.secure:
+            self._members = self._participants = self._hub.silos
+            return self._participants
+        least = max(self._parameters.least_silos, LEAST_SILOS)
+        offers = await self._hub.collect(KEYS, at, quorum=least)
+        threshold = self._parameters.threshold_of(len(offers))
+        if threshold > len(offers):
+            raise QuorumLost(
+                f"threshold {threshold}: at least that many silos must agree to an unmasking, "
+                f"{len(offers)} are present: {', '.join(offers)}"
+            )
+        if threshold <= len(offers) // 2:
+            raise InvalidJob(
+                f"threshold {threshold}: of {len(offers)} silos more than half must agree to an "
+                f"unmasking; expected {len(offers) // 2 + 1} to {len(offers)}"
+            )
+        self._hub.answer(KEYS, at, dict.fromkeys(offers, KeyRoster(offers)))
+        self._members = self._participants = tuple(offers)
+        return self._participants
+
+    async def sum(
+        self,
+        steps: SumSteps[Reply],
+        at: Place,
+        n_values: int,
+        *,
+        ring_bits: int = 64,
+        whole: bool = False,
+    ) -> SumOutcome:
+        """Return the sum of the participants' vectors; :meth:`answer` it afterwards.
+
+        Raises
+        ------
+        QuorumLost
+            Too many silos were lost for an unmasking; names them.
+        SumCorrupt
+            A silo revealed wrong shares.
+        """
+        ask = _Ask(steps, at, n_values, ring_bits, whole)
+        if not self._parameters.secure:
+            return await self._open_sum(ask)
+        await self._deal(steps, at)
+        self._number += 1
+        if not self._parameters.dropout_recovery:
+            return await self._open_sum(ask)
+        return await self._recoverable(ask)
+
+    def answer(
+        self, steps: SumSteps[Reply], outcome: SumOutcome, reply: Reply | Mapping[Silo, Reply]
+    ) -> None:
+        """Release the silos of a sum, with one reply for all or one for each."""
+        if not outcome.answering:
+            return
+        replies = (
+            {silo: reply[silo] for silo in outcome.answering}
+            if isinstance(reply, Mapping)
+            else dict.fromkeys(outcome.answering, reply)
+        )
+        if not self._parameters.secure:
+            self._hub.answer(steps.plain, outcome.at, replies)
+        elif self._parameters.dropout_recovery:
+            self._hub.answer(steps.unmask, outcome.at, replies)
+        else:
+            self._hub.answer(steps.single, outcome.at, replies)
+
+    async def total(self, at: Place, n_values: int, *, ring_bits: int = 64) -> SumOutcome:
+        """Sum, and send every silo the total, by :data:`SUM`."""
+        outcome = await self.sum(SUM, at, n_values, ring_bits=ring_bits)
+        assert outcome.total is not None
+        self.answer(SUM, outcome, Total(outcome.total, ring_bits, outcome.present))
+        return outcome
+
+    async def _open_sum(self, ask: _Ask[Reply]) -> SumOutcome:
+        """Sum in one exchange: plain, or masked without recovery, which needs every silo."""
+        steps, expected = ask.steps, self._participants
+        if self._parameters.secure:
+            vectors = await self._hub.collect(steps.single, ask.at, read=ask.values, silos=expected)
+        else:
+            least = self._parameters.least_silos
+            vectors = await self._hub.collect(
+                steps.plain, ask.at, read=ask.values, silos=expected, quorum=least
+            )
+        present = tuple(vectors)
+        if ask.whole and self._last and present != self._last:
+            return SumOutcome(ask.at, None, ask.ring_bits, present, present)
+        total = await asyncio.to_thread(
+            masking.summed, vectors.values(), ask.n_values, ask.ring_bits
+        )
+        self._participants = self._last = present
+        return SumOutcome(ask.at, total, ask.ring_bits, present, present)
+
+    async def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
+        """Relay the shares of the next sums' self masks; a silo that sends none is out."""
+        if self._parameters.shares_due(self._number) is None:
+            return
+        offers = await self._hub.collect(
+            steps.shares, at, silos=self._participants, quorum=self._least
+        )
+        replies = {
+            silo: SealedShares(
+                {
+                    sender: offer.boxes[silo]
+                    for sender, offer in offers.items()
+                    if sender != silo and silo in offer.boxes
+                }
+            )
+            for silo in offers
+        }
+        self._hub.answer(steps.shares, at, replies)
+        self._participants = tuple(offers)
+
+    async def _recoverable(self, ask: _Ask[Reply]) -> SumOutcome:
+        """Collect vectors, agree on the set, remove the masks; see the package's table."""
+        steps, at, number = ask.steps, ask.at, self._number - 1
+        expected, least = self._participants, self._least
+        uploads = await self._hub.collect(
+            steps.masked, at, read=ask.upload, silos=expected, quorum=least
+        )
+        last = self._last if ask.whole else ()
+        begun = self._begun(uploads, least, last)
+        present = begun or last or tuple(uploads)
+        if not set(present) <= uploads.keys():
+            if not ask.whole:
+                raise ask.lost(present, tuple(uploads), len(present))
+            self._hub.answer(steps.masked, at, dict.fromkeys(uploads, _ABANDONED))
+            return await self._abandoned(ask, tuple(uploads))
+        if len(present) < least:
+            raise ask.lost(expected, present, least)
+        signatures = {silo: uploads[silo].signature for silo in present}
+        if present != expected or not all(signatures.values()):
+            signatures = {}
+        self._hub.answer(steps.masked, at, dict.fromkeys(uploads, PresentSet(present, signatures)))
+        seeds: dict[Silo, PairSeeds] = {}
+        if not signatures:
+            agreement = await self._agree(ask, present, fixed=ask.whole or bool(begun))
+            if agreement is None:
+                if not ask.whole:
+                    raise QuorumLost(
+                        f"the sum {steps.name!r} of round {at.round} was begun over "
+                        f"{', '.join(present)} and cannot be over another set"
+                    )
+                return await self._abandoned(ask, present)
+            present, seeds = agreement
+        unmaskings = await self._hub.collect(
+            steps.unmask, at, silos=present, quorum=self._threshold
+        )
+        context = masking.sum_context(
+            self._session, number, layout(steps.name, at, ask.n_values, ask.ring_bits)
+        )
+
+        def open_total() -> Residues:
+            self_seeds = self._self_seeds(context, uploads, present, unmaskings)
+            left_over = [
+                (self._members.index(survivor), self._members.index(lost), seed)
+                for survivor, revealed in seeds.items()
+                for lost, seed in revealed.seeds.items()
+            ]
+            vectors = (uploads[silo].values for silo in present)
+            total = masking.summed(vectors, ask.n_values, ask.ring_bits)
+            return masking.unmasked(total, ask.ring_bits, self_seeds, left_over)
+
+        total = await asyncio.to_thread(open_total)
+        self._participants = self._last = present
+        return SumOutcome(at, total, ask.ring_bits, present, tuple(unmaskings))
+
+    async def _abandoned(self, ask: _Ask[Reply], present: tuple[Silo, ...]) -> SumOutcome:
+        closing = await self._hub.collect(ask.steps.unmask, ask.at, silos=present, quorum=0)
+        return SumOutcome(ask.at, None, ask.ring_bits, tuple(closing), tuple(closing))
+
+    async def _agree(
+        self, ask: _Ask[Reply], present: tuple[Silo, ...], *, fixed: bool
+    ) -> tuple[tuple[Silo, ...], dict[Silo, PairSeeds]] | None:
+        """Have a set signed and the pair seeds with the lost revealed; again when more are lost.
+
+        Returns
+        -------
+        tuple or None
+            The set, and the pair seeds by survivor (empty when nobody is lost). ``None`` when the
+            set was ``fixed`` and a silo was lost: the silos know that the sum is abandoned.
+        """
+        steps, expected, least = ask.steps, self._participants, self._least
+        lost: set[Silo] = set()
+
+        def read(silo: Silo, offer: PairSeeds) -> PairSeeds:
+            if set(offer.seeds) != lost or any(
+                len(seed) != masking.SEED_BYTES for seed in offer.seeds.values()
+            ):
+                raise OfferRejected("expected a seed for each lost silo")
+            return offer
+
+        passing = 0
+        while True:
+            again = repeat(ask.at, passing)
+            passing += 1
+            signed = await self._hub.collect(steps.agree, again, silos=present, quorum=least)
+            there = tuple(signed)
+            complete = there == present
+            signatures = {silo: signed[silo].signature for silo in there} if complete else {}
+            reply = PresentSet(there, signatures) if complete or not fixed else _ABANDONED
+            self._hub.answer(steps.agree, again, dict.fromkeys(there, reply))
+            if reply.abandoned:
+                return None
+            present = there
+            if not complete:
+                continue
+            if present == expected:
+                return present, {}
+            again = repeat(ask.at, passing)
+            lost = set(expected) - set(present)
+            revealed = await self._hub.collect(
+                steps.seeds, again, read=read, silos=present, quorum=least
+            )
+            there = tuple(revealed)
+            complete = there == present
+            reply = PresentSet(there, {}) if complete or not fixed else _ABANDONED
+            self._hub.answer(steps.seeds, again, dict.fromkeys(there, reply))
+            if reply.abandoned:
+                return None
+            if complete:
+                return present, revealed
+            present = there
+
+    def _self_seeds(
+        self,
+        context: bytes,
+        uploads: Mapping[Silo, MaskedVector],
+        present: tuple[Silo, ...],
+        unmaskings: Mapping[Silo, Unmasking],
+    ) -> list[bytes]:
+        """Restore the self-mask secrets of the silos present and derive their seeds."""
+        number = {silo: self._members.index(silo) for silo in unmaskings}
+        seeds = []
+        for owner in present:
+            shares = {
+                number[silo]: revealed.shares[owner]
+                for silo, revealed in unmaskings.items()
+                if owner in revealed.shares
+            }
+            try:
+                secret = shamir.restore(shares, self._threshold)
+            except ValueError as error:
+                raise SumCorrupt(f"shares of {owner}'s mask are missing or malformed") from error
+            if masking.commitment(secret, context) != uploads[owner].commitment:
+                raise SumCorrupt(f"shares of {owner}'s mask do not fit its commitment")
+            seeds.append(masking.self_seed(secret, context))
+        return seeds
+
+    @property
+    def _threshold(self) -> int:
+        return self._parameters.threshold_of(len(self._members))
+
+    @property
+    def _least(self) -> int:
+        return self._parameters.least_of(len(self._members))
+
+    def _begun(
+        self, uploads: Mapping[Silo, MaskedVector], least: int, last: tuple[Silo, ...]
+    ) -> tuple[Silo, ...]:
+        """Return the set that an earlier attempt began to unmask a sum over, if any.
+
+        One silo is believed where the sum can go on over the set that it names: of silos that are
+        present, large enough, and equal to ``last`` if that is given. Otherwise most silos must
+        name the set, so that one silo cannot end the sum for all. Sets of one sum are nested and
+        the smallest was the last: it decides where as many silos name either.
+        """
+        named: Counter[tuple[Silo, ...]] = Counter()
+        for silo, upload in uploads.items():
+            bound = upload.bound
+            if silo in bound and list(bound) == sorted(set(bound)):
+                named[bound] += 1
+        credible = [
+            bound
+            for bound, n_silos in named.items()
+            if 2 * n_silos > len(uploads)
+            or (len(bound) >= least and set(bound) <= uploads.keys() and last in ((), bound))
+        ]
+        return min(credible, key=lambda bound: (-named[bound], len(bound), bound), default=())

@@ -1,0 +1,381 @@
+"""The silo half of the secure sums; :mod:`hedgerow.boosting.sums` has the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from hedgerow.boosting.errors import PlacePassed, SignatureInvalid, SumRefused
+from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.ports import Identity, SiloStart
+from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
+from hedgerow.boosting.sums.steps import (
+    KEYS,
+    SUM,
+    KeyOffer,
+    MaskedVector,
+    PairSeeds,
+    PlainVector,
+    PresentSet,
+    SealedShares,
+    SetSignature,
+    SumParameters,
+    SumSteps,
+    Total,
+    Unmasking,
+    key_digest,
+    key_statement,
+    layout,
+    repeat,
+    session_name,
+)
+from hedgerow.crypto import masking
+from hedgerow.crypto.errors import Refusal
+from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
+
+Reply = TypeVar("Reply")
+
+
+@contextmanager
+def _vault_rules() -> Iterator[None]:
+    """Raise :class:`SumRefused` where the vault refuses."""
+    try:
+        yield
+    except Refusal as error:
+        raise SumRefused(str(error)) from error
+
+
+class SiloSums:
+    """The silo half of one attempt's sums.
+
+    Parameters
+    ----------
+    link : Link
+    vault : Vault or None
+        Keeps the masks' keys; not needed without secure sums.
+    identity : Identity or None
+        Signs; not needed without secure sums.
+    silo : Silo
+    roster : tuple[Silo, ...]
+        The job's roster, sorted: nobody else is accepted.
+    job_id : str
+    attempt : int
+    parameters : SumParameters
+        The same in all silos; the signatures cover them.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        vault: Vault | None,
+        identity: Identity | None,
+        *,
+        silo: Silo,
+        roster: tuple[Silo, ...],
+        job_id: str,
+        attempt: int,
+        parameters: SumParameters,
+    ) -> None:
+        if parameters.secure and (vault is None or identity is None):
+            raise ValueError("secure sums need a vault and an identity")
+        self._link = link
+        self._maybe_vault = vault
+        self._maybe_identity = identity
+        self._silo = silo
+        self._roster = roster
+        self._job_id = job_id
+        self._attempt = attempt
+        self._parameters = parameters
+        self._session = ""
+        self._group: MaskGroup | None = None
+        self._certificates: dict[Silo, bytes] = {}
+        self._participants: tuple[Silo, ...] = ()
+        self._number = 0
+        self._key = f"secure-sums/{job_id}"
+        self._record = UnmaskingRecord.parse(link.recall(self._key))
+
+    @classmethod
+    def of(
+        cls, link: Link, vault: Vault | None, start: SiloStart, parameters: SumParameters
+    ) -> SiloSums:
+        """Return the silo half of a job's sums."""
+        return cls(
+            link,
+            vault,
+            start.identity,
+            silo=start.silo,
+            roster=start.silos,
+            job_id=start.job_id,
+            attempt=start.attempt,
+            parameters=parameters,
+        )
+
+    @property
+    def participants(self) -> tuple[Silo, ...]:
+        """Silos whose masks enter the next sum: those of the last one, or of the setup."""
+        return self._participants
+
+    def setup(self, at: Place) -> tuple[Silo, ...]:
+        """Agree on fresh keys with the silos that are present; return them, sorted.
+
+        Raises
+        ------
+        SignatureInvalid
+            A key is not signed by its silo, over this job, roster and these parameters.
+        SumRefused
+            The group is too small, lacks this silo or has a silo that is not on the roster.
+        """
+        if not self._parameters.secure:
+            return ()
+        vault, identity = self._vault, self._identity
+        if self._session:
+            vault.forget_session(self._session)
+        self._session = session_name(self._job_id, self._attempt, at)
+        key = vault.create_mask_key(self._session)
+        signature = identity.sign(self._key_statement(self._silo, key))
+        offer = KeyOffer(key, identity.certificate, signature)
+        offers = self._link.exchange(KEYS, at, offer).offers
+        members = tuple(sorted(offers))
+        if offers.get(self._silo) != offer:
+            raise SumRefused("the group lacks this silo, or has another key for it")
+        strangers = sorted(set(members) - set(self._roster))
+        if strangers:
+            raise SumRefused(f"the group has silos off the job's roster: {', '.join(strangers)}")
+        self._check_size(members, len(members))
+        for silo in members:
+            theirs = offers[silo]
+            identity.verify(
+                silo,
+                theirs.certificate,
+                self._key_statement(silo, theirs.public_key),
+                theirs.signature,
+            )
+        self._certificates = {silo: offers[silo].certificate for silo in members}
+        self._group = MaskGroup(
+            self._session,
+            self._silo,
+            members,
+            tuple(offers[silo].public_key for silo in members),
+            key_digest(self._session, offers),
+            self._parameters.threshold_of(len(members)),
+        )
+        with _vault_rules():
+            vault.join_group(self._group)
+        self._participants = members
+        self._number = 0
+        return members
+
+    def sum(
+        self,
+        steps: SumSteps[Reply],
+        at: Place,
+        residues: Residues,
+        *,
+        ring_bits: int = 64,
+        whole: bool = False,
+    ) -> Reply:
+        """Add a vector to a sum; return the reply of the strategy's coordinator half.
+
+        Parameters
+        ----------
+        residues : ndarray of shape (n,)
+            Of the ring, uint64 (uint32 for 32 bits); ``n`` is the same in all silos.
+        whole : bool
+            The sum must be over the set of the sum before it, or is not unmasked.
+
+        Raises
+        ------
+        SumRefused
+            The coordinator asks for a set that would isolate this silo's data.
+        SignatureInvalid
+            Too few silos signed the set.
+        PlacePassed
+            The sum goes on without this silo; synchronise, and join at the next setup.
+        """
+        values = np.ascontiguousarray(residues, dtype=residue_dtype(ring_bits))
+        if values.ndim != 1:
+            raise ValueError(f"expected a vector, received {values.ndim} dimensions")
+        if not self._parameters.secure:
+            return self._link.exchange(steps.plain, at, PlainVector(values, ring_bits))
+        if self._group is None:
+            raise SumRefused("the silos have no keys yet: a setup must precede the sums")
+        with _vault_rules():
+            return self._secure_sum(steps, at, values, ring_bits, whole)
+
+    def total(self, at: Place, residues: Residues, *, ring_bits: int = 64) -> Total:
+        """Add a vector to a sum whose total every silo receives, by :data:`SUM`."""
+        return self.opened(self.sum(SUM, at, residues, ring_bits=ring_bits))
+
+    def opened(self, total: Total) -> Total:
+        """Return the last sum's total without its group masks (blind coordinator)."""
+        if not self._parameters.secure or not self._parameters.blind_coordinator:
+            return total
+        seeds = self._vault.derive_group_masks(self._session, self._number - 1, total.present)
+        values = masking.masked(total.values, total.ring_bits, (), seeds)
+        return Total(values, total.ring_bits, total.present)
+
+    def _secure_sum(
+        self, steps: SumSteps[Reply], at: Place, values: Residues, ring_bits: int, whole: bool
+    ) -> Reply:
+        self._deal(steps, at)
+        ticket = SumTicket(
+            self._session,
+            self._number,
+            layout(steps.name, at, len(values), ring_bits),
+            self._participants,
+            len(values),
+            self._parameters.self_masks,
+            self._parameters.blind_coordinator,
+        )
+        self._number += 1
+        vector = None
+        if not steps.repeatable and values.any():
+            vector = masking.fingerprint(values)
+        place = UnmaskingAt(f"{steps.name}/{at.level}/{at.passing}", at, vector, whole)
+        recoverable = self._parameters.dropout_recovery
+        willing = recoverable and self._record.forbids(place, self._participants) is None
+        masks = self._vault.derive_masks(ticket, willing)
+        masked = masking.masked(values, ring_bits, masks.add, masks.subtract)
+        upload = MaskedVector(masked, ring_bits, masks.commitment, b"")
+        if recoverable:
+            return self._recoverable(steps, ticket, place, upload, masks.statement)
+        self._permit(place, self._participants)
+        self._remember(place, self._participants)
+        return self._link.exchange(steps.single, at, upload)
+
+    def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
+        """Exchange shares of the self masks of the next sums, and the group key with the first."""
+        count = self._parameters.shares_due(self._number)
+        if count is None:
+            return
+        sealed = self._vault.seal_shares(
+            self._session,
+            self._number,
+            count,
+            self._participants,
+            self._parameters.blind_coordinator,
+        )
+        offer = SealedShares({Silo(peer): box for peer, box in sealed.items()})
+        boxes = self._link.exchange(steps.shares, at, offer).boxes
+        present = tuple(sorted({self._silo, *boxes}))
+        if not set(present) <= set(self._participants):
+            raise SumRefused("received shares of silos that do not take part")
+        if not count and present != self._participants:
+            raise SumRefused("without dropout recovery all of the group must take part")
+        self._check_group(present)
+        self._vault.open_shares(
+            self._session, self._number, count, {str(s): box for s, box in boxes.items()}
+        )
+        self._participants = present
+
+    def _recoverable(
+        self,
+        steps: SumSteps[Reply],
+        ticket: SumTicket,
+        place: UnmaskingAt,
+        upload: MaskedVector,
+        statement: bytes,
+    ) -> Reply:
+        """Upload, agree on the set, reveal what removes its masks.
+
+        ``statement`` is about the full set; empty where this silo may not agree to that.
+        """
+        session, number = ticket.session, ticket.number
+        full = self._participants
+        endorsed = full if statement else ()
+        signature = self._identity.sign(statement) if statement else b""
+        offer = replace(upload, signature=signature, bound=self._record.bound(place))
+        reply = self._link.exchange(steps.masked, place.at, offer)
+        agreed: tuple[Silo, ...] | None = None
+        passing = 0
+        while reply.present != agreed:
+            if reply.abandoned:
+                return self._link.exchange(steps.unmask, place.at, Unmasking({}))
+            if self._silo not in reply.present:
+                raise PlacePassed(f"the sum of round {place.at.round} goes on without {self._silo}")
+            self._permit(place, reply.present)
+            if reply.present != endorsed:
+                statement = self._vault.endorse(session, number, reply.present)
+                endorsed = reply.present
+            if not reply.signatures:
+                asked = reply.present
+                again = repeat(place.at, passing)
+                passing += 1
+                signature = self._identity.sign(statement)
+                reply = self._link.exchange(steps.agree, again, SetSignature(signature))
+                if reply.present != asked:
+                    continue
+            self._verify(statement, reply)
+            agreed = reply.present
+            if agreed != full:
+                # Not recorded yet: without shares of self masks these seeds open no vector.
+                seeds = self._vault.reveal_pair_seeds(session, number, agreed)
+                known = PairSeeds({Silo(peer): seed for peer, seed in seeds.items()})
+                reply = self._link.exchange(steps.seeds, repeat(place.at, passing), known)
+        assert agreed is not None
+        self._remember(place, agreed)
+        shares = self._vault.reveal_shares(session, number, agreed)
+        self._participants = agreed
+        unmasking = Unmasking({Silo(owner): share for owner, share in shares.items()})
+        return self._link.exchange(steps.unmask, place.at, unmasking)
+
+    def _permit(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:
+        self._check_group(present)
+        reason = self._record.forbids(place, present)
+        if reason is not None:
+            raise SumRefused(
+                f"sum {place.key} of round {place.at.round} must not be unmasked "
+                f"over {', '.join(present)}: {reason}"
+            )
+
+    def _check_group(self, present: tuple[Silo, ...]) -> None:
+        assert self._group is not None
+        self._check_size(present, len(self._group.members))
+
+    def _check_size(self, present: tuple[Silo, ...], n_members: int) -> None:
+        least = self._parameters.least_of(n_members)
+        if len(present) < least:
+            raise SumRefused(f"expected a sum over at least {least} silos, received {len(present)}")
+
+    def _remember(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:
+        self._record.note(place, present)
+        self._link.remember(self._key, self._record.encode())
+
+    def _verify(self, statement: bytes, agreed: PresentSet) -> None:
+        assert self._group is not None
+        needed = max(self._group.threshold, LEAST_SILOS)
+        valid = 0
+        for silo in agreed.present:
+            signature = agreed.signatures.get(silo)
+            if signature is None:
+                continue
+            try:
+                self._identity.verify(silo, self._certificates[silo], statement, signature)
+            except SignatureInvalid:
+                continue
+            valid += 1
+            if valid >= needed:
+                return
+        raise SignatureInvalid(
+            f"expected {needed} signatures over the set to unmask, received {valid} valid ones: "
+            "the coordinator may have shown different sets to different silos"
+        )
+
+    def _key_statement(self, silo: Silo, key: bytes) -> bytes:
+        return key_statement(self._session, self._roster, self._parameters, silo, key)
+
+    @property
+    def _vault(self) -> Vault:
+        assert self._maybe_vault is not None
+        return self._maybe_vault
+
+    @property
+    def _identity(self) -> Identity:
+        assert self._maybe_identity is not None
+        return self._maybe_identity
