@@ -387,7 +387,7 @@ def traffic(study: Study) -> Iterator[Row]:
 
 def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int], float]:
     """Return payload bytes by kind, of all silos up and down, and the score they buy."""
-    from hedgerow.boosting.engine.cuts import merge_summaries, summarise
+    from hedgerow.boosting.engine.summaries import merge_summaries, summarise
     from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, uncut, with_fences
 
     n_silos, schema = len(study.silos), study.silos[0].schema

@@ -36,8 +36,9 @@ import xgboost as xgb
 from sklearn.datasets import make_classification
 
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.cuts import cuts_from_thresholds, merge_summaries, summarise
+from hedgerow.boosting.engine.cuts import merged_cuts, numeric_features
 from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.summaries import summarise
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import exact_auc
 from hedgerow.boosting.ports import JobParameters
@@ -261,16 +262,11 @@ class Pooled:
     def engine(self, variant: Variant, rounds: int) -> Ensemble:
         """Return the engine's model of all rows, with the cut points that the silos agree on."""
         edges = np.cumsum([0, *self.sizes])
-        thresholds = []
-        for j, feature in enumerate(self.train.schema.features):
-            if feature.is_categorical:
-                thresholds.append(np.empty(0, np.float32))
-                continue
-            column = self.train.X[:, j]
-            parts = [
-                summarise(column[a:b], 4 * variant.max_bin) for a, b in itertools.pairwise(edges)
-            ]
-            thresholds.append(merge_summaries(parts, variant.max_bin))
+        numeric = numeric_features(self.train.schema)
+        summaries = [
+            [summarise(self.train.X[a:b, j], 4 * variant.max_bin) for j in numeric]
+            for a, b in itertools.pairwise(edges)
+        ]
         job = job_of(variant, rounds)
         strategy = job.parameters
         assert isinstance(strategy, Histogram)
@@ -278,7 +274,7 @@ class Pooled:
             job,
             self.train,
             rounds,
-            cuts=cuts_from_thresholds(self.train.schema, thresholds),
+            cuts=merged_cuts(self.train.schema, summaries, variant.max_bin),
             sampler=strategy.sampler,
             blocks=self.sizes,
             coarse_bits=strategy.coarse_bits,

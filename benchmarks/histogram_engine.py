@@ -20,13 +20,14 @@ from sklearn.datasets import make_classification
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.binning import bin_features
-from hedgerow.boosting.engine.cuts import cuts_from_xgboost
+from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import local_cuts, train_pooled
+from hedgerow.boosting.engine.pooled import train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
+from tests.oracles import xgboost_cuts
 
 TREES = 10
 
@@ -96,7 +97,7 @@ def main() -> None:
     matrix = xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1)
     bin_seconds = median_cpu(lambda: xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1), 1)
     note("cuts_and_bins", "xgboost-pooled", bin_seconds, "s")
-    cuts = cuts_from_xgboost(schema, *matrix.get_quantile_cut())
+    cuts = xgboost_cuts(data, 256)
     bin_features(X[:1000], cuts)
     local_cuts(data.take(np.arange(1000)), 256)
     note(

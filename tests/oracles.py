@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.engine.cuts import Cuts, cuts_from_xgboost
+from hedgerow.boosting.engine.cuts import FENCE, Cuts
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees.ensemble import Tree, trees_of
 
@@ -105,8 +105,30 @@ def quantile_matrix(data: Dataset, max_bin: int) -> xgb.QuantileDMatrix:
 
 
 def xgboost_cuts(data: Dataset, max_bin: int) -> Cuts:
-    """Return XGBoost's own cuts of a table."""
-    return cuts_from_xgboost(data.schema, *quantile_matrix(data, max_bin).get_quantile_cut())
+    """Return XGBoost's own cuts of a table.
+
+    XGBoost lists for each feature its lower fence, then its cuts, whose last is an upper fence.
+    """
+    schema = data.schema
+    indptr, values = quantile_matrix(data, max_bin).get_quantile_cut()
+    blocks, lower = [], []
+    for j, feature in enumerate(schema.features):
+        block = np.asarray(values[int(indptr[j]) : int(indptr[j + 1])], dtype=np.float32)
+        if feature.categories is not None:
+            blocks.append(np.arange(max(1, len(feature.categories)), dtype=np.float32))
+            lower.append(np.float32(-1.0))
+        elif block.shape[0] < 2:
+            blocks.append(np.array([FENCE], dtype=np.float32))
+            lower.append(-FENCE)
+        else:
+            blocks.append(block[1:])
+            lower.append(block[0])
+    return Cuts(
+        values=np.concatenate(blocks),
+        offsets=np.concatenate([[0], np.cumsum([b.shape[0] for b in blocks])]).astype(np.int64),
+        categorical=np.array([f.is_categorical for f in schema.features], dtype=np.bool_),
+        lower=np.array(lower, dtype=np.float32),
+    )
 
 
 def xgboost_trees(

@@ -195,8 +195,14 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "count:poisson": (_POISSON, "count:poisson", _NUMBERS, StartRule.MEAN),
 }
 
-POISSON_MAX_DELTA_STEP = 0.7
-"""XGBoost's default ``max_delta_step`` for ``count:poisson``."""
+_POISSON_MAX_DELTA_STEP = 0.7
+
+
+def max_delta_step_of(booster: Booster) -> float:
+    """Return the bound of leaf weights, 0 for none; as in XGBoost, Poisson's is 0.7 by default."""
+    if booster.objective == "count:poisson" and not booster.max_delta_step:
+        return _POISSON_MAX_DELTA_STEP
+    return booster.max_delta_step
 
 
 def _xgboost_margin(objective: str, base_score: float) -> float:
@@ -234,7 +240,7 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
         if not 1 < parameter < 2:
             raise InvalidJob(f"tweedie_variance_power: expected 1 < p < 2, not {parameter}")
     elif kernel == _POISSON:
-        parameter = booster.max_delta_step or POISSON_MAX_DELTA_STEP
+        parameter = booster.max_delta_step or _POISSON_MAX_DELTA_STEP
     elif kernel in (_LOGISTIC, _LAE, _LOG_COSH) or kernel in (_SOFTPROB, _SOFTMAX):
         bound = (1.0, 1.0)
     if kernel in (_HUBER, _FAIR) and not parameter > 0:

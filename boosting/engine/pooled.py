@@ -7,87 +7,29 @@ rows of all silos with the same cuts (``blocks`` says which rows were whose, for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.cuts import (
-    Bisector,
-    Cuts,
-    count_below,
-    cuts_from_thresholds,
-    merge_summaries,
-    summarise,
-)
+from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
-from hedgerow.boosting.engine.objective import (
-    POISSON_MAX_DELTA_STEP,
-    Objective,
-    StartRule,
-    objective_of,
-)
+from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import (
-    LabelMean,
     Quantiser,
     bound_of_exponents,
     exponents,
-    label_exponents,
     static_bound,
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.engine.start import label_exponents, start_score
 from hedgerow.boosting.engine.table import Table
-from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-
-
-def local_cuts(dataset: Dataset, max_bin: int) -> Cuts:
-    """Return cuts from one table's own summaries."""
-    return cuts_from_thresholds(
-        dataset.schema,
-        [
-            np.empty(0, np.float32)
-            if feature.is_categorical
-            else merge_summaries([summarise(dataset.X[:, j], 8 * max_bin)], max_bin)
-            for j, feature in enumerate(dataset.schema.features)
-        ],
-    )
-
-
-def start_score(
-    objective: Objective,
-    booster: Booster,
-    y: NDArray[np.float64],
-    weight: NDArray[np.float64] | None,
-) -> float:
-    """Return the base score of a training on these labels: the job's, or the global statistic."""
-    if booster.base_score is not None:
-        return booster.base_score
-    if objective.start_rule is StartRule.MEAN:
-        labels = LabelMean(y.shape[0], *label_exponents(y, weight))
-        return objective.start_of(labels.mean(labels.sums(y, weight)))
-    if objective.start_rule is StartRule.MEDIAN:
-        return median_of(median_search(), np.sort(y.astype(np.float32)))
-    return objective.default_base_score
-
-
-def median_search() -> Bisector:
-    """Return the search for a median: a single threshold of a single column."""
-    return Bisector(1, 2, 0.0)
-
-
-def median_of(search: Bisector, labels: NDArray[np.float32]) -> float:
-    """Return the median that bisecting on counts of sorted labels leads to."""
-    while not search.done:
-        search.take(count_below([labels], search.column, search.key))
-    found = search.thresholds[0]
-    return float(found[0]) if found.shape[0] else 0.0
 
 
 def train_pooled(
@@ -126,8 +68,8 @@ def train_pooled(
     objective = objective_of(job.objective, schema.task, booster)
     objective.check_labels(dataset.labels, schema.n_classes)
     cuts = local_cuts(dataset, booster.max_bin) if cuts is None else cuts
-    sampler = sampler_of(booster) if sampler is None else sampler
-    parameters = tree_parameters(booster, objective, schema.n_features)
+    sampler = Sampler.of(booster) if sampler is None else sampler
+    parameters = TreeParameters.of(booster, schema.n_features)
     base_score = start_score(objective, booster, dataset.labels, dataset.weight)
     ensemble = blank(schema, objective.model_name, booster, base_score)
     table = Table.of(dataset, cuts, objective.margin_of(base_score), n_threads)
@@ -203,22 +145,6 @@ def grow_tree(
         return grower.finish(), partition
     leaf_sums = node_sums(partition, grower.leaves, exact)
     return grower.finish(leaf_sums, quantiser.scale), partition
-
-
-def sampler_of(booster: Booster) -> Sampler:
-    """Return the sampler that XGBoost's own ``subsample`` parameters ask for."""
-    if booster.subsample >= 1.0:
-        return Sampler()
-    if booster.sampling_method == "gradient_based":
-        return Sampler("mvs", booster.subsample)
-    return Sampler("uniform", booster.subsample, reweight=False)
-
-
-def tree_parameters(booster: Booster, objective: Objective, n_features: int) -> TreeParameters:
-    """Return the tree parameters; as in XGBoost, Poisson's ``max_delta_step`` defaults to 0.7."""
-    if objective.name == "count:poisson" and booster.max_delta_step == 0:
-        booster = replace(booster, max_delta_step=POISSON_MAX_DELTA_STEP)
-    return TreeParameters.of(booster, n_features)
 
 
 def _sample_blocks(

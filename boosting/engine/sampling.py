@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.job import Booster
 from hedgerow.crypto.fixed_point import FixedPoint
 
 N_SCORE_BINS = 512
@@ -75,6 +76,15 @@ class Sampler:
             raise InvalidJob(f"mvs_lambda: expected 0 or more, not {self.mvs_lambda}")
         if not (self.top_rate > 0 and self.other_rate > 0 and self.top_rate + self.other_rate <= 1):
             raise InvalidJob("top_rate, other_rate: expected positive shares of at most 1 together")
+
+    @classmethod
+    def of(cls, booster: Booster) -> Sampler:
+        """Return the sampler that XGBoost's own ``subsample`` parameters ask for."""
+        if booster.subsample >= 1.0:
+            return cls()
+        if booster.sampling_method == "gradient_based":
+            return cls("mvs", booster.subsample)
+        return cls("uniform", booster.subsample, reweight=False)
 
     def draw(
         self,

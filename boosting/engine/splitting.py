@@ -19,6 +19,7 @@ from hedgerow.boosting.engine import kernels as split_kernels
 from hedgerow.boosting.engine.binning import run_all
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import Layout
+from hedgerow.boosting.engine.objective import max_delta_step_of
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 
@@ -59,6 +60,8 @@ class TreeParameters:
     @classmethod
     def of(cls, booster: Booster, n_features: int) -> TreeParameters:
         """Check the booster's parameters and take those of a tree.
+
+        As in XGBoost, ``max_delta_step`` of Poisson's objective is 0.7 where it is not set.
 
         Raises
         ------
@@ -101,7 +104,7 @@ class TreeParameters:
             max_leaves=booster.max_leaves,
             loss_guided=booster.grow_policy == "lossguide",
             min_child_weight=_single(booster.min_child_weight),
-            max_delta_step=_single(booster.max_delta_step),
+            max_delta_step=_single(max_delta_step_of(booster)),
             lambda_=_single(booster.lambda_),
             alpha=_single(booster.alpha),
             colsample_bytree=booster.colsample_bytree,

@@ -11,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import (
-    grow_tree,
-    local_cuts,
-    start_score,
-    train_pooled,
-    tree_parameters,
-)
+from hedgerow.boosting.engine.pooled import grow_tree, train_pooled
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
@@ -27,6 +22,8 @@ from hedgerow.boosting.engine.quantising import (
     static_bound,
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
+from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -209,7 +206,7 @@ def pooled_by_levels(
     sample = Sample(np.arange(rows.n_samples, dtype=np.int32))
     for r, by_depth in enumerate(visible):
         booster = replace(job.booster, max_depth=depths[r]) if depths else job.booster
-        parameters = tree_parameters(booster, objective, schema.n_features)
+        parameters = TreeParameters.of(booster, schema.n_features)
         g, h = objective.gradients(table.margins, table.y, None)
         bound = static_bound(objective, Sampler(), schema.n_outputs, 1.0)
         quantiser = Quantiser.fitting(

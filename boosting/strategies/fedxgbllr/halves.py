@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.cuts import Summary, merge_summaries, summarise
+from hedgerow.boosting.engine.summaries import Summary, merge_summaries, summarise
 from hedgerow.boosting.errors import DataError, OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult, SiloStart

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.engine.cuts import Bisector, Cuts, cuts_from_thresholds, merge_summaries
+from hedgerow.boosting.engine.bisection import Bisector
+from hedgerow.boosting.engine.cuts import Cuts, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
-from hedgerow.boosting.engine.pooled import median_search
-from hedgerow.boosting.engine.quantising import LabelMean, Quantiser, bound_of_exponents
+from hedgerow.boosting.engine.quantising import Quantiser, bound_of_exponents
+from hedgerow.boosting.engine.start import LabelMean, found_median, median_search
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.ports import Artefact, RoundResult
@@ -314,8 +315,7 @@ class _CoordinatorHalf:
         search = median_search()
 
         def finished() -> dict[str, NDArray[Any]]:
-            found = search.thresholds[0]
-            return {"median": scalar(float(found[0]) if found.shape[0] else 0.0)}
+            return {"median": scalar(found_median(search))}
 
         await self._bisect(MEDIAN, at, search, finished)
         return float(finished()["median"][0])
@@ -335,15 +335,9 @@ class _CoordinatorHalf:
         plan = self.plan
         offers = await self.hub.collect(CUTS, at, silos=self.sums.participants, quorum=self.quorum)
         summaries = self._sound(CUTS, at, offers, lambda o: read_summaries(o, len(plan.numeric)))
-
-        def merge() -> Cuts:
-            thresholds = [np.empty(0, np.float32)] * plan.schema.n_features
-            for place, j in enumerate(plan.numeric):
-                parts = [own[place] for own in summaries.values()]
-                thresholds[j] = merge_summaries(parts, plan.job.booster.max_bin)
-            return cuts_from_thresholds(plan.schema, thresholds)
-
-        cuts = await asyncio.to_thread(merge)
+        cuts = await asyncio.to_thread(
+            merged_cuts, plan.schema, list(summaries.values()), plan.job.booster.max_bin
+        )
         self.hub.answer(CUTS, at, dict.fromkeys(summaries, Tensors(cut_arrays(cuts))))
         return cuts
 

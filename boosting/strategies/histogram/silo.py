@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.cuts import Bisector, Cuts, count_below, summarise, summary_points
+from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import median_search
 from hedgerow.boosting.engine.quantising import (
-    LabelMean,
     Quantiser,
     bound_of_exponents,
     exponents,
-    label_exponents,
 )
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
+from hedgerow.boosting.engine.start import LabelMean, label_exponents, median_search
+from hedgerow.boosting.engine.summaries import summarise, summary_points
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Place

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds
+from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
-from hedgerow.boosting.engine.pooled import tree_parameters
 from hedgerow.boosting.engine.quantising import Quantiser, static_bound
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -103,11 +102,13 @@ def given_cuts(schema: Schema, cut_points: tuple[str, ...]) -> Cuts:
         except ValueError as error:
             raise InvalidJob(f"[histogram] cut_points: no number in those of {name!r}") from error
     thresholds = []
-    for feature in schema.features:
-        found = known.pop(feature.name, None)
-        if found is None and not feature.is_categorical:
-            raise InvalidJob(f"[histogram] cut_points: none for feature {feature.name!r}")
-        thresholds.append(np.empty(0, np.float32) if found is None else found)
+    for j in numeric_features(schema):
+        found = known.pop(schema.features[j].name, None)
+        if found is None:
+            raise InvalidJob(
+                f"[histogram] cut_points: none for feature {schema.features[j].name!r}"
+            )
+        thresholds.append(found)
     if known:
         raise InvalidJob(f"[histogram] cut_points: there is no feature {min(known)!r}")
     try:
@@ -131,7 +132,7 @@ class Plan:
         """Check a job against the schema and work out what follows."""
         booster = strategy.booster_of(job)
         objective = objective_of(job.objective, schema.task, booster)
-        parameters = tree_parameters(booster, objective, schema.n_features)
+        parameters = TreeParameters.of(booster, schema.n_features)
         return cls(strategy, job, schema, objective, parameters)
 
     @property
@@ -147,7 +148,7 @@ class Plan:
     @property
     def numeric(self) -> list[int]:
         """Indices of numeric features."""
-        return [j for j, f in enumerate(self.schema.features) if not f.is_categorical]
+        return numeric_features(self.schema)
 
     def groups(self, tree: int) -> list[int]:
         """Return the outputs that a tree of a round adds to."""

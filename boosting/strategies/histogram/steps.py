@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.cuts import Bisector, Cuts, Summary, cuts_from_thresholds
+from hedgerow.boosting.engine.bisection import Bisector
+from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
+from hedgerow.boosting.engine.summaries import Summary
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Silo, Step
 from hedgerow.boosting.strategies.histogram.growth import Growth, no_splits, write_splits
@@ -120,10 +122,7 @@ def metric_names(plan: Plan) -> tuple[str, ...]:
 
 def cuts_of(plan: Plan, search: Bisector) -> Cuts:
     """Return the cut points that bisecting has found."""
-    thresholds = [np.empty(0, np.float32)] * plan.schema.n_features
-    for j, found in zip(plan.numeric, search.thresholds, strict=True):
-        thresholds[j] = found
-    return cuts_from_thresholds(plan.schema, thresholds)
+    return cuts_from_thresholds(plan.schema, search.thresholds)
 
 
 def write_summaries(summaries: list[Summary]) -> dict[str, NDArray[Any]]:

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.binning import bin_features
+from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
-from hedgerow.boosting.engine.pooled import local_cuts, start_score, tree_parameters
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
     exponents,
-    label_exponents,
     static_bound,
 )
 from hedgerow.boosting.engine.sampling import Sample
+from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.engine.start import label_exponents, start_score
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.ciphers import said
@@ -178,7 +179,7 @@ class ActiveHalf(Half):
         self.cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
         self.binned = bin_features(rows.values(self.cuts), self.cuts, self.start.n_threads)
         self.margins = np.full((self.binned.n_samples, schema.n_outputs), margin, np.float32)
-        self.parameters = tree_parameters(job.booster, self.objective, schema.n_features)
+        self.parameters = TreeParameters.of(job.booster, schema.n_features)
         self.sampler = strategy.sampler(job.booster)
         self.part = ActivePart(
             party=self.parties[0],

@@ -280,11 +280,10 @@ class SecureBoost:
 
     def sampler(self, booster: Booster) -> Sampler:
         """Return how the active party samples rows."""
-        from hedgerow.boosting.engine.pooled import sampler_of
         from hedgerow.boosting.engine.sampling import Sampler
 
         if self.sampling == "none":
-            return sampler_of(booster)
+            return Sampler.of(booster)
         return Sampler(
             self.sampling,
             self.sampling_rate,

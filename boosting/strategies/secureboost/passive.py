@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from hedgerow.boosting.engine.binning import bin_features
-from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import local_cuts, tree_parameters
+from hedgerow.boosting.engine.cuts import Cuts, local_cuts
+from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
@@ -124,9 +123,8 @@ class PassiveHalf(Half):
         self.cuts: Cuts = local_cuts(train.take(self.fit), self.job.booster.max_bin)
         self.binned = bin_features(rows.values(self.cuts), self.cuts, self.start.n_threads)
         self.has_missing = np.asarray(np.isnan(train.X).any(axis=0))
-        objective = objective_of(self.job.objective, self.job.task, self.job.booster)
         booster = replace(self.job.booster, monotone_constraints=())
-        self.parameters = tree_parameters(booster, objective, train.schema.n_features)
+        self.parameters = TreeParameters.of(booster, train.schema.n_features)
         self.part = PassivePart(
             party=self.courier.party,
             model=self.start.job_id,

@@ -185,7 +185,7 @@ def test_partition_keeps_rows_in_order_and_follows_directions() -> None:
 def test_categories_that_go_right_do_and_the_rest_go_left() -> None:
     schema = Schema((Feature("c", ("a", "b", "c", "d")),), "y", Task.REGRESSION, 0)
     X = np.array([[0, 1, 2, 3, np.nan]], np.float32).T
-    binned = bin_features(X, cuts_from_thresholds(schema, None))
+    binned = bin_features(X, cuts_from_thresholds(schema, []))
     partition = RowPartition(np.arange(5, dtype=np.int32))
     partition.split_by_bins(
         binned, one_split(default_left=[True], categories=((0, np.array([1, 3], np.int32)),))

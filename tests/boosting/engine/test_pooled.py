@@ -10,12 +10,12 @@ import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.binning import bin_features
-from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import local_cuts, train_pooled
+from hedgerow.boosting.engine.pooled import train_pooled
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters

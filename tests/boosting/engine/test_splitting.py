@@ -33,7 +33,7 @@ def make(n_outputs: int, seed: int, missing: bool = True):  # type: ignore[no-un
     features = [Feature(f"f{j}") for j in range(len(SIZES))]
     features.append(Feature("c", tuple("abcd")))
     schema = Schema(tuple(features), "y", Task.REGRESSION, 0)
-    cuts = cuts_from_thresholds(schema, [np.arange(n - 1, dtype=np.float32) for n in (*SIZES, 1)])
+    cuts = cuts_from_thresholds(schema, [np.arange(n - 1, dtype=np.float32) for n in SIZES])
     n_rows = 60
     histograms = np.zeros((6, int(cuts.n_bins.sum()), 2 * n_outputs), np.int64)
     totals = np.zeros((6, 2 * n_outputs), np.int64)

@@ -11,7 +11,8 @@ import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import start_score, train_pooled
+from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from tests import oracles

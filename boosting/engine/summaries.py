@@ -1,0 +1,181 @@
+"""Weighted quantile summaries: what a silo shows of its columns, and the thresholds they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.errors import DataError, OfferRejected
+from hedgerow.boosting.payloads import Float32s, Float64s, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Weighted points of one feature of one silo.
+
+    Point ``i`` stands for the rows in ``(values[i - 1], values[i]]``.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_points,), float32
+        Strictly increasing data values.
+    weights : ndarray of shape (n_points,), float64
+        Rows (or row weights) that each point stands for; positive.
+    """
+
+    values: NDArray[np.float32]
+    weights: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileSummaries:
+    """The summaries of a silo's numeric features as they travel, one after another.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (n_numeric,), int64
+        Points of each numeric feature, in the schema's order.
+    values, weights : ndarray of shape (n_points,)
+        As in :class:`Summary`, float32 and float64.
+    """
+
+    sizes: Int64s
+    values: Float32s
+    weights: Float64s
+
+    @classmethod
+    def of(cls, summaries: Sequence[Summary]) -> QuantileSummaries:
+        """Put summaries one after another."""
+        return cls(
+            np.array([s.values.shape[0] for s in summaries], np.int64),
+            np.concatenate([np.empty(0, np.float32), *(s.values for s in summaries)]),
+            np.concatenate([np.empty(0), *(s.weights for s in summaries)]),
+        )
+
+    def read(self, n_numeric: int) -> list[Summary]:
+        """Return the summary of each feature after checking what a peer could get wrong.
+
+        Raises
+        ------
+        OfferRejected
+            Another number of features or points, values that are not finite and increasing, or
+            weights that are not finite and positive.
+        """
+        values = increasing_columns(self.sizes, self.values, n_numeric)
+        weights = self.weights
+        if weights.shape != self.values.shape or not np.all((weights > 0) & np.isfinite(weights)):
+            raise OfferRejected("weights: expected a finite weight above 0 for each value")
+        ends = np.cumsum(self.sizes)
+        return [
+            Summary(column, weights[end - column.shape[0] : end])
+            for column, end in zip(values, ends, strict=True)
+        ]
+
+
+def increasing_columns(
+    sizes: NDArray[np.int64], values: NDArray[np.float32], n_columns: int
+) -> list[NDArray[np.float32]]:
+    """Cut a peer's values into columns of the given sizes.
+
+    Raises
+    ------
+    OfferRejected
+        Another number of columns or values, or values that are not finite and strictly increasing
+        within a column.
+    """
+    if sizes.shape != (n_columns,) or np.any(sizes < 0) or np.any(sizes > values.shape[0]):
+        raise OfferRejected(f"sizes: expected {n_columns} sizes of columns")
+    if int(sizes.sum()) != values.shape[0] or not np.isfinite(values).all():
+        raise OfferRejected(f"values: expected {int(sizes.sum())} finite numbers")
+    ends = np.cumsum(sizes)
+    columns = [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    if any(np.any(np.diff(column) <= 0) for column in columns):
+        raise OfferRejected("values: expected increasing values within a column")
+    return columns
+
+
+def summarise(
+    x: NDArray[np.float32], max_points: int, weight: NDArray[np.float64] | None = None
+) -> Summary:
+    """Return a summary of at most ``max_points`` points; exact where so many values exist.
+
+    Missing values are left out. The rank error of a summary is at most
+    ``total weight / max_points``.
+    """
+    present = ~np.isnan(x)
+    values = x[present]
+    weights = np.ones(values.shape[0]) if weight is None else weight[present]
+    kept = weights > 0
+    values, inverse = np.unique(values[kept] + np.float32(0.0), return_inverse=True)
+    counts = np.bincount(inverse.reshape(-1), weights[kept], minlength=values.shape[0])
+    sums = counts.astype(np.float64)
+    if values.shape[0] <= max_points:
+        return Summary(values, sums)
+    cumulative = np.cumsum(sums)
+    targets = cumulative[-1] * np.arange(1, max_points + 1) / max_points
+    last = np.minimum(np.searchsorted(cumulative, targets), values.shape[0] - 1)
+    last[-1] = values.shape[0] - 1
+    last = np.unique(last)
+    return Summary(values[last], np.diff(cumulative[last], prepend=0.0))
+
+
+def merge_summaries(summaries: Sequence[Summary], max_bin: int) -> NDArray[np.float32]:
+    """Return at most ``max_bin - 1`` inner thresholds from the silos' summaries of a feature.
+
+    Points are sorted by value and their weights accumulated; thresholds are half-way between
+    neighbouring points, at ranks ``j N / max_bin``. At most ``max_bin`` distinct points get a bin
+    each. Weights are essential: with unweighted points the rank error was 0.40 of all rows for
+    silos of unequal size.
+    """
+    if not summaries:
+        return np.empty(0, dtype=np.float32)
+    points = np.concatenate([s.values for s in summaries])
+    if points.shape[0] == 0:
+        return np.empty(0, dtype=np.float32)
+    values, inverse = np.unique(points, return_inverse=True)
+    weights = np.bincount(inverse.reshape(-1), np.concatenate([s.weights for s in summaries]))
+    if values.shape[0] <= max_bin:
+        at = np.arange(values.shape[0] - 1)
+    else:
+        cumulative = np.cumsum(weights)
+        targets = cumulative[-1] * np.arange(1, max_bin) / max_bin
+        at = np.unique(np.searchsorted(cumulative, targets * (1 - 1e-12)))
+        at = at[at < values.shape[0] - 1]
+    return np.unique(_between(values[at], values[at + 1]))
+
+
+def _between(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return float32 numbers ``t`` with ``low < t <= high``, half-way where one exists."""
+    middle = ((low.astype(np.float64) + high) / 2).astype(np.float32)
+    return np.where(middle > low, middle, high).astype(np.float32)
+
+
+def summary_points(
+    policy: str, max_bin: int, n_samples: int, n_total: int, n_largest: int, n_silos: int
+) -> int:
+    """Return the size of a silo's summary under a bin budget (PAX).
+
+    ``fixed``: 4 points a bin. ``pax_printed``: bins ``1 / (ε_A n_i / N)`` with ``ε_A`` such that
+    equal silos together have ``max_bin`` bins each, so a *smaller* silo gets more.
+    ``proportional``: ``max_bin n_i / max n`` between 8 and ``max_bin``. Only the summary varies;
+    the cuts are global.
+
+    References
+    ----------
+    Ong et al., Adaptive histogram-based gradient boosted trees for federated learning, 2020.
+    """
+    if policy == "fixed":
+        bins = max_bin
+    elif policy == "pax_printed":
+        share = max(n_samples, 1) / max(n_total, 1)
+        bins = round(max_bin / (n_silos * share))
+        bins = min(max(bins, 8), 16 * max_bin)
+    elif policy == "proportional":
+        bins = round(max_bin * n_samples / max(n_largest, 1))
+        bins = min(max(bins, min(8, max_bin)), max_bin)
+    else:
+        raise DataError(f"bins_policy: expected fixed, pax_printed or proportional, not {policy!r}")
+    return 4 * bins
