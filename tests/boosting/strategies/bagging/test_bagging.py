@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, strategy_of
@@ -23,7 +22,6 @@ from hedgerow.boosting.strategies.bagging.participation import (
 )
 from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, TreeLog, extend_digest
 from hedgerow.boosting.streams import xgboost_seed
-from hedgerow.boosting.sums.label_mean import from_limbs, to_limbs
 from hedgerow.boosting.trees.ensemble import blank, trees_of
 from hedgerow.boosting.trees.local import ScoredRows, split_rows
 from hedgerow.boosting.trees.packing import pack
@@ -212,28 +210,6 @@ def test_the_logs_ensemble_has_the_rounds_and_factors() -> None:
     assert ensemble.version == 18
     np.testing.assert_array_equal(ensemble.trees[0].threshold, trees[0].scaled(0.5).threshold)
     assert log.ensemble(start, 2).version == 12
-
-
-# --- the mean label ---
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.floats(-1e25, 1e25), min_size=1, max_size=9))
-def test_sums_of_limbs_are_exact(values: list[float]) -> None:
-    residues = np.zeros(4, np.uint64)
-    for value in values:
-        residues = residues + to_limbs(value).view(np.uint64)
-    total = from_limbs(residues.view(np.int64))
-    exact = sum(Fraction(round(Fraction(v) * 2**60), 2**60) for v in values)
-    assert total == exact
-    assert abs(total - sum(map(Fraction, values))) <= Fraction(len(values), 2**61)
-
-
-def test_label_sums_that_have_no_limbs_are_refused_without_their_value() -> None:
-    for wrong in (math.nan, math.inf, 1e31):
-        with pytest.raises(DataError) as caught:
-            to_limbs(wrong)
-        assert "1e+31" not in str(caught.value)
 
 
 # --- parameters ---
