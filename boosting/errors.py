@@ -2,7 +2,19 @@
 
 
 class FederationError(Exception):
-    """Root of what can go wrong between parties; each subclass has a status code in services."""
+    """Root of what can go wrong between parties; each subclass has a status code in services.
+
+    Parameters
+    ----------
+    message : str
+        For people.
+    **facts : str
+        For programs: what the message says, by name.
+    """
+
+    def __init__(self, message: str = "", /, **facts: str) -> None:
+        super().__init__(message)
+        self.facts = facts
 
 
 class QuorumLost(FederationError):

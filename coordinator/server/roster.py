@@ -76,7 +76,8 @@ class Roster:
             remaining = held.expires - self._now()
             raise LeaseHeld(
                 f"another agent named {silo} holds the lease for {remaining:.0f} s more; "
-                "a silo has one agent"
+                "a silo has one agent",
+                seconds=f"{remaining:.0f}",
             )
         lease = Lease(silo, secrets.token_hex(16), registration, self._now() + self._lease_seconds)
         self._leases[silo] = lease
@@ -131,7 +132,9 @@ def check_version(silo: Silo, agent: str, coordinator: str) -> None:
     older = "agent" if theirs < ours else "coordinator"
     raise VersionRefused(
         f"the agent of {silo} has version {agent}, the coordinator {coordinator}: they work "
-        f"together at most one minor version apart; upgrade the {older}"
+        f"together at most one minor version apart; upgrade the {older}",
+        agent=agent,
+        coordinator=coordinator,
     )
 
 

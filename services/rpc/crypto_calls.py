@@ -12,7 +12,7 @@ goes wrong is told by its type only, for a message could hold what must not leav
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -22,26 +22,35 @@ import structlog
 
 from hedgerow.boosting.errors import FederationError, OfferRejected
 from hedgerow.boosting.exchange import Silo
+from hedgerow.crypto import errors as refusals
 from hedgerow.crypto.errors import InputRefused, Refusal
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import REASON, Unauthorised, abort, from_rpc
+from hedgerow.services.rpc.errors import ErrorTable, Row, Unauthorised, abort, from_rpc
 from hedgerow.services.rpc.metering import Metrics
 
 log = structlog.get_logger()
 
 _R = TypeVar("_R")
-_WRONG_STATE = grpc.StatusCode.FAILED_PRECONDITION
+_INPUT, _STATE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 
-
-def _kinds(kind: type[Refusal]) -> Iterator[type[Refusal]]:
-    yield kind
-    for narrower in kind.__subclasses__():
-        yield from _kinds(narrower)
-
-
-_BY_NAME = {kind.__name__: kind for kind in _kinds(Refusal)}
+REFUSALS: ErrorTable[Refusal] = ErrorTable(
+    Row(refusals.VaultRefused, _STATE, "VAULT_REFUSED"),
+    Row(refusals.NothingHeld, _STATE, "NOTHING_HELD"),
+    Row(refusals.KeyRejected, _INPUT, "KEY_REJECTED"),
+    Row(refusals.BoxInvalid, _INPUT, "BOX_INVALID"),
+    Row(refusals.CiphertextRejected, _INPUT, "CIPHERTEXT_REJECTED"),
+    Row(refusals.PlaintextOutOfRange, _INPUT, "PLAINTEXT_OUT_OF_RANGE"),
+    Row(refusals.RangeRefused, _INPUT, "RANGE_REFUSED"),
+    Row(refusals.HistogramRefused, _INPUT, "HISTOGRAM_REFUSED"),
+    Row(refusals.PackingRefused, _INPUT, "PACKING_REFUSED"),
+    Row(refusals.PsiRefused, _INPUT, "PSI_REFUSED"),
+    Row(refusals.InvalidPoint, _INPUT, "INVALID_POINT"),
+    Row(InputRefused, _INPUT, "INPUT_REFUSED"),
+    Row(Refusal, _STATE, "REFUSED"),
+)
+"""What a vault refuses, as statuses."""
 
 
 class Desk:
@@ -75,9 +84,7 @@ class Desk:
         except FederationError as error:
             await abort(context, error)
         except Refusal as error:
-            wrong_input = isinstance(error, InputRefused)
-            code = grpc.StatusCode.INVALID_ARGUMENT if wrong_input else _WRONG_STATE
-            await context.abort(code, str(error), ((REASON, type(error).__name__),))
+            await REFUSALS.abort(context, error)
         except ValueError as error:
             log.warning("a call was refused", kind=type(error).__name__, where=where(error))
             await abort(context, OfferRejected(f"the request is unusable: {type(error).__name__}"))
@@ -109,9 +116,8 @@ class Desk:
 
 def refused(error: grpc.RpcError, address: str) -> Exception:
     """Return the exception that a failed call of the vault stands for."""
-    metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
-    kind = _BY_NAME.get(str(metadata.get(REASON, "")))
-    if kind is not None:
-        return kind(error.details() or "")
+    known = REFUSALS.error(error)
+    if known is not None:
+        return known
     mapped = from_rpc(error, address)
     return InputRefused(str(mapped)) if isinstance(mapped, OfferRejected) else mapped

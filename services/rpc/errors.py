@@ -1,85 +1,174 @@
-"""Failures mapped once: exceptions of the project to gRPC status codes, and back."""
+"""Errors as ``google.rpc.Status``: one table gives each its code and its reason, both ways.
+
+A failed call carries a ``Status`` with an ``ErrorInfo``: domain ``hedgerow``, the reason of the
+table, and the error's facts as metadata. The client raises the exception that the reason names.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 
-from hedgerow.boosting import errors as faults
+from hedgerow.boosting import errors
 
-REASON = "hedgerow-reason"
-"""Trailing metadata key that names the exception behind a status."""
+DOMAIN = "hedgerow"
+"""Domain of the reasons, as ``ErrorInfo`` names it."""
+MAX_MESSAGE = 1500
+"""Longest message, characters: it travels twice, and gRPC limits trailing metadata to 8 KiB."""
+
+Error = TypeVar("Error", bound=Exception)
 
 
-class Unauthorised(faults.FederationError):
+class Unauthorised(errors.FederationError):
     """The caller's certificate does not allow the call."""
 
 
-class NotFound(faults.FederationError):
-    """No such job, file or lease."""
+class NotFound(errors.FederationError):
+    """There is no such job or file."""
 
 
-class LeaseHeld(faults.FederationError):
+class LeaseHeld(errors.FederationError):
     """Another agent of the same name holds the lease."""
 
 
-class VersionRefused(faults.FederationError):
-    """Agent and coordinator are too many versions apart; says which of them to upgrade."""
+class VersionRefused(errors.FederationError):
+    """Agent and coordinator are too many versions apart; the message says which to upgrade."""
 
 
-class LeaseLost(faults.FederationError):
-    """The lease has ended or is not known; register again."""
+class LeaseLost(errors.FederationError):
+    """The lease has ended or is unknown; the agent must register again."""
 
 
-_CODES: dict[type[faults.FederationError], grpc.StatusCode] = {
-    faults.OfferRejected: grpc.StatusCode.INVALID_ARGUMENT,
-    faults.InvalidJob: grpc.StatusCode.INVALID_ARGUMENT,
-    faults.SchemaMismatch: grpc.StatusCode.FAILED_PRECONDITION,
-    faults.PolicyDeclined: grpc.StatusCode.FAILED_PRECONDITION,
-    faults.PlacePassed: grpc.StatusCode.FAILED_PRECONDITION,
-    faults.QuorumLost: grpc.StatusCode.ABORTED,
-    faults.StaleAttempt: grpc.StatusCode.ABORTED,
-    faults.JobStopped: grpc.StatusCode.ABORTED,
-    faults.SignatureInvalid: grpc.StatusCode.PERMISSION_DENIED,
-    faults.DataError: grpc.StatusCode.FAILED_PRECONDITION,
-    Unauthorised: grpc.StatusCode.PERMISSION_DENIED,
-    NotFound: grpc.StatusCode.NOT_FOUND,
-    LeaseHeld: grpc.StatusCode.ALREADY_EXISTS,
-    LeaseLost: grpc.StatusCode.FAILED_PRECONDITION,
-    VersionRefused: grpc.StatusCode.FAILED_PRECONDITION,
-    faults.Unreachable: grpc.StatusCode.UNAVAILABLE,
-}
-_BY_NAME = {kind.__name__: kind for kind in _CODES}
+class Row(NamedTuple, Generic[Error]):
+    """How one exception travels."""
+
+    kind: type[Error]
+    code: grpc.StatusCode
+    reason: str
+
+
+class ErrorTable(Generic[Error]):
+    """Exceptions and their statuses.
+
+    Parameters
+    ----------
+    *rows : Row
+        A subclass that has no row of its own travels as its nearest base class that has one.
+    """
+
+    def __init__(self, *rows: Row[Error]) -> None:
+        self._by_kind = {row.kind: row for row in rows}
+        self._by_reason = {row.reason: row.kind for row in rows}
+
+    def status(self, error: Error) -> status_pb2.Status:
+        """Return the status of an exception."""
+        row = next(self._by_kind[kind] for kind in type(error).__mro__ if kind in self._by_kind)
+        code, _ = row.code.value
+        detail = any_pb2.Any()
+        detail.Pack(
+            error_details_pb2.ErrorInfo(
+                reason=row.reason,
+                domain=DOMAIN,
+                metadata=error.facts if isinstance(error, errors.FederationError) else None,
+            )
+        )
+        return status_pb2.Status(code=code, message=str(error)[:MAX_MESSAGE], details=[detail])
+
+    async def abort(
+        self, context: grpc.aio.ServicerContext[object, object], error: Error
+    ) -> NoReturn:
+        """End the call with the status of ``error``."""
+        status = rpc_status.to_status(self.status(error))
+        await context.abort(status.code, status.details, status.trailing_metadata)
+        raise AssertionError("abort raises")
+
+    def error(self, call: grpc.RpcError) -> Error | None:
+        """Return the exception that the status of a failed call names, or None."""
+        try:
+            status = rpc_status.from_call(call)
+        except (ValueError, DecodeError):
+            return None
+        info = None if status is None else _info(status)
+        kind = None if info is None else self._by_reason.get(info.reason)
+        if status is None or info is None or kind is None:
+            return None
+        error = kind(status.message)
+        if isinstance(error, errors.FederationError):
+            error.facts = dict(info.metadata)
+        return error
+
+
+_Code = grpc.StatusCode
+FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
+    Row(errors.OfferRejected, _Code.INVALID_ARGUMENT, "OFFER_REJECTED"),
+    Row(errors.InvalidJob, _Code.INVALID_ARGUMENT, "INVALID_JOB"),
+    Row(errors.SchemaMismatch, _Code.FAILED_PRECONDITION, "SCHEMA_MISMATCH"),
+    Row(errors.PolicyDeclined, _Code.FAILED_PRECONDITION, "POLICY_DECLINED"),
+    Row(errors.PlacePassed, _Code.FAILED_PRECONDITION, "PLACE_PASSED"),
+    Row(errors.DataError, _Code.FAILED_PRECONDITION, "DATA_ERROR"),
+    Row(errors.QuorumLost, _Code.ABORTED, "QUORUM_LOST"),
+    Row(errors.StaleAttempt, _Code.ABORTED, "STALE_ATTEMPT"),
+    Row(errors.JobStopped, _Code.ABORTED, "JOB_STOPPED"),
+    Row(errors.SignatureInvalid, _Code.PERMISSION_DENIED, "SIGNATURE_INVALID"),
+    Row(errors.Unreachable, _Code.UNAVAILABLE, "UNREACHABLE"),
+    Row(Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
+    Row(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
+    Row(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
+    Row(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),
+    Row(VersionRefused, _Code.FAILED_PRECONDITION, "VERSION_REFUSED"),
+    Row(errors.FederationError, _Code.FAILED_PRECONDITION, "FEDERATION_ERROR"),
+)
+"""The errors of the federation, job and exchange services; each RPC's comment lists its own."""
 
 
 async def abort(
-    context: grpc.aio.ServicerContext[object, object], error: faults.FederationError
+    context: grpc.aio.ServicerContext[object, object], error: errors.FederationError
 ) -> NoReturn:
-    """End the call with the status of ``error``."""
-    code = _CODES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION)
-    await context.abort(code, str(error), ((REASON, type(error).__name__),))
-    raise AssertionError("abort raises")
+    """End a call of the coordinator with the status of ``error``."""
+    await FEDERATION.abort(context, error)
 
 
-def from_rpc(error: grpc.RpcError, peer: str) -> faults.FederationError:
+def reason_of(trailing_metadata: Any) -> str:
+    """Return the reason in the trailing metadata of a call, or nothing."""
+    for key, value in trailing_metadata or ():
+        if key == rpc_status.GRPC_DETAILS_METADATA_KEY:
+            info = _info(status_pb2.Status.FromString(value))
+            return "" if info is None else info.reason
+    return ""
+
+
+def _info(status: status_pb2.Status) -> error_details_pb2.ErrorInfo | None:
+    info = error_details_pb2.ErrorInfo()
+    for detail in status.details:
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            return info
+    return None
+
+
+def from_rpc(error: grpc.RpcError, peer: str) -> errors.FederationError:
     """Return the exception that a failed call stands for.
 
     ``peer`` is the address that was dialled; an ``Unreachable`` names it.
     """
-    metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
-    kind = _BY_NAME.get(str(metadata.get(REASON, "")))
+    known = FEDERATION.error(error)
+    if known is not None:
+        return known
     details = error.details() or ""
-    if kind is not None:
-        return kind(details)
     code = error.code()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return faults.Unreachable(f"{peer}: {explain(details, code)}")
+        return errors.Unreachable(f"{peer}: {explain(details, code)}")
     if code is grpc.StatusCode.CANCELLED:
-        return faults.JobStopped("the call was cancelled")
+        return errors.JobStopped("the call was cancelled")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return faults.Unreachable(f"{peer} does not know this call: is it a Hedgerow coordinator?")
-    return faults.FederationError(f"{peer}: {code.name}: {details}")
+        return errors.Unreachable(
+            f"{peer} does not implement this call: is it a Hedgerow coordinator?"
+        )
+    return errors.FederationError(f"{peer}: {code.name}: {details}")
 
 
 def explain(details: str, code: grpc.StatusCode) -> str:
@@ -87,16 +176,16 @@ def explain(details: str, code: grpc.StatusCode) -> str:
     text = details.lower()
     if "certificate_verify_failed" in text or "certificate verify failed" in text:
         return (
-            "the peer's certificate was refused: it is expired, made by another CA, or for "
-            f"another name ({details})"
+            "the peer's certificate was refused: it has expired, was issued by another CA, or "
+            f"names another host ({details})"
         )
     if "handshake" in text or "ssl" in text or "tls" in text:
         return (
-            "the TLS handshake failed: the peer may have refused our certificate (expired, "
-            f"foreign or for another role), or it does not speak TLS ({details})"
+            "the TLS handshake failed: the peer may have refused our certificate (expired, from "
+            f"another CA, or for another role), or it does not use TLS ({details})"
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer before the deadline"
     if "refused" in text:
-        return "nothing listens there (connection refused)"
+        return "no server listens there (connection refused)"
     return details or code.name

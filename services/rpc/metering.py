@@ -27,7 +27,7 @@ from prometheus_client import (
 )
 
 from hedgerow.services.identity.certificates import IdentityUnusable, subject_of
-from hedgerow.services.rpc.errors import REASON
+from hedgerow.services.rpc.errors import reason_of
 
 log = structlog.get_logger()
 
@@ -326,10 +326,8 @@ def _caller(context: Any) -> dict[str, str]:
         with suppress(IdentityUnusable):
             subject = subject_of(chain[0])
             found = {"role": str(subject.role), "name": subject.name}
-    for key, value in context.trailing_metadata() or ():
-        if key == REASON:
-            found["reason"] = str(value)
-    return found
+    reason = reason_of(context.trailing_metadata())
+    return found | ({"reason": reason} if reason else {})
 
 
 def code_name(code: Any) -> str:

@@ -165,7 +165,7 @@ def test_an_unreachable_coordinator_is_named_and_waited_for(tmp_path: Path) -> N
     try:
         fed.ports["coordinator"] = {"port": 9}
         name = fed.start_agent("s0")
-        wait_until(lambda: "nothing listens there" in fed.log(name), 20, "the agent says so")
+        wait_until(lambda: "no server listens there" in fed.log(name), 20, "the agent says so")
         assert "127.0.0.1:9" in fed.log(name)
         assert fed.alive(name)
     finally:

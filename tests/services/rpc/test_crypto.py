@@ -329,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_said(servers: CryptoServers, tmp_pat
 
 def test_a_process_that_is_not_there_is_named(servers: CryptoServers) -> None:
     channel = servers.channel("127.0.0.1:1")
-    with pytest.raises(FederationError, match=r"127\.0\.0\.1:1: nothing listens there"):
+    with pytest.raises(FederationError, match=r"127\.0\.0\.1:1: no server listens there"):
         RemoteVault(lambda: channel, "127.0.0.1:1", patience_seconds=0).create_cipher_key("job")
 
 
@@ -340,7 +340,7 @@ def test_a_call_is_repeated_until_the_process_is_back(servers: CryptoServers) ->
     channels = [gone]
     remote = RemoteVault(lambda: channels[-1], address, 200, pause=lambda: channels.append(back))
     assert remote.create_cipher_key("job", 64) == local.create_cipher_key("job", 64)
-    with pytest.raises(FederationError, match="nothing listens there"):
+    with pytest.raises(FederationError, match="no server listens there"):
         RemoteVault(lambda: gone, address, pause=lambda: channels.append(back)).blind_points(
             "run", bytes(32)
         )

@@ -198,7 +198,7 @@ def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: 
     assert told == {
         "method": STEP.call.value,
         "code": "PERMISSION_DENIED",
-        "reason": "Unauthorised",
+        "reason": "UNAUTHORISED",
         "role": role,
     }
     assert event["name"].startswith(own)
