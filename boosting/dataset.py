@@ -38,6 +38,11 @@ class Feature:
         return self.categories is not None
 
 
+def unnamed(n: int) -> tuple[Feature, ...]:
+    """Return ``n`` numeric features, for plans from a number of columns alone."""
+    return tuple(Feature(f"column {k}") for k in range(max(n, 0)))
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """What every silo of a horizontal job must agree on.

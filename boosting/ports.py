@@ -295,11 +295,17 @@ class Vertical(Generic[P]):
         Whether the job scores tables with an earlier model; then labels are optional.
     starts_from : callable
         Name of the job whose model this one starts from; empty where it starts anew.
+    forecasts : callable
+        Job, the schemas of parties whose columns are known, and rows by party to each party's
+        forecast: parties move different things.
     """
 
     active: Callable[[P], Silo]
     scores_only: Callable[[P], bool]
     starts_from: Callable[[P], str]
+    forecasts: Callable[
+        [P, JobParameters, Mapping[Silo, Schema], Mapping[Silo, int]], dict[Silo, Forecast]
+    ]
 
 
 class Result(Enum):

@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 import structlog
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, fits, merge, recode
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, fits, merge, recode, unnamed
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import Forecast, JobParameters
+from hedgerow.boosting.ports import Forecast, JobParameters, Vertical
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.server.artefacts import Artefacts
@@ -129,34 +129,30 @@ def _evaluation(
 def _forecasts(
     job: JobParameters, n_samples: dict[Silo, int], n_columns: dict[Silo, int]
 ) -> dict[str, Forecast]:
-    """Plan from what agents tell when they register: classes of rows, numbers of columns.
-
-    Silos of a horizontal job move the same. Of a vertical one, the active party's bytes go by how
-    many columns the others have.
-    """
+    """Plan from what agents report when they register: classes of rows, numbers of columns."""
     notes = ["rows are rounded up to a power of two, and all features are taken as numbers"]
     unknown = [silo for silo, n in n_samples.items() if not n]
     if unknown:
         notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
-
-    def forecast(columns: int, label: str, names: tuple[str, ...] = ()) -> Forecast:
-        features = names or tuple(f"column {k}" for k in range(max(columns, 0)))
-        schema = Schema(tuple(map(Feature, features)), label, job.task, job.classes)
-        found = job.strategy.forecast(job.parameters, job, schema, n_samples)
-        return replace(found, notes=(*found.notes, *notes))
-
-    if job.active is None:
-        # One column is the label.
-        every = forecast(max(n_columns.values(), default=0) - 1, job.label, job.features)
-        return dict.fromkeys(n_samples or ("each silo",), every)
-    active = job.active
-    # One column names the rows.
-    passive = {silo: n - 1 for silo, n in n_columns.items() if silo != active}
-    mean = round(sum(passive.values()) / max(len(passive), 1))
-    return {
-        silo: forecast(passive.get(silo, mean), job.label if silo == active else "")
-        for silo in n_samples or (active,)
-    }
+    layout = job.strategy.layout
+    found: dict[str, Forecast]
+    if isinstance(layout, Vertical):
+        schemas = {  # one column names the rows
+            silo: Schema(unnamed(n - 1), "", job.task, job.classes)
+            for silo, n in n_columns.items()
+            if n
+        }
+        parties = n_samples or {layout.active(job.parameters): 0}
+        plans = layout.forecasts(job.parameters, job, schemas, parties)
+        found = {str(silo): plan for silo, plan in plans.items()}
+    else:
+        # One column is the label. Silos of a horizontal job move the same.
+        features = tuple(map(Feature, job.features))
+        features = features or unnamed(max(n_columns.values(), default=0) - 1)
+        schema = Schema(features, job.label, job.task, job.classes)
+        every = job.strategy.forecast(job.parameters, job, schema, n_samples)
+        found = dict.fromkeys(n_samples or ("each silo",), every)
+    return {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()}
 
 
 async def _main(config: CoordinatorSettings) -> None:

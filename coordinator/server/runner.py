@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema
+from hedgerow.boosting.dataset import Dataset, Schema, unnamed
 from hedgerow.boosting.errors import (
     FederationError,
     JobStopped,
@@ -23,7 +23,7 @@ from hedgerow.boosting.errors import (
     StaleAttempt,
 )
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
+from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult, Vertical
 from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal
 from hedgerow.coordinator.server.database import DatabaseAway
 from hedgerow.coordinator.server.rendezvous import Rendezvous
@@ -618,23 +618,17 @@ class JobRun:
 
     def _plan(self, schema: Schema, n_samples: Mapping[Silo, int]) -> tuple[float, float]:
         """Return bytes up and down of a silo in a round, by forecast; the mean of the silos'."""
-        told = [schema]
-        if self.job.vertical:  # parties move different things, and only count their columns here
+        job, layout = self.job, self.job.strategy.layout
+        if isinstance(layout, Vertical):
             columns = self._around.columns()
-            passive = {silo: columns.get(silo, 0) for silo in n_samples if silo != self.job.active}
-            mean = round(sum(passive.values()) / max(len(passive), 1))
-            told = [
-                replace(
-                    schema,
-                    features=tuple(Feature(f"column {k}") for k in range(passive.get(silo, mean))),
-                    label="label" if silo == self.job.active else "",
-                )
+            schemas = {
+                silo: replace(schema, features=unnamed(columns.get(silo, 0) - 1))
                 for silo in n_samples
-            ]
-        plans = [
-            self.job.strategy.forecast(self.job.parameters, self.job, own, n_samples)
-            for own in told
-        ]
+                if silo in columns or silo == job.active
+            }
+            plans = list(layout.forecasts(job.parameters, job, schemas, n_samples).values())
+        else:
+            plans = [job.strategy.forecast(job.parameters, job, schema, n_samples)]
         shares = [1 / max(plan.rounds, 1) / len(plans) for plan in plans]
         return (
             sum(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
-from hedgerow.boosting.dataset import Feature, Task
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.strategies.secureboost.forecast import Level, levels
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
@@ -81,16 +81,13 @@ def test_the_forecast_is_within_a_tenth_of_what_travels(case: str) -> None:
     )  # fmt: skip
     assert outcome.error is None, (outcome.error, outcome.errors)
     rows = {Silo(name): party.n_samples for name, party in parties.items()}
-    guest, hosts = parties["guest"].schema, [parties[name].schema for name in list(parties)[1:]]
-    # The active party is told how many columns the others have, they how many classes there are.
-    mean = round(sum(host.n_features for host in hosts) / len(hosts))
-    told = {
-        "guest": replace(guest, features=tuple(Feature(f"column {k}") for k in range(mean))),
-        "host": replace(hosts[0], n_classes=guest.n_classes),
-    }
-    for party, schema in told.items():
+    layout = job.strategy.layout
+    assert isinstance(layout, Vertical)
+    schemas = {Silo(name): party.schema for name, party in parties.items()}
+    plans = layout.forecasts(job.parameters, job, schemas, rows)
+    for party in ("guest", "host"):
         names = [name for name in parties if name.startswith(party)]
-        plan = job.strategy.forecast(job.parameters, job, schema, rows)
+        plan = plans[Silo(names[0])]
         for k, counted in enumerate((CountingLink.up, CountingLink.down), start=1):
             planned = sum(step[k] for step in plan.steps.values())
             moved = sum(sum(counted[name].values()) for name in names) / len(names)

@@ -12,6 +12,7 @@ STRATEGY = Strategy(
         active=lambda parameters: Silo(parameters.active),
         scores_only=lambda parameters: bool(parameters.predict_from),
         starts_from=lambda parameters: parameters.predict_from or parameters.warm_start,
+        forecasts=SecureBoost.forecasts,
     ),
     reveals=SecureBoost.reveals,
     coordinate=SecureBoost.coordinate,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hedgerow.boosting.dataset import Schema, unnamed
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
@@ -23,7 +24,6 @@ from hedgerow.crypto.packing import classes_per_ciphertext, usable_bits
 from hedgerow.crypto.psi import n_exchanges, tag_bits
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.job import Booster
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
@@ -198,6 +198,38 @@ def forecast(
         notes=notes,
         cpu_class=_cpu_class(strategy.encryption, shared, n_rows),
     )
+
+
+def forecasts(
+    strategy: SecureBoost,
+    job: JobParameters,
+    schemas: Mapping[Silo, Schema],
+    n_samples: Mapping[Silo, int],
+) -> dict[Silo, Forecast]:
+    """Return the forecast of each party of ``n_samples``.
+
+    Parameters
+    ----------
+    schemas : Mapping
+        Of the parties whose columns are known. A passive party without one is taken to have as many
+        columns as the others on average. The active party's bytes depend on that average, not on
+        its own columns.
+    """
+    active = Silo(strategy.active)
+    passive = [schema.n_features for silo, schema in schemas.items() if silo != active]
+    n_classes = schemas[active].n_classes if active in schemas else job.classes
+    average = Schema(unnamed(round(sum(passive) / max(len(passive), 1))), "", job.task, n_classes)
+    return {
+        silo: forecast(
+            strategy,
+            job,
+            replace(average, label=job.label)
+            if silo == active
+            else replace(schemas.get(silo, average), n_classes=n_classes),
+            n_samples,
+        )
+        for silo in n_samples
+    }
 
 
 def _cpu_class(encryption: str, n_trees: int, n_rows: int) -> str:

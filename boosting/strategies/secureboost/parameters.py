@@ -364,3 +364,11 @@ class SecureBoost:
         from hedgerow.boosting.strategies.secureboost.forecast import forecast
 
         return forecast(self, job, schema, n_samples)
+
+    def forecasts(
+        self, job: JobParameters, schemas: Mapping[Silo, Schema], n_samples: Mapping[Silo, int]
+    ) -> dict[Silo, Forecast]:
+        """Return the forecast of each party."""
+        from hedgerow.boosting.strategies.secureboost.forecast import forecasts
+
+        return forecasts(self, job, schemas, n_samples)

@@ -7,9 +7,8 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -26,10 +25,6 @@ from hedgerow.services.rpc.jobs import JobClient, JobView, PlanView
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-
-if TYPE_CHECKING:
-    from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.exchange import Silo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -292,46 +287,26 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         for name, path in paths.items()
     }
     schemas = {str(silo): table.schema for silo, table in tables.items()}
-    told: dict[Silo, Schema] = {}
+    rows = {silo: table.n_samples for silo, table in tables.items()}
     if isinstance(layout, Vertical):
         active = layout.active(job.parameters)
         if active not in schemas:
             near = difflib.get_close_matches(active, schemas, 1, 0.0)
             raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
-        schema = schemas[active]
-        # Parties of a vertical job move different things; silos of a horizontal one all the same.
-        told = _vertical_schemas(schemas, active)
+        of_parties = {silo: table.schema for silo, table in tables.items()}
+        plans = layout.forecasts(job.parameters, job, of_parties, rows)
+        forecast = plans[active]
     else:
         schema = merge(schemas)
         layout.validate_for(job.parameters, job, schema)
-    rows = {silo: table.n_samples for silo, table in tables.items()}
-    forecast = job.strategy.forecast(job.parameters, job, schema, rows)
-    own = {
-        silo: job.strategy.forecast(job.parameters, job, known, rows)
-        for silo, known in told.items()
-    }
+        forecast = job.strategy.forecast(job.parameters, job, schema, rows)
+        plans = dict.fromkeys(tables, forecast)
     steps = tuple(
         StepView(method, silo, calls, 0, 0, up, down)
         for silo in sorted(tables)
-        for method, (calls, up, down) in own.get(silo, forecast).steps.items()
+        for method, (calls, up, down) in plans[silo].steps.items()
     )
     return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)
-
-
-def _vertical_schemas(schemas: dict[str, Schema], active: str) -> dict[Silo, Schema]:
-    """Return what each party's bytes go by: of the active one, how many columns others have."""
-    from hedgerow.boosting.dataset import Feature
-    from hedgerow.boosting.exchange import Silo
-
-    passive = [schema for party, schema in schemas.items() if party != active]
-    mean = round(sum(schema.n_features for schema in passive) / max(len(passive), 1))
-    others = tuple(Feature(f"column {k}") for k in range(mean))
-    return {
-        Silo(party): replace(schema, features=others)
-        if party == active
-        else replace(schema, n_classes=schemas[active].n_classes)
-        for party, schema in schemas.items()
-    }
 
 
 def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
