@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, JobParameters, SiloStart
-from hedgerow.boosting.strategies.secureboost.inference import (
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
+from hedgerow.boosting.strategies.secureboost.routing import (
     Router,
     n_exchanges,
     router_of_active,
     router_of_passive,
 )
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 from hedgerow.crypto import cipher_schemes
 from hedgerow.crypto.engine import Engine

@@ -57,8 +57,8 @@ from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.engine.pooled import train_pooled
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.secureboost.inference import margins, n_exchanges
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.routing import margins, n_exchanges
 
 Row = dict[str, object]
 WITHOUT_KERNELS = (

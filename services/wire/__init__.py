@@ -62,7 +62,7 @@ _MODULES: dict[str, str] = {
     "hedgerow.boosting.strategies.bagging.steps": "trees scores",
     "hedgerow.boosting.strategies.dp_tree.parameters": "noisy_tree",
     "hedgerow.boosting.strategies.fedga.steps": "structures",
-    "hedgerow.boosting.strategies.secureboost.parcels": "parcels",
+    "hedgerow.boosting.strategies.secureboost.courier": "parcels",
     "hedgerow.boosting.sums.steps": "masking",
     "hedgerow.boosting.tensors": "tensors",
 }

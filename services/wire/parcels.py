@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from hedgerow.api.federation.v1 import relay_pb2
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.secureboost.parcels import (
+from hedgerow.boosting.strategies.secureboost.courier import (
     PASS_PIECES,
     PIECE_BYTES,
     SEALED,

@@ -11,8 +11,8 @@ import xgboost as xgb
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.secureboost.contents import BATCH_DIVISIONS, batches
-from hedgerow.boosting.strategies.secureboost.inference import (
+from hedgerow.boosting.strategies.secureboost.bitmaps import BATCH_DIVISIONS, batches
+from hedgerow.boosting.strategies.secureboost.routing import (
     margins,
     n_exchanges,
     router_of_active,

@@ -17,8 +17,8 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Link
 from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical

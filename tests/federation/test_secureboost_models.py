@@ -18,8 +18,8 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.pooled import train_pooled
 from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
 from hedgerow.boosting.ports import Artefact, JobParameters
-from hedgerow.boosting.strategies.secureboost.halves import held_back
-from hedgerow.boosting.strategies.secureboost.inference import n_exchanges
+from hedgerow.boosting.strategies.secureboost.party import held_back
+from hedgerow.boosting.strategies.secureboost.routing import n_exchanges
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
 

@@ -17,7 +17,7 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble
 from tests.federation import vertical
 

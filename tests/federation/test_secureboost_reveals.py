@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Place
-from hedgerow.boosting.strategies.secureboost import parcels
-from hedgerow.boosting.strategies.secureboost.parcels import SEALED, Courier, Parcels, Received
+from hedgerow.boosting.strategies.secureboost import courier
+from hedgerow.boosting.strategies.secureboost.courier import SEALED, Courier, Parcels, Received
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 
@@ -57,7 +57,7 @@ def views(monkeypatch: pytest.MonkeyPatch) -> Views:
         return received
 
     monkeypatch.setattr(MemoryLink, "exchange", recorded)
-    monkeypatch.setattr(parcels.Courier, "send", opened)
+    monkeypatch.setattr(courier.Courier, "send", opened)
     return seen
 
 

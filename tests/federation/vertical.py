@@ -27,8 +27,8 @@ from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault

@@ -28,19 +28,20 @@ from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import label_exponents, start_score
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.secureboost.ciphers import said
-from hedgerow.boosting.strategies.secureboost.growing import PurityGuard
-from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
-from hedgerow.boosting.strategies.secureboost.inference import (
+from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients, layered
+from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
+from hedgerow.boosting.strategies.secureboost.courier import size_class
+from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
+from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.party import PART, Half, Rows, held_back
+from hedgerow.boosting.strategies.secureboost.plain_vault import said
+from hedgerow.boosting.strategies.secureboost.routing import (
     margins,
     n_exchanges,
     route,
     router_of_active,
 )
-from hedgerow.boosting.strategies.secureboost.layouts import layout_of_gradients
-from hedgerow.boosting.strategies.secureboost.parcels import size_class
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, Skeleton
-from hedgerow.boosting.strategies.secureboost.single_pass import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.steps import (
     END,
     GRADIENTS,
@@ -50,7 +51,6 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     SCORES,
     meet,
 )
-from hedgerow.boosting.strategies.secureboost.training import ActiveTree, Gradients, layered
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.cipher_roles import Scheme
 from hedgerow.crypto.errors import PackingRefused

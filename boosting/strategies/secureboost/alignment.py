@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.ciphers import said
-from hedgerow.boosting.strategies.secureboost.parcels import Courier, Received
+from hedgerow.boosting.strategies.secureboost.courier import Courier, Received
+from hedgerow.boosting.strategies.secureboost.plain_vault import said
 from hedgerow.boosting.strategies.secureboost.steps import IDENTIFIERS
 from hedgerow.crypto.errors import PsiRefused
 from hedgerow.crypto.identifiers import alignment_digest, distinct_ids

@@ -14,9 +14,9 @@ from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.strategies.secureboost.contents import batches, narrow
-from hedgerow.boosting.strategies.secureboost.layouts import layout_of_gradients
-from hedgerow.boosting.strategies.secureboost.parcels import PASS_PIECES, PIECE_BYTES, size_class
+from hedgerow.boosting.strategies.secureboost.bitmaps import batches, narrow
+from hedgerow.boosting.strategies.secureboost.courier import PASS_PIECES, PIECE_BYTES, size_class
+from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
 from hedgerow.crypto.blinding import POINT_BYTES
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES

@@ -304,7 +304,7 @@ class SecureBoost:
 
     async def coordinate(self, hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:
         """Relay what parties say to each other, and note the scores of each round."""
-        from hedgerow.boosting.strategies.secureboost.parcels import Relay
+        from hedgerow.boosting.strategies.secureboost.courier import Relay
 
         silos = start.silos
         if Silo(self.active) not in silos:
@@ -349,7 +349,7 @@ class SecureBoost:
 
     def participate(self, link: Link, vault: Vault | None, start: SiloStart) -> Artefact | None:
         """Run a party's half; its part of the model stays in the silo."""
-        from hedgerow.boosting.strategies.secureboost.halves import run
+        from hedgerow.boosting.strategies.secureboost.party import run
 
         return run(self, link, vault, start)
 

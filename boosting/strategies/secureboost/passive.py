@@ -13,10 +13,11 @@ from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.secureboost.halves import PART, Half, Rows, held_back
-from hedgerow.boosting.strategies.secureboost.inference import Router, hop, router_of_passive
-from hedgerow.boosting.strategies.secureboost.parts import PassivePart
-from hedgerow.boosting.strategies.secureboost.single_pass import serve
+from hedgerow.boosting.strategies.secureboost.active_tree import PassiveTree
+from hedgerow.boosting.strategies.secureboost.eini import serve
+from hedgerow.boosting.strategies.secureboost.model import PassivePart
+from hedgerow.boosting.strategies.secureboost.party import PART, Half, Rows, held_back
+from hedgerow.boosting.strategies.secureboost.routing import Router, hop, router_of_passive
 from hedgerow.boosting.strategies.secureboost.steps import (
     BITMAPS,
     END,
@@ -29,7 +30,6 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     STEPS,
     meet,
 )
-from hedgerow.boosting.strategies.secureboost.training import PassiveTree
 
 
 class PassiveHalf(Half):

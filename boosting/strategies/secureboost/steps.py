@@ -11,7 +11,7 @@ import numpy as np
 
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Silo, Step
-from hedgerow.boosting.strategies.secureboost.parcels import (
+from hedgerow.boosting.strategies.secureboost.courier import (
     EVERYONE,
     Courier,
     Parcels,

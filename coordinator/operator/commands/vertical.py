@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
-from hedgerow.boosting.strategies.secureboost.parts import ACTIVE_REVEALS, PASSIVE_REVEALS
+from hedgerow.boosting.strategies.secureboost.model import ACTIVE_REVEALS, PASSIVE_REVEALS
 
 MODEL = "model"
 """Name of the earlier model in the scoring job."""
@@ -24,7 +24,7 @@ MODEL = "model"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def part(file: Path, as_json: bool) -> None:
     """Print what FILE, a party's part of a vertical model, holds and reveals."""
-    from hedgerow.boosting.strategies.secureboost.parts import ActivePart, load_part
+    from hedgerow.boosting.strategies.secureboost.model import ActivePart, load_part
     from hedgerow.coordinator.operator.commands import refusing
 
     with refusing():

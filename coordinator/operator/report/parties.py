@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.strategies.secureboost.parts import (
+from hedgerow.boosting.strategies.secureboost.model import (
     ActivePart,
     PassivePart,
     Skeleton,

@@ -15,7 +15,7 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from tests.federation import vertical
 from tests.federation.memory import run_in_memory
 

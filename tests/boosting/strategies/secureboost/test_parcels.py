@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, FederationError, OfferRejected
 from hedgerow.boosting.exchange import Call, Place, Silo, Step
-from hedgerow.boosting.strategies.secureboost.parcels import (
+from hedgerow.boosting.strategies.secureboost.courier import (
     EVERYONE,
     PASS_PIECES,
     PIECE_BYTES,
@@ -155,7 +155,7 @@ def test_a_party_that_sends_without_end_ends_the_job_and_is_named(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "hedgerow.boosting.strategies.secureboost.parcels.MOST_BYTES", 3 * PIECE_BYTES
+        "hedgerow.boosting.strategies.secureboost.courier.MOST_BYTES", 3 * PIECE_BYTES
     )
     pieces, why = ENDLESS[kind]
 

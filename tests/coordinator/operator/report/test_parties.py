@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
 from hedgerow.coordinator.operator.report.figures import bytes_by_step
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.runs import RunUnusable, read_runs

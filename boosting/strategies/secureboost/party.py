@@ -26,8 +26,13 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Link
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
-from hedgerow.boosting.strategies.secureboost.ciphers import REFUSED, PlainVault, VaultForgot, said
-from hedgerow.boosting.strategies.secureboost.parcels import Courier
+from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.plain_vault import (
+    REFUSED,
+    PlainVault,
+    VaultForgot,
+    said,
+)
 from hedgerow.boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.psi import PsiPolicy

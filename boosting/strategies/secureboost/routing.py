@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.secureboost.parcels import Courier
-from hedgerow.boosting.strategies.secureboost.parts import ActivePart, PassivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.steps import MARGINS
 
 Node = tuple[int, int]

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.inference import Node, Router
-from hedgerow.boosting.strategies.secureboost.parcels import Courier
-from hedgerow.boosting.strategies.secureboost.parts import Skeleton
+from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.model import Skeleton
+from hedgerow.boosting.strategies.secureboost.routing import Node, Router
 from hedgerow.boosting.strategies.secureboost.steps import LEAVES
 from hedgerow.crypto.vault import CipherVault
 

@@ -22,9 +22,7 @@ from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
-from hedgerow.boosting.strategies.secureboost.ciphers import REFUSED, VaultForgot, said
-from hedgerow.boosting.strategies.secureboost.contents import (
+from hedgerow.boosting.strategies.secureboost.bitmaps import (
     array_of,
     batches,
     narrow,
@@ -32,9 +30,11 @@ from hedgerow.boosting.strategies.secureboost.contents import (
     unpack_candidates,
     unpack_masks,
 )
-from hedgerow.boosting.strategies.secureboost.growing import PartyGrower, PurityGuard, Wanted
-from hedgerow.boosting.strategies.secureboost.parcels import EVERYONE, Courier, Received, size_class
-from hedgerow.boosting.strategies.secureboost.parts import PassivePart, Skeleton, numbers
+from hedgerow.boosting.strategies.secureboost.candidates import ALL_ROWS, DivisionTable
+from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, Wanted
+from hedgerow.boosting.strategies.secureboost.courier import EVERYONE, Courier, Received, size_class
+from hedgerow.boosting.strategies.secureboost.model import PassivePart, Skeleton, numbers
+from hedgerow.boosting.strategies.secureboost.plain_vault import REFUSED, VaultForgot, said
 from hedgerow.boosting.strategies.secureboost.steps import (
     BITMAPS,
     GRADIENTS,
