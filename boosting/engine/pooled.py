@@ -25,7 +25,7 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.engine.start import label_exponents, start_score
+from hedgerow.boosting.engine.start import start_score, weight_exponent
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.streams import Purpose, generator
@@ -74,7 +74,7 @@ def train_pooled(
     ensemble = blank(schema, objective.model_name, booster, base_score)
     table = Table.of(dataset, cuts, objective.margin_of(base_score), n_threads)
     sizes = [dataset.n_samples] if blocks is None else list(blocks)
-    max_weight = 2.0 ** label_exponents(dataset.labels, dataset.weight)[0]
+    max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
     trees_per_round = 1 if multi_output else schema.n_outputs
     for r in range(rounds):
         g, h = objective.gradients(table.margins, table.y, table.weight)

@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.bisection import Bisector
 from hedgerow.boosting.engine.cuts import Cuts, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.quantising import Quantiser, bound_of_exponents
-from hedgerow.boosting.engine.start import LabelMean, found_median, median_search
+from hedgerow.boosting.engine.start import found_median, median_search
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.ports import Artefact, RoundResult
@@ -62,6 +62,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     write_total,
 )
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.exact import N_LABEL_VALUES, mean_label
 from hedgerow.boosting.sums.floats import total_securely
 from hedgerow.boosting.sums.steps import SumSteps
 from hedgerow.boosting.tensors import Tensors, scalar
@@ -277,18 +278,17 @@ class _CoordinatorHalf:
 
     async def _open(self, at: Place) -> None:
         plan, blind = self.plan, self.strategy.blind_coordinator
-        weight_exponent, label_exponent = await self._largest(OPENING, at)
+        (weight_exponent,) = await self._largest(OPENING, at, 1)
         outcome = await self.sums.total(at, 1)
         assert outcome.total is not None
         n_rows = int(signed(outcome.total, 64)[0])
         base_score = plan.job.booster.base_score
         rule = plan.objective.start_rule
         if base_score is None and rule is StartRule.MEAN:
-            outcome = await self.sums.total(Place(at.round, 0, 1), 2)
+            outcome = await self.sums.total(Place(at.round, 0, 1), N_LABEL_VALUES)
             assert outcome.total is not None
             if not blind:
-                labels = LabelMean(n_rows, weight_exponent, label_exponent)
-                base_score = plan.objective.start_of(labels.mean(signed(outcome.total, 64)))
+                base_score = plan.objective.start_of(mean_label(outcome.total))
         elif base_score is None and rule is StartRule.MEDIAN:
             base_score = await self._median(at)
         elif base_score is None:
@@ -300,16 +300,16 @@ class _CoordinatorHalf:
             agreed = Agreed(n_rows, weight_exponent, base_score, cuts)
             await asyncio.to_thread(self._begin, agreed)
 
-    async def _largest(self, step: Step[Tensors, Tensors], at: Place) -> tuple[int, int]:
+    async def _largest(self, step: Step[Tensors, Tensors], at: Place, n: int = 2) -> list[int]:
         """Collect exponents and tell all silos the largest."""
         offers = await self.hub.collect(step, at, silos=self.sums.participants, quorum=self.quorum)
-        given = self._sound(step, at, offers, _exponents)
+        given = self._sound(step, at, offers, lambda offer: _exponents(offer, n))
         largest = np.max(list(given.values()), axis=0)
         told: dict[str, NDArray[Any]] = {"exponents": largest}
         if step is OPENING and self.strategy.bins_policy == "proportional":
             told["largest"] = np.array([max(self.start.n_samples.values())], np.int64)
         self.hub.answer(step, at, dict.fromkeys(given, Tensors(told)))
-        return int(largest[0]), int(largest[1])
+        return [int(exponent) for exponent in largest]
 
     async def _median(self, at: Place) -> float:
         search = median_search()
@@ -612,8 +612,8 @@ def _size(offer: Tensors) -> int:
     return size
 
 
-def _exponents(offer: Tensors) -> NDArray[np.int64]:
-    own = offer.get("exponents", "<i8", (2,))
+def _exponents(offer: Tensors, n: int) -> NDArray[np.int64]:
+    own = offer.get("exponents", "<i8", (n,))
     if np.any(own < -1074) or np.any(own > 1023):
         raise OfferRejected("exponents: expected -1074 to 1023")
     return own

@@ -13,6 +13,7 @@ from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.histogram.state import Plan
 from hedgerow.boosting.sums.costs import SMALL, Bill
+from hedgerow.boosting.sums.exact import N_LABEL_VALUES
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -44,7 +45,7 @@ def forecast(
     bill.exchange(Call.SUMS, SMALL, SMALL)
     bill.sum(Call.SUMS, 8, SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
-        bill.sum(Call.SUMS, 16, SMALL)
+        bill.sum(Call.SUMS, 8 * N_LABEL_VALUES, 8 * N_LABEL_VALUES + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 8, SMALL, 32)
     if strategy.binning == "summary":

@@ -29,7 +29,7 @@ with binning = "recursive" how many rows lie below proposed values; of each tree
 gradient histograms of one child of each split (the other follows); metric sums; with
 sampling_scope = "global" how many rows have gradients of which size. Of each silo, without masks:
 its name and when it takes part, its exact number of rows, its column names, category and class
-lists; the power of two above its largest row weight and label, each round above its largest
+lists; the power of two above its largest row weight, each round above its largest
 gradient where the loss has no bound or gradients are coarse, and each scored round above its
 largest metric sum; with binning = "summary" quantile summaries of every feature, which are values
 of its rows. To every silo: the trees, the cut points, the lists of all silos united, the total
@@ -60,7 +60,7 @@ class Histogram:
     | ``sync`` | ExchangeSketches | – | – | the round at which it may enter |
     | ``enter`` | ExchangeSketches | at setups | what it knows | cuts and trees so far |
     | ``sum-keys``, … | see ``boosting.sums`` | at setups | – | – |
-    | ``opening`` | ExchangeSums | 0 | powers of two above weights and labels | the largest |
+    | ``opening`` | ExchangeSums | 0 | the power of two above weights | the largest |
     | ``sum`` | ExchangeSums | 0 | row count; label sums | totals |
     | ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next proposals |
     | ``cuts`` | ExchangeSketches | 0 | quantile summaries | cut points |

@@ -21,7 +21,7 @@ from hedgerow.boosting.engine.quantising import (
     exponents,
 )
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
-from hedgerow.boosting.engine.start import LabelMean, label_exponents, median_search
+from hedgerow.boosting.engine.start import median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import summarise, summary_points
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
@@ -66,6 +66,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     write_summaries,
 )
 from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.sums.exact import label_parts, mean_label
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumSteps
@@ -219,18 +220,17 @@ class _SiloHalf:
 
     def _open(self, at: Place) -> None:
         plan, data = self.plan, self.train
-        own = np.array(label_exponents(data.labels, data.weight), np.int64)
+        own = np.array([weight_exponent(data.n_samples, data.weight)], np.int64)
         told = self.link.exchange(OPENING, at, Tensors({"exponents": own}))
-        weight_exponent, label_exponent = told.get("exponents", "<i8", (2,)).tolist()
+        (largest_weight,) = told.get("exponents", "<i8", (1,)).tolist()
         n_largest = int(told.get("largest", "<i8", (1,))[0]) if told.has("largest") else 0
         n_rows = int(self._total(at, np.array([data.n_samples]))[0])
         base_score = plan.job.booster.base_score
         rule = plan.objective.start_rule
         if base_score is None and rule is StartRule.MEAN:
-            labels = LabelMean(n_rows, weight_exponent, label_exponent)
-            own_sums = labels.sums(data.labels, data.weight)
-            mean = labels.mean(self._total(Place(at.round, 0, 1), own_sums))
-            base_score = plan.objective.start_of(mean)
+            parts = label_parts(data.labels, data.weight)
+            total = self.sums.total(Place(at.round, 0, 1), parts)
+            base_score = plan.objective.start_of(mean_label(total.values))
         elif base_score is None and rule is StartRule.MEDIAN:
             column = np.sort(data.labels.astype(np.float32))
             search = median_search()
@@ -239,7 +239,7 @@ class _SiloHalf:
         elif base_score is None:
             base_score = plan.objective.default_base_score
         cuts = self._agree_on_cuts(at, n_rows, n_largest)
-        self._begin(Agreed(n_rows, weight_exponent, base_score, cuts))
+        self._begin(Agreed(n_rows, largest_weight, base_score, cuts))
 
     def _total(self, at: Place, own: Integers) -> Integers:
         residues = own.astype(np.int64).view(np.uint64)

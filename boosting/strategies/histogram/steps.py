@@ -37,7 +37,7 @@ NOT_SCORED, SCORED_ON_TRAIN, SCORED_ON_VALID = range(3)
 
 SYNC = Step("sync", Call.SKETCHES, Tensors, Tensors, "nothing")
 ENTER = Step("enter", Call.SKETCHES, Tensors, Tensors, "whether it has the trees so far")
-OPENING = Step("opening", Call.SUMS, Tensors, Tensors, "powers of two above its weights and labels")
+OPENING = Step("opening", Call.SUMS, Tensors, Tensors, "the power of two above its weights")
 CUTS = Step("cuts", Call.SKETCHES, Tensors, Tensors, "quantile summaries: values of its rows")
 BOUNDS = Step("bounds", Call.SUMS, Tensors, Tensors, "powers of two above its gradients")
 PROPOSALS = Step("proposals", Call.SKETCHES, Tensors, Tensors, "how many values it counts below")

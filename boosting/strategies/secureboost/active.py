@@ -25,7 +25,7 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.engine.start import label_exponents, start_score
+from hedgerow.boosting.engine.start import start_score, weight_exponent
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients, layered
@@ -251,7 +251,7 @@ class ActiveHalf(Half):
         self, g: NDArray[np.float32], h: NDArray[np.float32], drawn: Sample, sample: Sample
     ) -> Gradients:
         n_outputs = g.shape[1]
-        max_weight = 2.0 ** label_exponents(self.y, self.weight)[0]
+        max_weight = 2.0 ** weight_exponent(len(self.y), self.weight)
         bound = static_bound(self.objective, self.sampler, self.margins.shape[1], max_weight)
         g, h = np.ascontiguousarray(g), np.ascontiguousarray(h)
         try:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.sums.label_mean import (
+from hedgerow.boosting.sums.exact import (
     LIMBS,
     exact_parts,
     exact_sums,
