@@ -274,8 +274,8 @@ def encode(part: type[Any], field: str, record: Record, payload: Any) -> Iterato
     head.SetInParent()
     record.put(head, payload, tail)
     yield message
-    number = part.DESCRIPTOR.fields_by_name["more"].number
     for data in tail.deferred:
+        number = part.DESCRIPTOR.fields_by_name["more"].number
         for start in range(0, len(data), HEAD_BYTES):
             yield LongBytes("more", number, data[start : start + HEAD_BYTES])
 

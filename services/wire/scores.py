@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from hedgerow.api.federation.v1 import score_pb2
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.bagging.steps import ScoreSums, Verdict
+from hedgerow.boosting.strategies.bagging.steps import ScoreSums, ScoreVerdict
 from hedgerow.boosting.trees.golomb import ColumnReader, ColumnWriter
-from hedgerow.services.wire import Codec
+from hedgerow.services.wire import Codec, family
 
 MAX_VALUES = 1 << 20
 """Longest vector that a peer may send."""
@@ -73,26 +73,14 @@ def _encode_sums(payload: ScoreSums) -> Parts:
 
 
 def _decode_sums(messages: Iterable[score_pb2.ScorePart]) -> ScoreSums:
-    sums = _only(messages, "sums").sums
-    return ScoreSums(unpack_sums(sums.train), unpack_sums(sums.valid))
-
-
-def _encode_verdict(payload: Verdict) -> Parts:
-    yield score_pb2.ScorePart(verdict=score_pb2.ScoreVerdict(stop=payload.stop))
-
-
-def _decode_verdict(messages: Iterable[score_pb2.ScorePart]) -> Verdict:
-    return Verdict(_only(messages, "verdict").verdict.stop)
-
-
-def _only(messages: Iterable[score_pb2.ScorePart], kind: str) -> score_pb2.ScorePart:
     parts = list(messages)
-    if len(parts) != 1 or parts[0].WhichOneof("part") != kind:
-        raise OfferRejected(f"expected one part, {kind}; {len(parts)} came")
-    return parts[0]
+    if len(parts) != 1 or parts[0].WhichOneof("part") != "sums":
+        raise OfferRejected(f"expected one part with sums, received {len(parts)} parts")
+    sums = parts[0].sums
+    return ScoreSums(unpack_sums(sums.train), unpack_sums(sums.valid))
 
 
 CODECS: tuple[Codec[Any], ...] = (
     Codec(ScoreSums, "scores", _encode_sums, _decode_sums),
-    Codec(Verdict, "scores", _encode_verdict, _decode_verdict),
+    *family("scores", score_pb2.ScorePart, {"verdict": ScoreVerdict}),
 )

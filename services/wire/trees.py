@@ -1,19 +1,24 @@
-"""Trees that are added round by round: catching up, offers, and where the federation is.
+"""Trees that are added round by round: catching up, offers, and the federation's state.
 
-Packed trees stay packed here; who uses them unpacks and checks them.
+Trees stay packed here; the strategy's halves unpack and check them. Offers and blocks are written
+by hand, because packed trees over 1 MiB continue in further frames.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hedgerow.api.federation.v1 import tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.strategies.bagging.steps import CatchUp, Standing, TreeBlock, TreeOffer
-from hedgerow.services.wire import Codec
+from hedgerow.boosting.strategies.bagging.steps import (
+    TreeBlock,
+    TreeCatchUp,
+    TreeOffer,
+    TreeStanding,
+)
+from hedgerow.services.wire import Codec, family
 
 PIECE_BYTES = 1 << 20
 """Most packed bytes of one frame."""
@@ -27,24 +32,6 @@ Parts = Iterator[tree_pb2.TreePart]
 def _pieces(data: bytes) -> Iterator[bytes]:
     for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]
-
-
-def _encode_catch_up(payload: CatchUp) -> Parts:
-    yield tree_pb2.TreePart(
-        catch_up=tree_pb2.TreeCatchUp(
-            version=payload.version,
-            first_round=payload.first_round,
-            n_samples=payload.n_samples,
-        )
-    )
-
-
-def _decode_catch_up(messages: Iterable[tree_pb2.TreePart]) -> CatchUp:
-    (part,) = _parts(messages, "catch_up")
-    message = part.catch_up
-    if message.first_round < -1:
-        raise OfferRejected("a first round below -1")
-    return CatchUp(message.version, message.first_round, message.n_samples)
 
 
 def _encode_offer(payload: TreeOffer) -> Parts:
@@ -62,17 +49,16 @@ def _decode_offer(messages: Iterable[tree_pb2.TreePart]) -> TreeOffer:
     return TreeOffer(head.version, head.steps, head.gain, data)
 
 
-def _encode_standing(payload: Standing) -> Parts:
+def _encode_standing(payload: TreeStanding) -> Parts:
     head = tree_pb2.TreeStanding(
         round=payload.round,
         eta=payload.eta,
         version=payload.version,
+        base_score=payload.base_score,
         digest=payload.digest,
-        score_train="train" in payload.scored,
-        score_valid="valid" in payload.scored,
+        score_train=payload.score_train,
+        score_valid=payload.score_valid,
     )
-    if not math.isnan(payload.base_score):
-        head.base_score = payload.base_score
     yield tree_pb2.TreePart(standing=head)
     for block in payload.blocks:
         message = tree_pb2.TreeBlock(silo=block.silo, round=block.round, steps=block.steps)
@@ -84,7 +70,7 @@ def _encode_standing(payload: Standing) -> Parts:
             yield tree_pb2.TreePart(more=piece)
 
 
-def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> Standing:
+def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> TreeStanding:
     first, *rest = _parts(messages, "standing", "block", "more")
     head = first.standing
     heads: list[tree_pb2.TreeBlock] = []
@@ -107,14 +93,15 @@ def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> Standing:
         )
         for message, pieces in zip(heads, data, strict=True)
     )
-    return Standing(
+    return TreeStanding(
         round=head.round,
         eta=head.eta,
-        base_score=head.base_score if head.HasField("base_score") else math.nan,
+        base_score=head.base_score if head.HasField("base_score") else None,
         version=head.version,
         digest=head.digest,
+        score_train=head.score_train,
+        score_valid=head.score_valid,
         blocks=blocks,
-        scored=("train",) * head.score_train + ("valid",) * head.score_valid,
     )
 
 
@@ -128,18 +115,18 @@ def _parts(
         kind = message.WhichOneof("part")
         if kind != first if not parts else kind not in others:
             awaited = first if not parts else " or ".join(others) or "nothing"
-            raise OfferRejected(f"expected {awaited}, {kind} came")
+            raise OfferRejected(f"expected {awaited}, received {kind}")
         size += len(message.more)
         if size > MAX_PACK_BYTES:
             raise OfferRejected(f"more than {MAX_PACK_BYTES} bytes of packed trees")
         parts.append(message)
     if not parts:
-        raise OfferRejected(f"expected {first}, nothing came")
+        raise OfferRejected(f"expected {first}, received nothing")
     return parts
 
 
 CODECS: tuple[Codec[Any], ...] = (
-    Codec(CatchUp, "trees", _encode_catch_up, _decode_catch_up),
+    *family("trees", tree_pb2.TreePart, {"catch_up": TreeCatchUp}),
     Codec(TreeOffer, "trees", _encode_offer, _decode_offer),
-    Codec(Standing, "trees", _encode_standing, _decode_standing),
+    Codec(TreeStanding, "trees", _encode_standing, _decode_standing),
 )

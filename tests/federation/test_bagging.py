@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ import xgboost as xgb
 from benchmarks.bagging import in_process
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.errors import DataError, PlacePassed
+from hedgerow.boosting.errors import DataError, FederationError, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import Artefact, JobParameters, SiloStart
-from hedgerow.boosting.strategies.bagging.parameters import SYNC, TREES, Bagging
-from hedgerow.boosting.strategies.bagging.steps import CatchUp, TreeLog, TreeOffer
+from hedgerow.boosting.ports import JobParameters, SiloStart
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.bagging.silo import participate
+from hedgerow.boosting.strategies.bagging.steps import SYNC, TREES, TreeCatchUp, TreeOffer
+from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
 from hedgerow.boosting.trees.ensemble import blank, load
 from hedgerow.boosting.trees.local import ScoredRows
 from hedgerow.boosting.trees.packing import pack, unpack
@@ -239,6 +241,24 @@ def test_early_stopping_keeps_the_best_round() -> None:
 # --- faults ---
 
 
+class Watched:
+    """A silo's link that a test looks into or disturbs."""
+
+    def __init__(self, link: Link, silo: Silo) -> None:
+        self.link = link
+        self.silo = silo
+        self.check, self.remember, self.recall = link.check, link.remember, link.recall
+
+
+def over(kind: type[Any]) -> Callable[..., None]:
+    """Return the silo half over links of that kind."""
+
+    def half(parameters: Bagging, link: Link, vault: Any, start: SiloStart) -> None:
+        participate(parameters, kind(link, start.silo), vault, start)
+
+    return half
+
+
 def test_a_coordinator_that_starts_again_ends_with_the_same_bytes() -> None:
     data = silos(CLASSES, 120, 90, 100)
     sampled = Booster(max_depth=3, subsample=0.7, colsample_bynode=0.7)
@@ -286,12 +306,8 @@ def test_the_job_ends_when_too_few_silos_remain() -> None:
 def test_a_late_silo_catches_up_and_takes_part() -> None:
     third_round, synchronised = threading.Event(), threading.Event()
 
-    class Paced(Flaky):
-        """Silo 2 comes in round 3 or later; round 5 waits for it."""
-
-        def __init__(self, link: Link, silo: str) -> None:
-            super().__init__(link)
-            self.silo = silo
+    class Paced(Watched):
+        """Silo 2 synchronises in round 3 or later; round 5 waits for it."""
 
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             if self.silo == "silo-2" and step is SYNC:
@@ -305,16 +321,11 @@ def test_a_late_silo_catches_up_and_takes_part() -> None:
                 synchronised.set()
             return reply
 
-    @dataclass(frozen=True, slots=True)
-    class Late(Bagging):
-        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
-            return Bagging.participate(self, Paced(link, start.silo), vault, start)
-
     data = silos(BINARY, 100, 100, 100)
     outcome = run(
-        job(BINARY, Late(rounds=12), min_silos=2),
+        job(BINARY, Bagging(rounds=12), min_silos=2),
         data,
-        participate_as=Late.participate,
+        participate_as=over(Paced),
         late={"silo-2": 0.0},
     )
     rounds = [r for r, silo, _ in blocks(outcome) if silo == "silo-2"]
@@ -323,51 +334,35 @@ def test_a_late_silo_catches_up_and_takes_part() -> None:
     assert not outcome.errors
 
 
-@dataclass(frozen=True, slots=True)
-class Returning(Bagging):
-    """One silo is passed over in a round and says so itself, as after a network failure."""
-
-    def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
-        if start.silo == "silo-1":
-            link = Flaky(link)
-        return Bagging.participate(self, link, vault, start)
-
-
-class Flaky:
-    """Loses the reply of round 1 and finds the place passed."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.check, self.remember, self.recall = link.check, link.remember, link.recall
-
-    def exchange(self, step: Any, at: Place, offer: Any) -> Any:
-        reply = self.link.exchange(step, at, offer)
-        if step is TREES and at.round == 1:
-            raise PlacePassed("the reply was lost")
-        return reply
-
-
 def test_a_silo_that_lost_a_reply_is_sent_its_own_trees_too() -> None:
+    class Losing(Watched):
+        """Silo 1 loses the reply of round 1 and finds the place passed."""
+
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            reply = self.link.exchange(step, at, offer)
+            if self.silo == "silo-1" and step is TREES and at.round == 1:
+                raise PlacePassed("the reply was lost")
+            return reply
+
     data = silos(BINARY, 120, 100)
-    outcome = run(job(BINARY, Returning(rounds=4)), data, participate_as=Returning.participate)
+    outcome = run(job(BINARY, Bagging(rounds=4)), data, participate_as=over(Losing))
     assert not outcome.errors
     names = [(r, silo) for r, silo, _ in blocks(outcome)]
     assert (1, "silo-1") in names
     assert (3, "silo-1") in names
 
 
-@dataclass(frozen=True, slots=True)
-class Lying(Bagging):
-    """The last silo sends what it should not."""
+def lying(lie: str) -> Callable[..., None]:
+    """Return a silo half of which the last silo sends what it should not."""
 
-    lie: str = ""
-
-    def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+    def half(parameters: Bagging, link: Link, vault: Any, start: SiloStart) -> None:
         if start.silo != "silo-2":
-            return Bagging.participate(self, link, vault, start)
-        standing = link.exchange(SYNC, Place(0), CatchUp(0, -1, start.dataset.n_samples))
-        link.exchange(TREES, Place(0), LIES[self.lie](standing))
-        return None
+            participate(parameters, link, vault, start)
+            return
+        standing = link.exchange(SYNC, Place(0), TreeCatchUp(0, -1, start.dataset.n_samples))
+        link.exchange(TREES, Place(0), LIES[lie](standing))
+
+    return half
 
 
 def offer_of(kind: Kind, steps: int, **columns: Any) -> TreeOffer:
@@ -399,46 +394,29 @@ def rescaled(offer: TreeOffer, factor: float) -> TreeOffer:
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_upload_is_refused_and_the_others_go_on(lie: str) -> None:
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(
-        job(BINARY, Lying(rounds=2, lie=lie), min_silos=2), data, participate_as=Lying.participate
-    )
-    assert type(outcome.errors[Silo("silo-2")]).__name__ == "OfferRejected"
+    outcome = run(job(BINARY, Bagging(rounds=2), min_silos=2), data, participate_as=lying(lie))
+    assert isinstance(outcome.errors[Silo("silo-2")], OfferRejected)
     assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-1"}
 
 
 def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
     data = silos(BINARY, 100, 100, 100)
     outcome = run_in_memory(
-        job(BINARY, Lying(rounds=2, lie="garbage"), min_silos=3),
-        data,
-        participate_as=Lying.participate,
+        job(BINARY, Bagging(rounds=2), min_silos=3), data, participate_as=lying("garbage")
     )
     assert "silo-2" in str(outcome.error)
 
 
 def test_a_model_that_differs_is_noticed() -> None:
-    from hedgerow.boosting.errors import FederationError
-
-    class Deceived(Flaky):
+    class Deceived(Watched):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
-            if step is TREES and at.round == 1:
+            if self.silo == "silo-2" and step is TREES and at.round == 1:
                 return replace(reply, digest=bytes(32))
             return reply
 
-    @dataclass(frozen=True, slots=True)
-    class WithDeceived(Bagging):
-        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
-            if start.silo == "silo-2":
-                link = Deceived(link)
-            return Bagging.participate(self, link, vault, start)
-
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(
-        job(BINARY, WithDeceived(rounds=3), min_silos=2),
-        data,
-        participate_as=WithDeceived.participate,
-    )
+    outcome = run(job(BINARY, Bagging(rounds=3), min_silos=2), data, participate_as=over(Deceived))
     assert isinstance(outcome.errors[Silo("silo-2")], FederationError)
     assert "differs" in str(outcome.errors[Silo("silo-2")])
 
@@ -449,11 +427,7 @@ def test_a_model_that_differs_is_noticed() -> None:
 def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
     sent: dict[str, list[tuple[int, str, int]]] = {}
 
-    class Watching(Flaky):
-        def __init__(self, link: Link, silo: str) -> None:
-            super().__init__(link)
-            self.silo = silo
-
+    class Noting(Watched):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
             if step in (TREES, SYNC):
@@ -461,12 +435,8 @@ def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
                 sent.setdefault(self.silo, []).extend(seen)
             return reply
 
-    @dataclass(frozen=True, slots=True)
-    class Watched(Bagging):
-        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
-            return Bagging.participate(self, Watching(link, start.silo), vault, start)
-
-    run(job(BINARY, Watched(rounds=3)), silos(BINARY, 100, 100, 100))
+    data = silos(BINARY, 100, 100, 100)
+    run(job(BINARY, Bagging(rounds=3)), data, participate_as=over(Noting))
     for name, seen in sent.items():
         assert [(r, s) for r, s, _ in seen] == [
             (r, f"silo-{k}") for r in range(3) for k in range(3)
@@ -491,8 +461,8 @@ def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:
 @pytest.mark.parametrize(
     ("booster", "says"),
     [
-        (Booster(tree_method="exact"), "exact takes no categorical"),
-        (Booster(monotone_constraints=(1, 0)), "expected 4, came 2"),
+        (Booster(tree_method="exact"), "exact supports no categorical"),
+        (Booster(monotone_constraints=(1, 0)), "expected 4, received 2"),
         (Booster(grow_policy="sideways"), "'depthwise', 'lossguide'"),
         (Booster(subsample=1.5), "subsample"),
     ],
@@ -502,7 +472,7 @@ def test_a_booster_that_does_not_suit_the_tables_ends_the_job(booster: Booster, 
     assert says in str(outcome.error)
 
 
-def test_what_xgboost_refuses_is_told_without_a_stack() -> None:
+def test_what_xgboost_refuses_is_reported_without_a_stack() -> None:
     data = silos(BINARY, 50, 50)
     rows = ScoredRows(data["silo-0"], blank(data["silo-0"].schema, *START), 1)
     with pytest.raises(DataError) as caught:

@@ -1,6 +1,6 @@
 """Who takes part in a round of bagging, and with which learning rate.
 
-All participants of a round fit the same residual, so that their rates add up to the round's step.
+All participants of a round fit the same residual, so their rates add up to the round's step.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.streams import Purpose, xgboost_seed
 
 LR_MODES = ("plain", "uniform", "rows", "gain", "total")
-"""How rates are shared out; see :class:`boosting.strategies.bagging.parameters.Bagging`."""
+"""How rates are shared out; the parameter ``lr_mode`` describes each."""
 
 
 def participants(
     rows: Mapping[Silo, int], round: int, *, seed: int, count: int = 0, cyclic: bool = False
 ) -> tuple[Silo, ...]:
-    """Return a round's participants among the silos that are there and have rows, sorted.
+    """Return a round's participants among the silos that are present and have rows, sorted.
 
     Parameters
     ----------
     rows : Mapping
-        Rows of each silo that is there.
+        Rows of each silo that is present.
     seed : int
-        Of the job; the draw depends on it, the round and who is there.
+        Of the job; the draw depends on it, the round and who is present.
     count : int
         How many to draw; 0 for all.
     cyclic : bool
@@ -70,16 +70,16 @@ def factors(
 ) -> dict[Silo, float]:
     """Return what the leaf values of each silo's trees are multiplied by.
 
-    Under ``gain`` that is the silo's share of the total gain (of the rows where nobody split).
-    Otherwise it is 1, unless a participant was lost: then it makes up the difference between the
-    rates that were planned and those of the silos that are there.
+    Under ``gain`` it is the silo's share of the total gain (of the rows where nobody split).
+    Otherwise it is 1, unless a participant was lost: then it turns the planned rate into that of
+    the silos that are left.
 
     Parameters
     ----------
     planned : Mapping
-        :func:`rates` of the participants that were planned.
+        :func:`rates` of the planned participants.
     rows, gains : Mapping
-        Rows and total split gains of the silos that did offer trees.
+        Rows and total split gains of the silos that offered trees.
     """
     if mode == "gain":
         weights = gains if sum(gains.values()) > 0 else rows

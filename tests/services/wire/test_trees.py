@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ from hedgerow.api.federation.v1 import score_pb2, tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.steps import (
-    CatchUp,
     ScoreSums,
-    Standing,
+    ScoreVerdict,
     TreeBlock,
+    TreeCatchUp,
     TreeOffer,
-    Verdict,
+    TreeStanding,
 )
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.scores import pack_sums, unpack_sums
@@ -28,19 +27,20 @@ number = st.floats(allow_nan=False)
 data = st.binary(max_size=40)
 blocks = st.builds(TreeBlock, st.text(min_size=1, max_size=9).map(Silo), whole, whole, number, data)
 PAYLOADS = st.one_of(
-    st.builds(CatchUp, whole, st.integers(-1, 2**31 - 1), st.integers(0, 2**64 - 1)),
+    st.builds(TreeCatchUp, whole, st.integers(-1, 2**31 - 1), st.integers(0, 2**64 - 1)),
     st.builds(TreeOffer, whole, whole, number, data),
     st.builds(
-        Standing,
+        TreeStanding,
         whole,
         number,
-        number,
+        st.none() | number,
         whole,
         st.binary(min_size=32, max_size=32),
+        st.booleans(),
+        st.booleans(),
         st.lists(blocks, max_size=4).map(tuple),
-        st.sampled_from([(), ("train",), ("valid",), ("train", "valid")]),
     ),
-    st.builds(Verdict, st.booleans()),
+    st.builds(ScoreVerdict, st.booleans()),
 )
 
 
@@ -57,16 +57,11 @@ def test_payloads_about_trees_come_back(payload: Any) -> None:
     assert through(payload) == payload
 
 
-def test_a_base_score_that_is_not_agreed_on_comes_back_as_nan() -> None:
-    standing = through(Standing(0, 0.0, math.nan, 0, bytes(32)))
-    assert math.isnan(standing.base_score)
-
-
 def test_large_packs_travel_in_pieces_and_come_back() -> None:
     large = bytes(range(256)) * (10 * PIECE_BYTES // 1024)
     assert through(TreeOffer(1, 2, 3.0, large)).data == large
     two = (TreeBlock(Silo("a"), 0, 1, 1.0, large), TreeBlock(Silo("b"), 0, 1, 1.0, b"x"))
-    assert through(Standing(1, 0.1, 0.5, 1, bytes(32), two)).blocks == two
+    assert through(TreeStanding(1, 0.1, 0.5, 1, bytes(32), blocks=two)).blocks == two
 
 
 @pytest.mark.parametrize(
@@ -81,10 +76,9 @@ def test_large_packs_travel_in_pieces_and_come_back() -> None:
             tree_pb2.TreePart(standing=tree_pb2.TreeStanding()),
             tree_pb2.TreePart(more=b"trees without a block"),
         ],
-        [tree_pb2.TreePart(catch_up=tree_pb2.TreeCatchUp(first_round=-2))],
     ],
 )
-@pytest.mark.parametrize("payload", [CatchUp, TreeOffer, Standing])
+@pytest.mark.parametrize("payload", [TreeCatchUp, TreeOffer, TreeStanding])
 def test_parts_out_of_order_are_refused(payload: type[Any], parts: list[Any]) -> None:
     codec = codec_of(payload)
     with pytest.raises(OfferRejected):
@@ -130,6 +124,6 @@ def test_scores_out_of_order_are_refused() -> None:
     sums, verdict = score_pb2.ScorePart(), score_pb2.ScorePart()
     sums.sums.SetInParent()
     verdict.verdict.SetInParent()
-    for payload, parts in ((ScoreSums, [verdict]), (Verdict, [sums]), (Verdict, [])):
+    for payload, parts in ((ScoreSums, [verdict]), (ScoreVerdict, [sums]), (ScoreVerdict, [])):
         with pytest.raises(OfferRejected):
             codec_of(payload).decode(iter(parts))  # type: ignore[type-var]

@@ -70,7 +70,7 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
             'strategy = "bagging"\nsilos = ["north", "sout"]',
             "the job wants sout, which has no --silo; did you mean south?",
         ),
-        ('strategy = "bagging"\n[bagging]\nrounds = 0', "expected 1 to 100000, came 0"),
+        ('strategy = "bagging"\n[bagging]\nrounds = 0', "expected 1 to 100000, received 0"),
         ('strategy = "bagging"\nlabel = "lable"', "no label column 'lable'; did you mean 'label'"),
         ('strategy = "bagging"\nfeatures = ["wages"]', "no feature 'wages'; did you mean 'wage'"),
         ('strategy = "bagging"\nmetrics = ["rmse"]', "does not suit a binary job; choose from auc"),
@@ -87,7 +87,7 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ('strategy = "histogram"\n[histogram]\nthreshold = 1', "it could be 2"),
         (
             'strategy = "bagging"\n[booster]\nmonotone_constraints = [1]',
-            "booster.monotone_constraints: expected 2, came 1",
+            "[booster] monotone_constraints: expected 2, received 1",
         ),
         (
             'strategy = "secureboost"\n[secureboost]\nactive = "norht"',

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ScorePart(_message.Message):
-    """A part of what silos and coordinator tell each other about scores."""
+    """A part of the exchanges about scores."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -30,7 +30,7 @@ class ScorePart(_message.Message):
 
     @_builtins.property
     def verdict(self) -> Global___ScoreVerdict:
-        """Coordinator: what follows from them."""
+        """Coordinator: whether training goes on."""
 
     def __init__(
         self,
@@ -50,9 +50,7 @@ Global___ScorePart: _TypeAlias = ScorePart  # noqa: Y015
 
 @_typing.final
 class ScoreSums(_message.Message):
-    """Metrics of a silo's rows in their additive form: float64, whole numbers in few bits, as told in
-    services/wire/scores.py.
-    """
+    """Metrics of a silo's rows in their additive form: float64 vectors as packed sums (docs/wire.md)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -61,7 +59,7 @@ class ScoreSums(_message.Message):
     train: _builtins.bytes
     """Over the rows trained on; empty where they are not scored."""
     valid: _builtins.bytes
-    """Over the rows held back; empty where there are none."""
+    """Over the rows held back; empty where they are not scored."""
     def __init__(
         self,
         *,
@@ -78,7 +76,7 @@ Global___ScoreSums: _TypeAlias = ScoreSums  # noqa: Y015
 
 @_typing.final
 class ScoreVerdict(_message.Message):
-    """What the coordinator makes of a round's scores."""
+    """The coordinator's decision after a round's scores."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

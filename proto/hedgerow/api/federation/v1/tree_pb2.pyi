@@ -18,7 +18,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TreePart(_message.Message):
-    """A part of what silos and coordinator tell each other about trees that are added round by round."""
+    """A part of the exchanges about trees that are added round by round. A payload is one of the first
+    three, then what its comment names.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -28,22 +30,22 @@ class TreePart(_message.Message):
     BLOCK_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
-    """More bytes of the packed trees of the offer or block before."""
+    """The next bytes, at most 1 MiB, of the packed trees of the offer or block before it."""
     @_builtins.property
     def catch_up(self) -> Global___TreeCatchUp:
         """Silo: asks to be brought up to date."""
 
     @_builtins.property
     def offer(self) -> Global___TreeOffer:
-        """Silo: its new trees."""
+        """Silo: its new trees; `more` follows where they are over 1 MiB."""
 
     @_builtins.property
     def standing(self) -> Global___TreeStanding:
-        """Coordinator: where the federation is; blocks follow."""
+        """Coordinator: the federation's state; blocks follow."""
 
     @_builtins.property
     def block(self) -> Global___TreeBlock:
-        """Coordinator: the trees that a silo added in a round."""
+        """Coordinator: the trees that a silo added in a round; `more` follows where they are over 1 MiB."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class TreeCatchUp(_message.Message):
     version: _builtins.int
     """Rounds that it holds."""
     first_round: _builtins.int
-    """Earliest round that it can still offer in; -1 before anything."""
+    """Earliest round that it can still offer in; -1 at its start."""
     n_samples: _builtins.int
     """Its rows."""
     def __init__(
@@ -96,7 +98,7 @@ Global___TreeCatchUp: _TypeAlias = TreeCatchUp  # noqa: Y015
 
 @_typing.final
 class TreeOffer(_message.Message):
-    """A silo's new trees; no steps from one that only looks on."""
+    """A silo's new trees; no steps and no data from a silo that adds none in this round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -107,11 +109,11 @@ class TreeOffer(_message.Message):
     version: _builtins.int
     """Rounds that it holds."""
     steps: _builtins.int
-    """Boosting steps."""
+    """Boosting steps in `data`."""
     gain: _builtins.float
-    """Total split gain of the trees."""
+    """Total split gain of the trees, from zero up."""
     data: _builtins.bytes
-    """Packed trees, the first MiB; the format is told in boosting/trees/packing.py."""
+    """Packed trees (docs/wire.md), the first 1 MiB."""
     def __init__(
         self,
         *,
@@ -130,7 +132,7 @@ Global___TreeOffer: _TypeAlias = TreeOffer  # noqa: Y015
 
 @_typing.final
 class TreeStanding(_message.Message):
-    """Where the federation is."""
+    """The federation's state: what a silo needs to take the next step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -144,17 +146,17 @@ class TreeStanding(_message.Message):
     round: _builtins.int
     """Round of the silo's next offer."""
     eta: _builtins.float
-    """Its learning rate for that round; 0 to look on."""
+    """Its learning rate for that round; 0 where it adds no trees."""
     base_score: _builtins.float
-    """Common start of all predictions, on the label's scale; not set while it is not agreed on."""
+    """Common start of all predictions, on the label's scale; not set until silos have agreed on it."""
     version: _builtins.int
     """Rounds in the ensemble."""
     digest: _builtins.bytes
-    """Running SHA-256 over all its blocks."""
+    """Running SHA-256 over all its blocks (docs/wire.md), 32 bytes."""
     score_train: _builtins.bool
-    """Whether the silo is to score the rows that it trains on."""
+    """Whether the silo is first to score the rows that it trains on."""
     score_valid: _builtins.bool
-    """Whether the silo is to score the rows that it holds back."""
+    """Whether the silo is first to score the rows that it holds back."""
     def __init__(
         self,
         *,
@@ -192,11 +194,11 @@ class TreeBlock(_message.Message):
     round: _builtins.int
     """The round."""
     steps: _builtins.int
-    """Boosting steps."""
+    """Boosting steps in the packed trees."""
     factor: _builtins.float
     """Leaf values are multiplied by it; 1 when not set."""
     data: _builtins.bytes
-    """Packed trees, the first MiB; empty where the receiver made them."""
+    """Packed trees (docs/wire.md), the first 1 MiB; empty where the receiver made them."""
     def __init__(
         self,
         *,

@@ -1,0 +1,40 @@
+"""A job's result: the model file and where each of its trees is from."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
+from hedgerow.boosting.trees.ensemble import blank
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.strategies.bagging.parameters import Bagging
+
+
+def artefact(
+    parameters: Bagging, job: JobParameters, schema: Schema, checkpoint: bytes
+) -> Artefact:
+    """Return the stock XGBoost model (of the best round where rounds are selected)."""
+    log, history = TreeLog.decode(checkpoint)
+    n_rounds = log.version
+    if parameters.early_stopping_rounds and history.best_round >= 0:
+        n_rounds = history.best_round + 1
+    start = blank(schema, job.objective, job.booster, history.base_score)
+    ensemble = log.ensemble(start, n_rounds)
+    blocks = [
+        {"round": b.round, "silo": b.silo, "steps": b.steps, "factor": b.factor}
+        for b in log.blocks
+        if b.round < n_rounds
+    ]
+    provenance = {"trees": ensemble.version, "digest": log.digest.hex(), "blocks": blocks}
+    return Artefact(
+        {
+            "model.ubj": ensemble.save(),
+            "provenance.json": json.dumps(provenance, indent=1).encode(),
+        },
+        "model.ubj",
+    )

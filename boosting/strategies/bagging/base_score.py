@@ -1,0 +1,27 @@
+"""Where margins start; it is never left to XGBoost, which estimates it from one silo's rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import FederationError
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
+
+_POSITIVE = ("reg:gamma", "reg:tweedie", "count:poisson")  # losses of a positive mean
+
+
+def fixed(job: JobParameters) -> float | None:
+    """Return the base score that needs no agreement; None where silos must agree on a mean."""
+    if job.booster.base_score is not None:
+        return job.booster.base_score
+    return {Task.BINARY: 0.5, Task.MULTICLASS: 0.0, Task.REGRESSION: None}[job.task]
+
+
+def of_mean(job: JobParameters, mean: float) -> float:
+    """Return the base score of a regression from the mean label of all silos."""
+    if job.objective in _POSITIVE and not mean > 0.0:
+        raise FederationError(f"{job.objective} needs labels with a positive mean")
+    return mean

@@ -1,0 +1,256 @@
+"""The coordinator half of bagging; the package's docstring has the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.ports import CoordinatorStart, RoundResult
+from hedgerow.boosting.strategies.bagging import base_score
+from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
+from hedgerow.boosting.strategies.bagging.steps import (
+    SCORES,
+    SYNC,
+    TREES,
+    ScoreSums,
+    ScoreVerdict,
+    TreeBlock,
+    TreeCatchUp,
+    TreeOffer,
+    TreeStanding,
+)
+from hedgerow.boosting.strategies.bagging.tree_log import History, TreeLog
+from hedgerow.boosting.sums.label_mean import label_mean
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
+from hedgerow.boosting.trees.limits import validate_upload
+from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.packing import unpack
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.strategies.bagging.parameters import Bagging
+
+
+async def coordinate(
+    parameters: Bagging, hub: Hub, start: CoordinatorStart
+) -> AsyncIterator[RoundResult]:
+    """Run the coordinator half."""
+    half = _Coordinator(parameters, hub, start)
+    hub.serve(SYNC, half.catch_up)
+    await half.begin()
+    while not half.over:
+        yield await half.play()
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """A sound offer; without trees from a silo that adds none."""
+
+    version: int
+    block: TreeBlock
+    gain: float
+    trees: list[Tree]
+
+
+class _Coordinator:
+    """The half's state within an attempt."""
+
+    def __init__(self, parameters: Bagging, hub: Hub, start: CoordinatorStart) -> None:
+        self.parameters, self.hub, self.start = parameters, hub, start
+        self.job, self.schema = start.job, start.schema
+        self.names = self.job.metrics or metrics.defaults(self.job.task)
+        self.log = TreeLog()
+        self.history: History | None = None
+        fixed = base_score.fixed(self.job)
+        if start.checkpoint is not None:
+            self.log, self.history = TreeLog.decode(start.checkpoint)
+        elif fixed is not None:
+            self.history = History(fixed)
+        parameters.validate_for(self.job, self.schema)
+        self.rows = dict(start.n_samples)
+        self.synced: set[Silo] = set(hub.silos)
+        self.asked: frozenset[Silo] = frozenset()  # whose scores are awaited
+        self.stopped = False
+        self.rates: dict[Silo, float] = {}
+        self.blank: Ensemble | None = None
+        self.test: ScoredRows | None = None
+        without_test = start.test is None and parameters.evaluate == "auto"
+        self.score_train = parameters.evaluate == "silos" or without_test
+        self.score_valid = parameters.validation > 0
+        self._plan(hub.silos)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no further round."""
+        return self.stopped or self.log.version >= self.parameters.rounds
+
+    async def begin(self) -> None:
+        """Agree on the base score and load the test rows."""
+        if self.history is None:
+            secure = self.parameters.masks_mean(len(self.start.silos))
+            mean = await label_mean(self.hub, self.start, secure=secure)
+            self.history = History(base_score.of_mean(self.job, mean))
+        await asyncio.to_thread(self._load, self.history)
+
+    async def play(self) -> RoundResult:
+        """Play one round."""
+        assert self.history is not None
+        at = Place(self.log.version)
+        expected = tuple(silo for silo in self.hub.silos if silo in self.synced)
+        uploads = await self.hub.collect(
+            TREES, at, silos=expected, quorum=self.job.min_silos, read=self._read
+        )
+        added = {silo: upload for silo, upload in uploads.items() if upload.trees}
+        scale = factors(
+            self.parameters.lr_mode,
+            self.rates,
+            self.parameters.step(self.job),
+            {silo: self.rows[silo] for silo in added},
+            {silo: upload.gain for silo, upload in added.items()},
+        )
+        blocks = [replace(upload.block, factor=scale[silo]) for silo, upload in added.items()]
+        self.log.end_round(blocks)
+        self.synced.update(uploads)
+        self._plan(uploads)
+        scored = self.score_train or self.score_valid
+        self.asked = frozenset(uploads) if scored else frozenset()
+        replies = {silo: self._standing(silo, uploads[silo].version) for silo in uploads}
+        self.hub.answer(TREES, at, replies)
+        scores = await asyncio.to_thread(self._test_scores, blocks, added)
+        if scored:
+            scores |= await self._silo_scores(at, tuple(uploads))
+        return RoundResult(
+            round=at.round,
+            checkpoint=self.log.encode(self.history),
+            metrics=scores,
+            silos=tuple(added),
+            final=self.over,
+            best_round=self.history.best_round if self.score_valid else at.round,
+        )
+
+    def catch_up(self, silo: Silo, at: Place, offer: TreeCatchUp) -> TreeStanding:
+        """Answer a silo that starts, restarts or was left out."""
+        self.synced.add(silo)
+        self.rows[silo] = offer.n_samples
+        standing = self._standing(silo, offer.version, restarted=True)
+        if offer.first_round <= standing.round:
+            return standing
+        return replace(standing, round=offer.first_round, eta=0.0)
+
+    def _standing(self, silo: Silo, version: int, restarted: bool = False) -> TreeStanding:
+        asked = silo in self.asked
+        return TreeStanding(
+            round=self.log.version,
+            eta=self.rates.get(silo, 0.0),
+            base_score=None if self.history is None else self.history.base_score,
+            version=self.log.version,
+            digest=self.log.digest,
+            score_train=asked and self.score_train,
+            score_valid=asked and self.score_valid,
+            blocks=self.log.since(version, None if restarted else silo),
+        )
+
+    def _plan(self, present: Iterable[Silo]) -> None:
+        """Settle who takes part in the next round, and with which learning rates."""
+        drawn = participants(
+            {silo: self.rows.get(silo, 0) for silo in present},
+            self.log.version,
+            seed=self.job.seed,
+            count=self.parameters.silos_per_round,
+            cyclic=self.parameters.mode == "cyclic",
+        )
+        step = self.parameters.step(self.job)
+        self.rates = rates(self.parameters.lr_mode, step, {s: self.rows[s] for s in drawn})
+
+    def _read(self, silo: Silo, offer: TreeOffer) -> _Upload:
+        """Return the trees of an offer after checking them."""
+        block = TreeBlock(silo, self.log.version, offer.steps, 1.0, offer.data)
+        if offer.version > self.log.version:
+            raise OfferRejected(f"expected {self.log.version} rounds, received {offer.version}")
+        if offer.steps == 0 and not offer.data:
+            return _Upload(offer.version, block, 0.0, [])
+        if silo not in self.rates:
+            raise OfferRejected(f"{silo} offers trees but takes no part in this round")
+        if offer.version != self.log.version:
+            raise OfferRejected(
+                f"expected trees for version {self.log.version}, received {offer.version}"
+            )
+        if offer.steps != self.parameters.trees_per_round:
+            raise OfferRejected(
+                f"expected {self.parameters.trees_per_round} steps, received {offer.steps}"
+            )
+        if not (math.isfinite(offer.gain) and offer.gain >= 0):
+            raise OfferRejected("expected a finite total gain from zero up")
+        trees = unpack(offer.data)
+        limits = self.parameters.limits(self.job, self.schema, offer.steps, self.rates[silo])
+        validate_upload(trees, limits)
+        return _Upload(offer.version, block, offer.gain, trees)
+
+    def _load(self, history: History) -> None:
+        self.blank = blank(self.schema, self.job.objective, self.job.booster, history.base_score)
+        if self.start.test is not None and self.start.test.n_samples:
+            self.test = ScoredRows(self.start.test, self.blank, 1)
+            self.test.add(self.log.ensemble(self.blank))
+
+    def _test_scores(
+        self, blocks: list[TreeBlock], uploads: Mapping[Silo, _Upload]
+    ) -> dict[str, dict[str, float]]:
+        if self.test is None:
+            return {}
+        assert self.blank is not None
+        new = [tree.scaled(block.factor) for block in blocks for tree in uploads[block.silo].trees]
+        steps = sum(block.steps for block in blocks)
+        self.test.add(self.blank.extend(new, n_steps=steps))
+        rows = self.test.dataset
+        return {
+            "test": metrics.evaluate(
+                self.names,
+                rows.labels,
+                self.test.margins,
+                objective=self.job.objective,
+                weight=rows.weight,
+            )
+        }
+
+    async def _silo_scores(self, at: Place, silos: tuple[Silo, ...]) -> dict[str, dict[str, float]]:
+        """Collect the silos' score sums, and decide whether to stop."""
+        assert self.history is not None
+        quorum = min(len(silos), self.job.min_silos)
+        offers = await self.hub.collect(
+            SCORES, at, silos=silos, quorum=quorum, read=self._read_scores
+        )
+        self.asked = frozenset()
+        parts = {
+            "train": [offer.train for offer in offers.values() if len(offer.train)],
+            "valid": [offer.valid for offer in offers.values() if len(offer.valid)],
+        }
+        scores = {
+            part: metrics.combine(
+                self.names, np.sum(found, axis=0), n_outputs=self.schema.n_outputs
+            )
+            for part, found in parts.items()
+            if found
+        }
+        if "valid" in scores:
+            value = scores["valid"][self.names[0]]
+            if metrics.better(self.names[0], value, self.history.best_score):
+                self.history = replace(self.history, best_round=at.round, best_score=value)
+            patience = self.parameters.early_stopping_rounds
+            self.stopped = 0 < patience <= at.round - self.history.best_round
+        self.hub.answer(SCORES, at, dict.fromkeys(offers, ScoreVerdict(self.stopped)))
+        return scores
+
+    def _read_scores(self, silo: Silo, offer: ScoreSums) -> ScoreSums:
+        """Return score sums after checking their length; empty where there are no rows."""
+        width = metrics.width(self.names, self.schema.n_outputs)
+        for sums in (offer.train, offer.valid):
+            if len(sums) not in (0, width):
+                raise OfferRejected(f"expected {width} sums of scores, received {len(sums)}")
+        return offer

@@ -1,0 +1,118 @@
+"""The coordinator's log of all blocks, and the checkpoint that stores it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.trees.packing import unpack
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a checkpoint keeps beside the blocks.
+
+    Parameters
+    ----------
+    base_score : float
+        On the label's scale.
+    best_round : int
+        Round with the best validation score, -1 without one.
+    best_score : float
+        NaN without one.
+    """
+
+    base_score: float
+    best_round: int = -1
+    best_score: float = math.nan
+
+
+class TreeLog:
+    """All blocks in the order of their rounds; grows at the end only.
+
+    Parameters
+    ----------
+    blocks : iterable of TreeBlock
+        With their data, rounds rising.
+    version : int
+        Rounds that are over, those without a block included.
+    """
+
+    def __init__(self, blocks: Iterable[TreeBlock] = (), version: int = 0) -> None:
+        self._blocks: list[TreeBlock] = []
+        self._starts = [0]
+        self.digest = GENESIS
+        for block in blocks:
+            while self.version < block.round:
+                self.end_round(())
+            self._add(block)
+        while self.version < version:
+            self.end_round(())
+
+    @property
+    def version(self) -> int:
+        """Number of rounds that are over."""
+        return len(self._starts) - 1
+
+    @property
+    def blocks(self) -> Sequence[TreeBlock]:
+        """All blocks."""
+        return self._blocks
+
+    def end_round(self, blocks: Iterable[TreeBlock]) -> None:
+        """Append the blocks of a round and close it."""
+        for block in blocks:
+            self._add(block)
+        self._starts.append(len(self._blocks))
+
+    def since(self, version: int, holder: Silo | None = None) -> tuple[TreeBlock, ...]:
+        """Return the blocks after ``version`` rounds; those of ``holder`` without their data.
+
+        Raises
+        ------
+        OfferRejected
+            The log has fewer rounds.
+        """
+        if not 0 <= version <= self.version:
+            raise OfferRejected(f"expected a version of at most {self.version}, received {version}")
+        return tuple(
+            replace(block, data=b"") if block.silo == holder else block
+            for block in self._blocks[self._starts[version] :]
+        )
+
+    def ensemble(self, start: Ensemble, n_rounds: int | None = None) -> Ensemble:
+        """Return ``start`` with the trees of the first ``n_rounds`` rounds (default: all)."""
+        last = self.version if n_rounds is None else n_rounds
+        for round in range(last):
+            blocks = self._blocks[self._starts[round] : self._starts[round + 1]]
+            trees = [t.scaled(block.factor) for block in blocks for t in unpack(block.data)]
+            start = start.extend(trees, n_steps=sum(block.steps for block in blocks))
+        return start
+
+    def encode(self, history: History) -> bytes:
+        """Return a checkpoint; :meth:`decode` reads it."""
+        heads = [[b.silo, b.round, b.steps, b.factor, len(b.data)] for b in self._blocks]
+        head = json.dumps({"about": asdict(history), "version": self.version, "blocks": heads})
+        return b"".join([head.encode(), b"\n", *(block.data for block in self._blocks)])
+
+    @classmethod
+    def decode(cls, checkpoint: bytes) -> tuple[TreeLog, History]:
+        """Return the log and history of :meth:`encode`."""
+        head, _, data = checkpoint.partition(b"\n")
+        kept = json.loads(head)
+        blocks, at = [], 0
+        for silo, round, steps, factor, size in kept["blocks"]:
+            blocks.append(TreeBlock(Silo(silo), round, steps, factor, data[at : at + size]))
+            at += size
+        return cls(blocks, kept["version"]), History(**kept["about"])
+
+    def _add(self, block: TreeBlock) -> None:
+        assert block.round == self.version, "blocks are added in the order of their rounds"
+        self._blocks.append(block)
+        self.digest = extend_digest(self.digest, block)
