@@ -16,14 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.auc import area, exact_auc, n_bins_of, score_bins
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-
-N_SCORE_BINS = 1024
-"""Bins of the score histogram behind a pooled AUC (a class of a multi-class job has fewer)."""
-
-_SCORE_SCALE = 1e-3
-_SCORE_LIMIT = 32.0
 
 Floats = NDArray[np.float64]
 
@@ -242,38 +237,6 @@ def combine(names: Sequence[str], total: Floats, *, n_outputs: int = 1) -> dict[
     return values
 
 
-def exact_auc(
-    positive: NDArray[np.bool_], score: NDArray[np.floating], weight: Floats | None = None
-) -> float:
-    """Return the area under the ROC curve, ties counted half; NaN unless both classes are there.
-
-    Parameters
-    ----------
-    positive : ndarray of shape (n_samples,), bool
-    score : ndarray of shape (n_samples,)
-    weight : ndarray of shape (n_samples,), float64, optional
-    """
-    order = np.argsort(score, kind="stable")
-    ranked = score[order]
-    w = np.ones(len(order)) if weight is None else weight[order]
-    hit = positive[order]
-    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]]) if len(order) else order
-    if len(starts) == 0:
-        return math.nan
-    up = np.add.reduceat(np.where(hit, w, 0.0), starts)
-    down = np.add.reduceat(np.where(hit, 0.0, w), starts)
-    return _area(up, down)
-
-
-def _area(positive: Floats, negative: Floats) -> float:
-    """Area under the ROC curve from weights of both classes in bins of rising score."""
-    below = np.cumsum(negative) - negative
-    pairs = positive.sum() * negative.sum()
-    if pairs <= 0.0:
-        return math.nan
-    return float((positive * (below + 0.5 * negative)).sum() / pairs)
-
-
 def _rows(
     y: Floats,
     margin: NDArray[np.floating],
@@ -422,18 +385,6 @@ def _f1(total: Floats, n_outputs: int) -> float:
     return float(np.mean(scores))
 
 
-def _n_bins(n_outputs: int) -> int:
-    return N_SCORE_BINS if n_outputs == 1 else max(64, N_SCORE_BINS // n_outputs)
-
-
-def _bin(score: Floats, center: float, n_bins: int) -> NDArray[np.intp]:
-    """Bin of each score: about even in relative distance from ``center``, on both sides."""
-    top = math.asinh(_SCORE_LIMIT / _SCORE_SCALE)
-    place = np.arcsinh((score - center) / _SCORE_SCALE) / top
-    bins = np.floor((place + 1.0) * (n_bins / 2)).astype(np.int64)
-    return np.clip(bins, 0, n_bins - 1).astype(np.intp)
-
-
 def _class_scores(rows: _Rows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
     """Of each one-versus-rest question: who is positive, log odds, centre of the bins."""
     if rows.n_outputs == 1:
@@ -449,18 +400,18 @@ def _class_scores(rows: _Rows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
 
 
 def _auc_sums(rows: _Rows, power: float) -> Floats:
-    n_bins = _n_bins(rows.n_outputs)
+    n_bins = n_bins_of(rows.n_outputs)
     parts = []
     for positive, score, center in _class_scores(rows):
-        bins = _bin(score, center, n_bins)
+        bins = score_bins(score, center, n_bins)
         for side in (positive, ~positive):
             parts.append(np.bincount(bins[side], weights=rows.weight[side], minlength=n_bins))
     return np.concatenate(parts).astype(np.float64)
 
 
 def _auc(total: Floats, n_outputs: int) -> float:
-    halves = total.reshape(n_outputs, 2, _n_bins(n_outputs))
-    return float(np.mean([_area(positive, negative) for positive, negative in halves]))
+    halves = total.reshape(n_outputs, 2, n_bins_of(n_outputs))
+    return float(np.mean([area(positive, negative) for positive, negative in halves]))
 
 
 def _exact_auc(rows: _Rows) -> float:
@@ -481,7 +432,7 @@ _METRICS: dict[str, _Metric] = {
     "auc": _Metric(
         _CLASSES,
         True,
-        lambda n_outputs: n_outputs * 2 * _n_bins(n_outputs),
+        lambda n_outputs: n_outputs * 2 * n_bins_of(n_outputs),
         _auc_sums,
         _auc,
         _exact_auc,
