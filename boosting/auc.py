@@ -54,7 +54,7 @@ def n_bins_of(n_outputs: int) -> int:
 
 
 def score_bins(score: Floats, center: float, n_bins: int) -> NDArray[np.intp]:
-    """Return the bin of each score: about even in relative distance from ``center``, on both sides."""
+    """Return the bin of each score: even in relative distance from ``center``, on both sides."""
     top = math.asinh(_SCORE_LIMIT / _SCORE_SCALE)
     place = np.arcsinh((score - center) / _SCORE_SCALE) / top
     bins = np.floor((place + 1.0) * (n_bins / 2)).astype(np.int64)
