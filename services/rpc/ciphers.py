@@ -1,17 +1,16 @@
 """The ciphers' half of the crypto service: Paillier, EC-ElGamal, blinding; both sides.
 
-Arrays travel as named blocks. A batch is a set of arrays; where the name of an array comes again,
-the next batch begins. Rows to encrypt and identifiers to blind travel in batches, and each batch is
-answered before the next is read, so that neither side holds more than a few.
+Numbers travel as bytes, in frames of about 1 MiB. Rows to encrypt and identifiers to blind are
+answered frame by frame, so that neither side holds more than a few; other calls are read whole.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
@@ -19,96 +18,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
-from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
-from hedgerow.boosting.errors import OfferRejected, Unreachable
-from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
+from hedgerow.api.crypto.v1.crypto_service_pb2_grpc import CryptoServiceStub
+from hedgerow.boosting.errors import Unreachable
+from hedgerow.crypto.blinding import POINT_BYTES
+from hedgerow.crypto.cipher_roles import (
+    Bins,
+    Buffer,
+    Ciphertexts,
+    PairSums,
+    Scheme,
+)
+from hedgerow.crypto.ciphertext_histogram import check_bins
+from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.vault import CipherVault
 from hedgerow.services.rpc.crypto_calls import Desk, refused
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
-from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
+from hedgerow.services.wire import ciphers as wire
+from hedgerow.services.wire.ciphers import Received
 
-MAX_BATCH_BYTES = 1 << 31
-"""Most bytes of a batch."""
-ROWS_A_BATCH = 4096
-IDS_A_BATCH = 16384
+MAX_REQUEST_BYTES = 1 << 31
+"""Most bytes of the frames of a call that is read whole."""
+LEAST_FRAME_BYTES = 64
+"""What an empty frame counts."""
+ROWS_A_FRAME = 4096
+IDS_A_FRAME = 16384
+
+KINDS: dict[Scheme, pb.KeyKind.ValueType] = {
+    "paillier": pb.KEY_KIND_PAILLIER,
+    "elgamal": pb.KEY_KIND_ELGAMAL,
+}
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-Arrays = Mapping[str, NDArray[Any]]
 
-_KINDS: dict[Scheme, Any] = {"paillier": pb.KEY_KIND_PAILLIER, "elgamal": pb.KEY_KIND_ELGAMAL}
-SCHEMES: dict[Any, Scheme] = {kind: scheme for scheme, kind in _KINDS.items()}
+# --- the server's side ---
 
 
-def _layout(layout: PairLayout) -> pb.PairLayout:
-    return pb.PairLayout(
-        fraction_bits=layout.fraction_bits,
-        largest_grad=layout.largest_grad,
-        largest_hess=layout.largest_hess,
-        n_rows=layout.n_rows,
-        n_classes=layout.n_classes,
-    )
+async def _head(frames: AsyncIterator[Any]) -> Any:
+    """Return the head of a stream."""
+    async for frame in frames:
+        if frame.WhichOneof("frame") != "head":
+            break
+        return frame.head
+    raise InputRefused("expected a head as the first frame")
 
 
-def _read_layout(layout: pb.PairLayout) -> PairLayout:
-    return PairLayout(
-        layout.fraction_bits,
-        layout.largest_grad,
-        layout.largest_hess,
-        layout.n_rows,
-        layout.n_classes,
-    )
+def _content(frame: Any) -> tuple[str, Any]:
+    """Return the field of a frame after the head, and its value."""
+    kind = frame.WhichOneof("frame")
+    if kind in (None, "head"):
+        raise InputRefused("expected one head, and values in every frame after it")
+    return kind, getattr(frame, kind)
 
 
-def _numbered(parts: Sequence[NDArray[Any]]) -> Arrays:
-    return {str(k): part for k, part in enumerate(parts)}
-
-
-def _arrays(blocks: Iterable[Any]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a call: of a party's own processes, so many as its rows need."""
-    return decode_arrays(blocks, most_bytes=math.inf)
-
-
-def _parts(arrays: Arrays, ndim: int = 2) -> tuple[NDArray[Any], ...]:
-    return tuple(require(arrays, str(k), "|u1", ndim) for k in range(len(arrays)))
-
-
-def _flat(*parts: Buffer) -> Arrays:
-    """Return parts of ciphertexts, end to end, under their numbers."""
-    return _numbered(
-        [p.reshape(-1) if isinstance(p, np.ndarray) else np.frombuffer(p, np.uint8) for p in parts]
-    )
-
-
-_WIDE_BYTES = 32
-
-
-def _fixed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return integers as they travel: int64, or 32 bytes each where they are Python's."""
-    if values.dtype != object:
-        return values.astype("<i8")
-    data = b"".join(int(v).to_bytes(_WIDE_BYTES, "little", signed=True) for v in values.flat)
-    return np.frombuffer(data, np.uint8).reshape(*values.shape, _WIDE_BYTES)
-
-
-def _unfixed(values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype == np.dtype("<i8"):
-        return values.astype(np.int64)
-    flat = values.reshape(-1, _WIDE_BYTES)
-    found = np.empty(len(flat), object)
-    found[:] = [int.from_bytes(v.tobytes(), "little", signed=True) for v in flat]
-    return found.reshape(values.shape[:-1])
-
-
-def _ids(arrays: Arrays) -> list[bytes]:
-    data = require(arrays, "ids", "|u1", 1).tobytes()
-    ends = require(arrays, "ends", "<i8", 1)
-    edges = [0, *ends.tolist()]
-    if sorted(edges) != edges or edges[-1] != len(data):
-        raise OfferRejected(f"expected ends of identifiers that rise to {len(data)}")
-    return [data[a:b] for a, b in itertools.pairwise(edges)]
+async def _rest(frames: AsyncIterator[Any]) -> Received:
+    """Return the contents of all frames after the head."""
+    received: Received = defaultdict(list)
+    n_bytes = 0
+    async for frame in frames:
+        n_bytes += max(frame.ByteSize(), LEAST_FRAME_BYTES)
+        if n_bytes > MAX_REQUEST_BYTES:
+            raise InputRefused(f"expected at most {MAX_REQUEST_BYTES} bytes in a request")
+        kind, value = _content(frame)
+        received[kind].append(value)
+    return received
 
 
 class CipherServicer:
@@ -121,7 +96,7 @@ class CipherServicer:
     desk : Desk
         Admits calls and runs work.
     metrics : Metrics
-        Gets ``hedgerow_ciphertexts_total`` by what was done.
+        Gets ``hedgerow_ciphertexts_total`` by operation.
     """
 
     def __init__(self, vault: CipherVault, desk: Desk, metrics: Metrics) -> None:
@@ -129,175 +104,138 @@ class CipherServicer:
         self._desk = desk
         self._metrics = metrics
 
-    async def EncryptGradients(  # noqa: N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            parts = self._ciphers.encrypt_gradients(
-                head.session,
-                _read_layout(head.layout),
-                require(arrays, "grad", "<f8", 2),
-                require(arrays, "hess", "<f8", 2),
-            )
-            self._count("encrypt", parts)
-            return _numbered(parts)
+    async def EncryptGradients(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.EncryptGradientsHead, kind: str, rows: pb.GradientRows) -> list[Any]:
+            layout = wire.read_layout(head.layout)
+            grad, hess = wire.gradients(rows, layout.n_classes)
+            parts = self._ciphers.encrypt_gradients(head.session, layout, grad, hess)
+            self._count("encrypt", *parts)
+            return [pb.EncryptGradientsResponse(ciphertexts=block) for block in wire.blocks(parts)]
 
-        async for block in self._answers(frames, context, work):
-            yield pb.EncryptGradientsResponse(array=block)
+        async for answer in self._by_frame(frames, context, work):
+            yield answer
 
-    async def HoldRows(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            bins = arrays.get("bins")
-            if bins is None or bins.ndim != 2 or bins.dtype not in (np.uint8, np.uint16):
-                raise OfferRejected("expected bins of 8 or 16 bits")
-            rows = _parts({name: array for name, array in arrays.items() if name != "bins"}, 1)
-            self._ciphers.hold_rows(
-                head.session,
-                head.public_key,
-                _read_layout(head.layout),
-                rows,
-                bins,
-                tuple(head.n_bins),
-            )
-            self._count("load", [bins] * len(rows))
-            return {}
+    async def HoldRows(self, frames: Any, context: Any) -> Any:
+        def work(head: pb.HoldRowsHead, received: Received) -> list[Any]:
+            rows = wire.parts(received["ciphertexts"])
+            bins = wire.bins(head, received)
+            layout, n_bins = wire.read_layout(head.layout), tuple(head.n_bins)
+            self._ciphers.hold_rows(head.session, head.public_key, layout, rows, bins, n_bins)
+            self._count("load", *[bins] * len(rows))
+            return [pb.HoldRowsResponse()]
 
-        async for _ in self._answers(frames, context, work, batches=False):
-            pass
-        yield pb.HoldRowsResponse()
+        (answer,) = [answer async for answer in self._whole(frames, context, work)]
+        return answer
 
-    async def SumBins(self, frames: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            rows = require(arrays, "rows", "<u4", 1)
-            starts = require(arrays, "starts", "<i8", 1)
-            if len(starts) < 1 or starts[0] != 0 or starts[-1] != len(rows):
-                raise OfferRejected("expected starts from 0 to the number of rows")
-            if (np.diff(starts) < 0).any():
-                raise OfferRejected("expected starts that rise")
+    async def SumBins(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.SumBinsHead, received: Received) -> list[Any]:
+            order = wire.numbers(received, "order", "<u4") if head.HasField("n_sums") else None
+            if order is not None and len(order) != head.n_sums:
+                raise InputRefused(f"expected {head.n_sums} sums in order, received {len(order)}")
             parts = self._ciphers.sum_bins(
                 head.session,
-                np.split(rows, starts[1:-1]) if len(starts) > 1 else (),
+                wire.nodes(received["rows"], head.n_nodes),
                 cumulative=head.cumulative,
                 missing=tuple(head.missing) or None,
-                order=require(arrays, "order", "<i8", 1) if "order" in arrays else None,
+                order=order,
             )
-            self._count("sum", parts)
-            return _numbered(parts)
+            self._count("sum", *parts)
+            return [pb.SumBinsResponse(ciphertexts=block) for block in wire.blocks(parts)]
 
-        async for block in self._answers(frames, context, work, batches=False):
-            yield pb.SumBinsResponse(array=block)
+        async for answer in self._whole(frames, context, work):
+            yield answer
 
-    async def DecryptHistograms(  # noqa: N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            grad, hess = self._ciphers.decrypt_histograms(
-                head.session, _read_layout(head.layout), _parts(arrays, 1), head.n_bins
-            )
-            self._count("decrypt", (grad,))
-            return {"grad": _fixed(grad), "hess": _fixed(hess)}
+    async def DecryptHistograms(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.DecryptHistogramsHead, received: Received) -> list[Any]:
+            layout, parts = wire.read_layout(head.layout), wire.parts(received["ciphertexts"])
+            sums = self._ciphers.decrypt_histograms(head.session, layout, parts, head.n_bins)
+            self._count("decrypt", sums[0])
+            (sum_bytes, grad), (_, hess) = map(wire.signed_bytes, sums)
+            row_bytes = sum_bytes * layout.n_classes
+            pieces = zip(wire.pieces(grad, row_bytes), wire.pieces(hess, row_bytes), strict=True)
+            return [
+                pb.DecryptHistogramsResponse(sum_bytes=sum_bytes, grad=g, hess=h) for g, h in pieces
+            ]
 
-        async for block in self._answers(frames, context, work, batches=False):
-            yield pb.DecryptHistogramsResponse(array=block)
+        async for answer in self._whole(frames, context, work):
+            yield answer
 
-    async def EncryptIntegers(  # noqa: N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            values = require(arrays, "values", "<i8", 1).tolist()
+    async def EncryptIntegers(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.EncryptIntegersHead, received: Received) -> list[Any]:
+            values = wire.numbers(received, "values", "<i8").tolist()
             found = self._ciphers.encrypt_integers(head.session, values)
-            self._count("encrypt", (found,))
-            return {"0": found}
+            self._count("encrypt", found)
+            return [pb.EncryptIntegersResponse(ciphertexts=block) for block in wire.blocks([found])]
 
-        async for block in self._answers(frames, context, work, batches=False):
-            yield pb.EncryptIntegersResponse(array=block)
+        async for answer in self._whole(frames, context, work):
+            yield answer
 
-    async def SumSelected(  # noqa: N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        def work(head: Any, arrays: Arrays) -> Arrays:
+    async def SumSelected(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.SumSelectedHead, received: Received) -> list[Any]:
             found = self._ciphers.sum_selected(
                 head.public_key,
-                require(arrays, "0", "|u1", 1),
-                require(arrays, "index", "<u4", 1),
-                require(arrays, "starts", "<i8", 1),
+                wire.one_part(received),
+                wire.numbers(received, "index", "<u4"),
+                wire.numbers(received, "starts", "<i8"),
             )
-            self._count("sum", (found,))
-            return {"0": found}
+            self._count("sum", found)
+            return [pb.SumSelectedResponse(ciphertexts=block) for block in wire.blocks([found])]
 
-        async for block in self._answers(frames, context, work, batches=False):
-            yield pb.SumSelectedResponse(array=block)
+        async for answer in self._whole(frames, context, work):
+            yield answer
 
-    async def DecryptIntegers(  # noqa: N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            values = require(arrays, "0", "|u1", 1)
-            found = np.array(self._ciphers.decrypt_integers(head.session, values), object)
-            self._count("decrypt", (found,))
-            return {"values": _fixed(found)}
+    async def DecryptIntegers(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.DecryptIntegersHead, received: Received) -> list[Any]:
+            values = self._ciphers.decrypt_integers(head.session, wire.one_part(received))
+            found = np.array(values, object)
+            self._count("decrypt", found)
+            data = wire.signed_bytes(found)[1]
+            return [
+                pb.DecryptIntegersResponse(values=piece)
+                for piece in wire.pieces(data, wire.WIDE_BYTES)
+            ]
 
-        async for block in self._answers(frames, context, work, batches=False):
-            yield pb.DecryptIntegersResponse(array=block)
+        async for answer in self._whole(frames, context, work):
+            yield answer
 
-    async def BlindIdentifiers(  # noqa: N802
-        self, frames: Any, context: Any
-    ) -> AsyncIterator[Any]:
-        def work(head: Any, arrays: Arrays) -> Arrays:
-            if "points" in arrays:
-                points = require(arrays, "points", "|u1", 2).tobytes()
-                blinded = self._ciphers.blind_points(head.session, points)
+    async def BlindIdentifiers(self, frames: Any, context: Any) -> AsyncIterator[Any]:
+        def work(head: pb.BlindIdentifiersHead, kind: str, value: Any) -> list[Any]:
+            if kind == "points":
+                points = self._ciphers.blind_points(head.session, value)
             else:
-                blinded = self._ciphers.blind_identifiers(head.session, _ids(arrays))
-            found = np.frombuffer(blinded, np.uint8).reshape(-1, 32)
-            self._count("blind", (found,))
-            return {"points": found}
+                points = self._ciphers.blind_identifiers(head.session, list(value.ids))
+            self._metrics.ciphertexts.labels("blind").inc(len(points) // POINT_BYTES)
+            return [pb.BlindIdentifiersResponse(points=points)]
 
-        async for block in self._answers(frames, context, work):
-            yield pb.BlindIdentifiersResponse(array=block)
+        async for answer in self._by_frame(frames, context, work):
+            yield answer
 
-    def _count(self, op: str, parts: Iterable[NDArray[Any]]) -> None:
+    def _count(self, op: str, *parts: NDArray[Any]) -> None:
         self._metrics.ciphertexts.labels(op).inc(sum(len(part) for part in parts))
 
-    async def _answers(
-        self,
-        frames: Any,
-        context: Any,
-        work: Callable[[Any, Arrays], Arrays],
-        *,
-        batches: bool = True,
-    ) -> AsyncIterator[Any]:
-        """Yield the blocks of what ``work`` makes of the head and each batch."""
+    async def _whole(
+        self, frames: AsyncIterator[Any], context: Any, work: Callable[[Any, Received], list[_R]]
+    ) -> AsyncIterator[_R]:
+        """Yield what ``work`` makes of the head and all other frames."""
         async with self._desk.large_call(context):
-            head: Any = None
-            blocks: list[Any] = []
-            names: set[str] = set()
-            n_bytes = 0
-
-            def one_batch() -> list[Any]:
-                return list(encode_arrays(work(head, _arrays(blocks))))
-
-            async for frame in frames:
-                kind = frame.WhichOneof("frame")
-                if kind == "head" and head is None:
-                    head = frame.head
-                    continue
-                if kind != "array" or head is None:
-                    raise OfferRejected("expected a head and then arrays")
-                block = frame.array
-                if batches and block.dtype and block.name in names:
-                    for answer in await self._desk.run(one_batch):
-                        yield answer
-                    blocks, names, n_bytes = [], set(), 0
-                n_bytes += len(block.data)
-                if n_bytes > MAX_BATCH_BYTES:
-                    raise OfferRejected(f"expected at most {MAX_BATCH_BYTES} bytes of arrays")
-                names.add(block.name)
-                blocks.append(block)
-            if head is None:
-                raise OfferRejected("expected a head, the stream was empty")
-            for answer in await self._desk.run(one_batch):
+            head = await _head(frames)
+            received = await _rest(frames)
+            for answer in await self._desk.run(lambda: work(head, received)):
                 yield answer
+
+    async def _by_frame(
+        self, frames: AsyncIterator[Any], context: Any, work: Callable[[Any, str, Any], list[_R]]
+    ) -> AsyncIterator[_R]:
+        """Yield what ``work`` makes of the head and each other frame."""
+        async with self._desk.large_call(context):
+            head = await _head(frames)
+            async for frame in frames:
+                content = functools.partial(work, head, *_content(frame))
+                for answer in await self._desk.run(content):
+                    yield answer
+
+
+# --- the agent's side ---
 
 
 def _patiently(
@@ -305,9 +243,8 @@ def _patiently(
 ) -> Callable[Concatenate[RemoteCipherVault, _P], _R]:
     """Have a call repeated while the crypto process is away.
 
-    For calls that may be repeated after a restart: keys are on disk, and rows that a restarted
-    vault does not hold any more are refused. Masks and blinding secrets are made anew by a restart,
-    so their calls fail.
+    For calls that may be repeated after a restart: keys are on disk, and the process refuses to use
+    rows that it has lost. A restart makes masks and blinding secrets anew, so their calls fail.
     """
 
     @functools.wraps(ask)
@@ -353,25 +290,31 @@ class RemoteCipherVault:
         self._address = address
         self._timeout_seconds = timeout_seconds
         self.patience_seconds, self.pause = patience_seconds, pause
-        self._known: tuple[MeteredChannel, Any] | None = None
+        self._known: tuple[MeteredChannel, CryptoServiceStub] | None = None
 
-    def _stub(self) -> Any:
+    def _stub(self) -> CryptoServiceStub:
         """Return the stub of the current channel: a call costs less than making one."""
         channel, known = self._channel(), self._known
         if known is None or known[0] is not channel:
-            stub = crypto_service_pb2_grpc.CryptoServiceStub(cast(grpc.Channel, channel))
+            stub = CryptoServiceStub(cast("grpc.Channel", channel))
             self._known = known = (channel, stub)
         return known[1]
 
-    def _call(self, method: str, request: Any) -> Any:
+    def _call(
+        self, method: Callable[[CryptoServiceStub], Callable[..., _R]], request: object
+    ) -> _R:
         try:
-            return getattr(self._stub(), method)(request, timeout=self._timeout_seconds)
+            return method(self._stub())(request, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
             raise refused(error, self._address) from None
 
-    def _stream(self, method: str, frames: Iterator[Any]) -> Iterator[Any]:
+    def _stream(
+        self,
+        method: Callable[[CryptoServiceStub], Callable[..., Iterator[_R]]],
+        requests: Iterator[object],
+    ) -> Iterator[_R]:
         try:
-            yield from getattr(self._stub(), method)(frames, timeout=self._timeout_seconds)
+            yield from method(self._stub())(requests, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
             raise refused(error, self._address) from None
 
@@ -379,9 +322,8 @@ class RemoteCipherVault:
     def create_cipher_key(
         self, session: str, key_bits: int = 2048, scheme: Scheme = "paillier"
     ) -> bytes:
-        """Return the session's public key, made on the first call and kept."""
-        request = pb.CreateKeysRequest(session=session, kind=_KINDS[scheme], key_bits=key_bits)
-        return bytes(self._call("CreateKeys", request).public_key)
+        request = pb.CreateKeysRequest(session=session, kind=KINDS[scheme], key_bits=key_bits)
+        return self._call(lambda stub: stub.CreateKeys, request).public_key
 
     @_patiently
     def encrypt_gradients(
@@ -391,18 +333,21 @@ class RemoteCipherVault:
         grad: NDArray[np.float64],
         hess: NDArray[np.float64],
     ) -> tuple[Ciphertexts, ...]:
-        """Return one ciphertext a row, or several where its classes need them."""
-        head = pb.EncryptGradientsHead(session=session, layout=_layout(layout))
-        wide = [np.reshape(values, (len(values), -1)).astype("<f8") for values in (grad, hess)]
+        n = max(len(grad), 1)
+        g, h = (np.ascontiguousarray(v.reshape(len(v), -1), "<f8") for v in (grad, hess))
+        step = max(1, min(ROWS_A_FRAME, wire.FRAME_BYTES // max(16 * g.shape[1], 1)))
 
-        def batches() -> Iterator[Arrays]:
-            for at in range(0, max(len(grad), 1), ROWS_A_BATCH):
-                g, h = (values[at : at + ROWS_A_BATCH] for values in wide)
-                yield {"grad": g, "hess": h}
+        def frames() -> Iterator[pb.EncryptGradientsRequest]:
+            head = pb.EncryptGradientsHead(session=session, layout=wire.layout(layout))
+            yield pb.EncryptGradientsRequest(head=head)
+            for at in range(0, n, step):
+                rows = pb.GradientRows(
+                    grad=g[at : at + step].tobytes(), hess=h[at : at + step].tobytes()
+                )
+                yield pb.EncryptGradientsRequest(rows=rows)
 
-        found = self._batches("EncryptGradients", pb.EncryptGradientsRequest, head, batches())
-        parts = [_parts(batch) for batch in found]
-        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+        found = self._stream(lambda stub: stub.EncryptGradients, frames())
+        return wire.arrays(answer.ciphertexts for answer in found)
 
     @_patiently
     def hold_rows(
@@ -411,19 +356,25 @@ class RemoteCipherVault:
         public_key: bytes,
         layout: PairLayout,
         rows: Sequence[Buffer],
-        bins: NDArray[np.uint8] | NDArray[np.uint16],
+        bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
-        """Take a tree's row ciphertexts and this party's bins of the same rows."""
-        head = pb.HoldRowsHead(
-            session=session,
-            public_key=public_key,
-            layout=_layout(layout),
-            n_bins=[int(n) for n in n_bins],
-        )
-        frames = _framed(pb.HoldRowsRequest, head, [{"bins": bins, **_flat(*rows)}])
-        for _ in self._stream("HoldRows", frames):
-            pass
+        check_bins(bins, n_bins)
+
+        def frames() -> Iterator[pb.HoldRowsRequest]:
+            head = pb.HoldRowsHead(
+                session=session,
+                public_key=public_key,
+                layout=wire.layout(layout),
+                n_bins=[int(n) for n in n_bins],
+                bin_bytes=bins.itemsize,
+            )
+            yield pb.HoldRowsRequest(head=head)
+            little = np.ascontiguousarray(bins, bins.dtype.newbyteorder("<"))
+            yield from (pb.HoldRowsRequest(bins=piece) for piece in wire.pieces(little))
+            yield from (pb.HoldRowsRequest(ciphertexts=block) for block in wire.blocks(rows))
+
+        self._call(lambda stub: stub.HoldRows, frames())
 
     @_patiently
     def sum_bins(
@@ -435,36 +386,51 @@ class RemoteCipherVault:
         missing: Sequence[bool] | None = None,
         order: NDArray[np.integer] | None = None,
     ) -> tuple[Ciphertexts, ...]:
-        """Return the packed, re-randomised bins of nodes, one array a part."""
-        head = pb.SumBinsHead(session=session, cumulative=cumulative, missing=missing or ())
-        arrays: dict[str, NDArray[Any]] = {
-            "rows": np.concatenate([np.zeros(0, "<u4"), *nodes]).astype("<u4"),
-            "starts": np.cumsum([0, *(len(rows) for rows in nodes)]).astype("<i8"),
-        }
-        if order is not None:
-            arrays["order"] = order.astype("<i8")
-        return _parts(self._exchange("SumBins", pb.SumBinsRequest, head, arrays))
+        def frames() -> Iterator[pb.SumBinsRequest]:
+            head = pb.SumBinsHead(
+                session=session,
+                n_nodes=len(nodes),
+                cumulative=cumulative,
+                missing=missing or (),
+                n_sums=None if order is None else len(order),
+            )
+            yield pb.SumBinsRequest(head=head)
+            for node, rows in enumerate(nodes):
+                for piece in wire.pieces(rows.astype("<u4")):
+                    yield pb.SumBinsRequest(rows=pb.NodeRows(node=node, rows=piece))
+            if order is not None:
+                yield from (pb.SumBinsRequest(order=p) for p in wire.pieces(order.astype("<u4")))
+
+        found = self._stream(lambda stub: stub.SumBins, frames())
+        return wire.arrays(answer.ciphertexts for answer in found)
 
     @_patiently
     def decrypt_histograms(
         self, session: str, layout: PairLayout, answer: Sequence[Buffer], n_bins: int
-    ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """Return grad and hess sums, exact, of shape (n_bins, n_classes)."""
-        head = pb.DecryptHistogramsHead(session=session, layout=_layout(layout), n_bins=n_bins)
-        found = self._exchange(
-            "DecryptHistograms",
-            pb.DecryptHistogramsRequest,
-            head,
-            _flat(*answer),
-        )
-        return _unfixed(found["grad"]), _unfixed(found["hess"])
+    ) -> PairSums:
+        def frames() -> Iterator[pb.DecryptHistogramsRequest]:
+            head = pb.DecryptHistogramsHead(
+                session=session, layout=wire.layout(layout), n_bins=n_bins
+            )
+            yield pb.DecryptHistogramsRequest(head=head)
+            for block in wire.blocks(answer):
+                yield pb.DecryptHistogramsRequest(ciphertexts=block)
+
+        found = list(self._stream(lambda stub: stub.DecryptHistograms, frames()))
+        width = max((piece.sum_bytes for piece in found), default=8)
+        grad = wire.signed(b"".join(piece.grad for piece in found), width)
+        hess = wire.signed(b"".join(piece.hess for piece in found), width)
+        return grad.reshape(-1, layout.n_classes), hess.reshape(-1, layout.n_classes)
 
     @_patiently
     def encrypt_integers(self, session: str, values: Sequence[int]) -> Ciphertexts:
-        """Return ciphertexts of signed 64-bit integers under the session's own key."""
-        arrays = {"values": np.array(values, "<i8")}
-        head = pb.EncryptIntegersHead(session=session)
-        return self._exchange("EncryptIntegers", pb.EncryptIntegersRequest, head, arrays)["0"]
+        def frames() -> Iterator[pb.EncryptIntegersRequest]:
+            yield pb.EncryptIntegersRequest(head=pb.EncryptIntegersHead(session=session))
+            for piece in wire.pieces(np.array(values, "<i8")):
+                yield pb.EncryptIntegersRequest(values=piece)
+
+        found = self._stream(lambda stub: stub.EncryptIntegers, frames())
+        return wire.arrays(answer.ciphertexts for answer in found)[0]
 
     @_patiently
     def sum_selected(
@@ -474,69 +440,46 @@ class RemoteCipherVault:
         index: NDArray[np.uint32],
         start: NDArray[np.int64],
     ) -> Ciphertexts:
-        """Return re-randomised sums of ``values[index[k]]`` over start[s] ≤ k < start[s + 1]."""
-        arrays = {**_flat(values), "index": index.astype("<u4"), "starts": start.astype("<i8")}
-        head = pb.SumSelectedHead(public_key=public_key)
-        return self._exchange("SumSelected", pb.SumSelectedRequest, head, arrays)["0"]
+        def frames() -> Iterator[pb.SumSelectedRequest]:
+            yield pb.SumSelectedRequest(head=pb.SumSelectedHead(public_key=public_key))
+            yield from (pb.SumSelectedRequest(ciphertexts=block) for block in wire.blocks([values]))
+            yield from (pb.SumSelectedRequest(index=p) for p in wire.pieces(index.astype("<u4")))
+            yield from (pb.SumSelectedRequest(starts=p) for p in wire.pieces(start.astype("<i8")))
+
+        found = self._stream(lambda stub: stub.SumSelected, frames())
+        return wire.arrays(answer.ciphertexts for answer in found)[0]
 
     @_patiently
     def decrypt_integers(self, session: str, values: Buffer) -> list[int]:
-        """Return the signed integers of ciphertexts under the session's own key."""
-        head = pb.DecryptIntegersHead(session=session)
-        found = self._exchange("DecryptIntegers", pb.DecryptIntegersRequest, head, _flat(values))
-        return [int(v) for v in _unfixed(found["values"])]
+        def frames() -> Iterator[pb.DecryptIntegersRequest]:
+            yield pb.DecryptIntegersRequest(head=pb.DecryptIntegersHead(session=session))
+            for block in wire.blocks([values]):
+                yield pb.DecryptIntegersRequest(ciphertexts=block)
+
+        found = self._stream(lambda stub: stub.DecryptIntegers, frames())
+        data = b"".join(answer.values for answer in found)
+        return [int(value) for value in wire.signed(data, wire.WIDE_BYTES)]
 
     def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:
-        """Hash ids to the curve and raise them to the session's secret."""
+        def frames() -> Iterator[pb.BlindIdentifiersRequest]:
+            batch: list[bytes] = []
+            n_bytes = 0
+            for one in ids:
+                if len(batch) == IDS_A_FRAME or (batch and n_bytes + len(one) > wire.FRAME_BYTES):
+                    yield pb.BlindIdentifiersRequest(identifiers=pb.Identifiers(ids=batch))
+                    batch, n_bytes = [], 0
+                batch.append(one)
+                n_bytes += len(one)
+            yield pb.BlindIdentifiersRequest(identifiers=pb.Identifiers(ids=batch))
 
-        def batches() -> Iterator[Arrays]:
-            for at in range(0, max(len(ids), 1), IDS_A_BATCH):
-                some = ids[at : at + IDS_A_BATCH]
-                yield {
-                    "ids": np.frombuffer(b"".join(some), np.uint8),
-                    "ends": np.cumsum([len(one) for one in some]).astype("<i8"),
-                }
-
-        return self._blind(session, batches())
+        return self._blind(session, frames())
 
     def blind_points(self, session: str, points: bytes) -> bytes:
-        """Raise points, 32 bytes each, to the session's secret."""
-        rows = np.frombuffer(points, np.uint8)
-        width = 32 if len(rows) % 32 == 0 else 1
+        step = IDS_A_FRAME * POINT_BYTES
+        cut = (points[at : at + step] for at in range(0, len(points), step))
+        return self._blind(session, (pb.BlindIdentifiersRequest(points=piece) for piece in cut))
 
-        def batches() -> Iterator[Arrays]:
-            for at in range(0, max(len(rows), 1), 32 * IDS_A_BATCH):
-                yield {"points": rows[at : at + 32 * IDS_A_BATCH].reshape(-1, width)}
-
-        return self._blind(session, batches())
-
-    def _blind(self, session: str, batches: Iterator[Arrays]) -> bytes:
-        head = pb.BlindIdentifiersHead(session=session)
-        found = self._batches("BlindIdentifiers", pb.BlindIdentifiersRequest, head, batches)
-        return b"".join(require(batch, "points", "|u1", 2).tobytes() for batch in found)
-
-    def _exchange(
-        self, method: str, request: Any, head: Any, arrays: Arrays
-    ) -> dict[str, NDArray[Any]]:
-        frames = self._stream(method, _framed(request, head, [arrays]))
-        return _arrays(frame.array for frame in frames)
-
-    def _batches(
-        self, method: str, request: Any, head: Any, batches: Iterable[Arrays]
-    ) -> Iterator[dict[str, NDArray[Any]]]:
-        blocks: list[Any] = []
-        names: set[str] = set()
-        for frame in self._stream(method, _framed(request, head, batches)):
-            if frame.array.dtype and frame.array.name in names:
-                yield _arrays(blocks)
-                blocks, names = [], set()
-            names.add(frame.array.name)
-            blocks.append(frame.array)
-        yield _arrays(blocks)
-
-
-def _framed(request: Any, head: Any, batches: Iterable[Arrays]) -> Iterator[Any]:
-    yield request(head=head)
-    for arrays in batches:
-        for block in encode_arrays(arrays):
-            yield request(array=block)
+    def _blind(self, session: str, frames: Iterator[pb.BlindIdentifiersRequest]) -> bytes:
+        head = pb.BlindIdentifiersRequest(head=pb.BlindIdentifiersHead(session=session))
+        found = self._stream(lambda stub: stub.BlindIdentifiers, itertools.chain([head], frames))
+        return b"".join(answer.points for answer in found)

@@ -6,35 +6,26 @@ The ciphers' half is in :mod:`hedgerow.services.rpc.ciphers`; this is the keys a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import grpc
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.threads import usable_cores
 from hedgerow.crypto.vault import MaskGroup, SumMasks, SumTicket, Vault
-from hedgerow.services.rpc.ciphers import SCHEMES, CipherServicer, RemoteCipherVault
+from hedgerow.services.rpc.ciphers import KINDS, CipherServicer, RemoteCipherVault
 from hedgerow.services.rpc.crypto_calls import Desk
 from hedgerow.services.rpc.metering import Metrics
+
+SCHEMES = {kind: scheme for scheme, kind in KINDS.items()}
 
 
 def _sorted(received: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return a map in the order of its keys; on the wire it has none."""
     return {key: received[key] for key in sorted(received)}
-
-
-def _ticket(ticket: SumTicket) -> pb.SumTicket:
-    return pb.SumTicket(
-        session=ticket.session,
-        number=ticket.number,
-        layout=ticket.layout,
-        participants=ticket.participants,
-        n_values=ticket.n_values,
-        self_mask=ticket.self_mask,
-        group_mask=ticket.group_mask,
-    )
 
 
 def _read_ticket(ticket: pb.SumTicket) -> SumTicket:
@@ -84,18 +75,18 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         async with self._desk.small_call(context):
             return work()
 
-    async def CreateKeys(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def CreateKeys(self, request: Any, context: Any) -> Any:
         def make() -> bytes:
             if request.kind == pb.KEY_KIND_X25519:
                 return self._vault.create_mask_key(request.session)
             if request.kind not in SCHEMES:
-                raise OfferRejected("this kind of key is not known")
+                raise InputRefused(f"key kind {request.kind} is not known")
             scheme = SCHEMES[request.kind]
             return self._vault.create_cipher_key(request.session, request.key_bits, scheme)
 
         return pb.CreateKeysResponse(public_key=await self._do(context, make))
 
-    async def JoinGroup(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def JoinGroup(self, request: Any, context: Any) -> Any:
         group = MaskGroup(
             request.session,
             request.silo,
@@ -107,7 +98,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         await self._do(context, lambda: self._vault.join_group(group))
         return pb.JoinGroupResponse()
 
-    async def SealShares(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def SealShares(self, request: Any, context: Any) -> Any:
         boxes = await self._do(
             context,
             lambda: self._vault.seal_shares(
@@ -120,7 +111,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.SealSharesResponse(boxes=boxes)
 
-    async def OpenShares(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def OpenShares(self, request: Any, context: Any) -> Any:
         await self._do(
             context,
             lambda: self._vault.open_shares(
@@ -129,7 +120,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.OpenSharesResponse()
 
-    async def DeriveMasks(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def DeriveMasks(self, request: Any, context: Any) -> Any:
         ticket = _read_ticket(request.ticket)
         endorse = request.endorse
         masks = await self._at_once(context, lambda: self._vault.derive_masks(ticket, endorse))
@@ -141,14 +132,14 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
             statement=masks.statement,
         )
 
-    async def EndorseSet(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def EndorseSet(self, request: Any, context: Any) -> Any:
         statement = await self._at_once(
             context,
             lambda: self._vault.endorse(request.session, request.number, tuple(request.present)),
         )
         return pb.EndorseSetResponse(statement=statement)
 
-    async def RevealPairSeeds(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RevealPairSeeds(self, request: Any, context: Any) -> Any:
         seeds = await self._at_once(
             context,
             lambda: self._vault.reveal_pair_seeds(
@@ -157,7 +148,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.RevealPairSeedsResponse(seeds=seeds)
 
-    async def RevealShares(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RevealShares(self, request: Any, context: Any) -> Any:
         shares = await self._at_once(
             context,
             lambda: self._vault.reveal_shares(
@@ -166,7 +157,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.RevealSharesResponse(shares=shares)
 
-    async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:
         seeds = await self._at_once(
             context,
             lambda: self._vault.derive_group_masks(
@@ -175,7 +166,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.DeriveGroupMasksResponse(seeds=seeds)
 
-    async def DeleteKeys(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def DeleteKeys(self, request: Any, context: Any) -> Any:
         await self._do(context, lambda: self._vault.forget_session(request.session))
         return pb.DeleteKeysResponse()
 
@@ -190,14 +181,12 @@ class RemoteVault(RemoteCipherVault):
     """
 
     def create_mask_key(self, session: str) -> bytes:
-        """Make a fresh X25519 key; returns its public key."""
         request = pb.CreateKeysRequest(session=session, kind=pb.KEY_KIND_X25519)
-        return bytes(self._call("CreateKeys", request).public_key)
+        return bytes(self._call(lambda stub: stub.CreateKeys, request).public_key)
 
     def join_group(self, group: MaskGroup) -> None:
-        """Derive the roots shared with each member."""
         self._call(
-            "JoinGroup",
+            lambda stub: stub.JoinGroup,
             pb.JoinGroupRequest(
                 session=group.session,
                 silo=group.silo,
@@ -216,9 +205,8 @@ class RemoteVault(RemoteCipherVault):
         participants: tuple[str, ...],
         group_key: bool = False,
     ) -> dict[str, bytes]:
-        """Draw self masks and return a sealed box per peer."""
         response = self._call(
-            "SealShares",
+            lambda stub: stub.SealShares,
             pb.SealSharesRequest(
                 session=session,
                 first=first,
@@ -230,44 +218,37 @@ class RemoteVault(RemoteCipherVault):
         return _sorted(response.boxes)
 
     def open_shares(self, session: str, first: int, count: int, boxes: Mapping[str, bytes]) -> None:
-        """Keep the shares that peers sealed for this silo."""
         self._call(
-            "OpenShares",
+            lambda stub: stub.OpenShares,
             pb.OpenSharesRequest(session=session, first=first, count=count, boxes=boxes),
         )
 
     def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
-        """Return the masks of this silo's vector in a sum; once for each sum."""
-        request = pb.DeriveMasksRequest(ticket=_ticket(ticket), endorse=endorse)
-        found = self._call("DeriveMasks", request)
+        request = pb.DeriveMasksRequest(ticket=pb.SumTicket(**asdict(ticket)), endorse=endorse)
+        found = self._call(lambda stub: stub.DeriveMasks, request)
         return SumMasks(tuple(found.add), tuple(found.subtract), found.commitment, found.statement)
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
-        """Agree that the sum is unmasked over ``present``; returns what is to be signed."""
         request = pb.EndorseSetRequest(session=session, number=number, present=present)
-        return bytes(self._call("EndorseSet", request).statement)
+        return bytes(self._call(lambda stub: stub.EndorseSet, request).statement)
 
     def reveal_pair_seeds(
         self, session: str, number: int, present: tuple[str, ...]
     ) -> dict[str, bytes]:
-        """Return pair seeds with the silos that the endorsed set leaves out."""
         request = pb.RevealPairSeedsRequest(session=session, number=number, present=present)
-        return _sorted(self._call("RevealPairSeeds", request).seeds)
+        return _sorted(self._call(lambda stub: stub.RevealPairSeeds, request).seeds)
 
     def reveal_shares(
         self, session: str, number: int, present: tuple[str, ...]
     ) -> dict[str, bytes]:
-        """Return the shares of the self masks of the endorsed set; ends the sum."""
         request = pb.RevealSharesRequest(session=session, number=number, present=present)
-        return _sorted(self._call("RevealShares", request).shares)
+        return _sorted(self._call(lambda stub: stub.RevealShares, request).shares)
 
     def derive_group_masks(
         self, session: str, number: int, present: tuple[str, ...]
     ) -> tuple[bytes, ...]:
-        """Return the seeds of the group masks in a sum over ``present``."""
         request = pb.DeriveGroupMasksRequest(session=session, number=number, present=present)
-        return tuple(self._call("DeriveGroupMasks", request).seeds)
+        return tuple(self._call(lambda stub: stub.DeriveGroupMasks, request).seeds)
 
     def forget_session(self, session: str) -> None:
-        """Erase all secrets of a session."""
-        self._call("DeleteKeys", pb.DeleteKeysRequest(session=session))
+        self._call(lambda stub: stub.DeleteKeys, pb.DeleteKeysRequest(session=session))

@@ -19,19 +19,18 @@ import grpc
 import numpy as np
 
 with atheris.instrument_imports(
-    include=["hedgerow.crypto", "hedgerow.services.rpc.ciphers", "hedgerow.services.wire.arrays"]
+    include=["hedgerow.crypto", "hedgerow.services.rpc.ciphers", "hedgerow.services.wire.ciphers"]
 ):
     from google.protobuf.message import DecodeError
 
     from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
-    from hedgerow.api.federation.v1 import tensor_pb2
     from hedgerow.crypto.engine import Engine
     from hedgerow.crypto.local_vault import LocalVault
     from hedgerow.crypto.packing import PairLayout
     from hedgerow.services.identity.authority import throwaway
     from hedgerow.services.rpc.crypto import CryptoServicer
     from hedgerow.services.rpc.metering import Metrics
-    from hedgerow.services.wire.arrays import DTYPES, encode_arrays
+    from tests.services.rpc.crypto_servers import Caller
 
 METHODS = list(pb.DESCRIPTOR.services_by_name["CryptoService"].methods)
 REFUSED = {
@@ -39,47 +38,30 @@ REFUSED = {
     grpc.StatusCode.FAILED_PRECONDITION,
 }
 SCHEMES = ("paillier", "elgamal")
-NAMES = ("grad", "hess", "bins", "rows", "starts", "order", "values", "0", "1", "index", "ids",
-         "ends", "points")  # fmt: skip
 LAYOUT = PairLayout(4, 16, 16, 8)
 
 VAULT = LocalVault(engine=Engine(workers=1), insecure_test_keys=True)
 KEYS = {scheme: VAULT.create_cipher_key(scheme, 64, scheme) for scheme in SCHEMES}
 HALF = np.full((4, 1), 0.5)
 ROWS = {scheme: VAULT.encrypt_gradients(scheme, LAYOUT, HALF, HALF) for scheme in SCHEMES}
-BINS = np.array([[0], [1], [1], [0]], np.uint8)
 VALID = {
-    "grad": HALF,
-    "hess": HALF,
-    "bins": BINS,
-    "rows": np.arange(4, dtype="<u4"),
-    "starts": np.array([0, 4]),
-    "order": np.array([1, 0]),
-    "values": np.array([1, -2]),
-    "index": np.array([0, 1], "<u4"),
-    "ids": np.frombuffer(b"abcd", np.uint8),
-    "ends": np.array([1, 4]),
-    "points": np.full((2, 32), 9, np.uint8),
+    "bins": bytes([0, 1, 1, 0]),
+    "rows": np.arange(4, dtype="<u4").tobytes(),
+    "order": np.array([1, 0], "<u4").tobytes(),
+    "values": np.array([1, -2], "<i8").tobytes(),
+    "index": np.array([0, 1], "<u4").tobytes(),
+    "starts": np.array([0, 2], "<i8").tobytes(),
+    "points": b"\x09" * 64,
 }
 
 
-class Refused(Exception):
-    """The call was ended with a status that says what was expected."""
-
-
-class Context:
-    """A call of the silo's own agent."""
-
-    def __init__(self, certificate: bytes) -> None:
-        self._certificate = certificate
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        return {"x509_pem_cert": [self._certificate]}
+class Context(Caller):
+    """A call of the silo's own agent, which may end with a refusal only."""
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing: Any = ()) -> None:
         assert code in REFUSED, (code, details)
         assert details
-        raise grpc.aio.AbortError(details)
+        await super().abort(code, details)
 
 
 class Service:
@@ -139,9 +121,9 @@ def parsed(data: bytes) -> None:
 
 
 def arranged(data: bytes) -> None:
-    """Heads and arrays that fit, but for what the input changes."""
+    """Heads and values that fit, but for what the input changes."""
     provider = atheris.FuzzedDataProvider(data)
-    streams = [m for m in METHODS if "array" in m.input_type.fields_by_name]
+    streams = [m for m in METHODS if m.client_streaming]
     method = streams[provider.ConsumeIntInRange(0, len(streams) - 1)]
     scheme = SCHEMES[provider.ConsumeIntInRange(0, 1)]
     request = getattr(pb, method.input_type.name)
@@ -172,26 +154,42 @@ def arranged(data: bytes) -> None:
     if method.name == "SumBins":
         head.cumulative = odd()
         head.missing.extend(odd() for _ in range(odd()))
-    frames = [request(head=head)]
-    for _ in range(provider.ConsumeIntInRange(0, 4)):
-        name = NAMES[provider.ConsumeIntInRange(0, len(NAMES) - 1)]
-        array = ROWS[scheme][0] if name in "01" else VALID[name]
-        (block,) = encode_arrays({name: array})
+    if method.name == "HoldRows":
+        head.bin_bytes = provider.ConsumeIntInRange(0, 3) if odd() else 1
+    if method.name == "SumBins":
+        head.n_nodes = provider.ConsumeInt(4) & 0xFFFFFFFF if odd() else 1
         if odd():
-            block = tensor_pb2.TensorBlock(
-                name=name,
-                dtype=sorted(DTYPES)[provider.ConsumeIntInRange(0, len(DTYPES) - 1)],
-                shape=[provider.ConsumeIntInRange(0, 8) for _ in range(1 + odd() + odd())],
-                data=provider.ConsumeBytes(provider.ConsumeIntInRange(0, 64)),
-                compressed=odd() and odd(),
-            )
-        elif odd() and block.data:
-            changed = bytearray(block.data)
-            at = provider.ConsumeIntInRange(0, len(changed) - 1)
-            changed[at] ^= provider.ConsumeIntInRange(0, 255)
-            block.data = bytes(changed)
-        frames.append(request(array=block))
+            head.n_sums = provider.ConsumeIntInRange(0, 3)
+    frames = [request(head=head)]
+    contents = [f.name for f in request.DESCRIPTOR.fields if f.name != "head"]
+    for _ in range(provider.ConsumeIntInRange(0, 4)):
+        field = contents[provider.ConsumeIntInRange(0, len(contents) - 1)]
+        frames.append(request(**{field: content(provider, scheme, field, method.name)}))
     SERVICE.call(method.name, frames, True)
+
+
+def content(provider: Any, scheme: str, field: str, method: str) -> Any:
+    """What a frame has in one of its fields."""
+
+    def changed(data: bytes) -> bytes:
+        if provider.ConsumeBool():
+            return provider.ConsumeBytes(provider.ConsumeIntInRange(0, 200))
+        out = bytearray(data)
+        if out and provider.ConsumeBool():
+            out[provider.ConsumeIntInRange(0, len(out) - 1)] ^= provider.ConsumeIntInRange(0, 255)
+        return bytes(out)
+
+    number = provider.ConsumeIntInRange(0, 2) if provider.ConsumeBool() else 0
+    if field == "ciphertexts":
+        return pb.CiphertextBlock(part=number, data=changed(ROWS[scheme][0].tobytes()))
+    if field == "identifiers":
+        return pb.Identifiers(ids=[changed(b"id") for _ in range(number)])
+    if (method, field) == ("EncryptGradients", "rows"):
+        grad = changed(HALF.tobytes())
+        return pb.GradientRows(grad=grad, hess=changed(grad))
+    if (method, field) == ("SumBins", "rows"):
+        return pb.NodeRows(node=number, rows=changed(VALID["rows"]))
+    return changed(VALID[field])
 
 
 TARGETS = [parsed, arranged, arranged]

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.authority import throwaway
@@ -21,6 +23,19 @@ from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.rpc.server import Serving, serve
 
 SILO = "ash"
+
+
+class Caller:
+    """The context of a call, as gRPC hands it to a servicer."""
+
+    def __init__(self, certificate: bytes) -> None:
+        self._certificate = certificate
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_pem_cert": [self._certificate]}
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing: Any = ()) -> None:
+        raise grpc.aio.AbortError(code, details)
 
 
 class CryptoServers:
@@ -50,6 +65,10 @@ class CryptoServers:
 
         self._serving.append(self.do(start()))
         return f"127.0.0.1:{self._serving[-1].port}"
+
+    def context(self) -> Caller:
+        """Return the context of a call of the silo's own agent."""
+        return Caller(self.paths[f"silo/{SILO}"].certificate.read_bytes())
 
     def channel(self, address: str, who: str = f"silo/{SILO}") -> MeteredChannel:
         """Dial as somebody."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,15 @@ import pytest
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
-from hedgerow.api.federation.v1 import tensor_pb2
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import InputRefused, VaultRefused
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.services.rpc.crypto import RemoteVault
+from hedgerow.services.rpc.crypto import CryptoServicer, RemoteVault
 from hedgerow.services.rpc.crypto_calls import refused
 from hedgerow.services.rpc.metering import Metrics
-from hedgerow.services.wire.arrays import encode_arrays
-from tests.services.rpc.crypto_servers import CryptoServers, crypto_servers
+from tests.services.rpc.crypto_servers import SILO, CryptoServers, crypto_servers
 
 METHODS = {m.name: m for m in pb.DESCRIPTOR.services_by_name["CryptoService"].methods}
 
@@ -86,69 +83,101 @@ def test_a_caller_without_a_certificate_gets_no_connection(servers: CryptoServer
 # --- frames that do not fit -----------------------------------------------------------------
 
 
-def block(
-    name: str = "values",
-    dtype: str = "<i8",
-    shape: tuple[int, ...] = (1,),
-    n: int = 8,
-    fill: bytes = b"\0",
-) -> Any:
-    return tensor_pb2.TensorBlock(name=name, dtype=dtype, shape=shape, data=fill * n)
+def ints(*values: int, dtype: str = "<i8") -> bytes:
+    return np.array(values, dtype).tobytes()
 
 
-def arrays(**named: Any) -> list[Any]:
-    return list(encode_arrays(named))
+def ciphertexts(data: bytes = b"", part: int = 0) -> Any:
+    return pb.CiphertextBlock(part=part, data=data)
 
 
 INTEGERS = pb.EncryptIntegersHead(session="job")
-ROWS, NONE = np.zeros(3, "<u4"), np.zeros(0, "<u4")
-BAD_FRAMES = {
-    "no frame": ("EncryptIntegers", None, [], "expected a head, the stream was empty"),
-    "no head": ("EncryptIntegers", None, [block()], "expected a head and then arrays"),
-    "two heads": ("EncryptIntegers", INTEGERS, [INTEGERS], "expected a head and then arrays"),
-    "truncated": ("EncryptIntegers", INTEGERS, [block(n=7)], "expected 8 bytes, 7 came"),
-    "too long": ("EncryptIntegers", INTEGERS, [block(n=9)], "expected 8 bytes, 9 came"),
-    "huge": ("EncryptIntegers", INTEGERS, [block(shape=(1 << 62,))], "are too many"),
-    "odd type": ("EncryptIntegers", INTEGERS, [block(dtype="|O")], "element type not known"),
-    "other type": ("EncryptIntegers", INTEGERS, [block(dtype="<f8")], "1-dimensional <i8"),
-    "other name": ("EncryptIntegers", INTEGERS, [block("x")], "expected an array 'values'"),
-    "twice": ("EncryptIntegers", INTEGERS, [block(), block()], "came twice"),
-    "no bins": ("HoldRows", pb.HoldRowsHead(), arrays(**{"0": ROWS}), "expected bins of 8 or 16"),
+BLIND = pb.BlindIdentifiersHead(session="job")
+LAYOUT = pb.PairLayout(fraction_bits=4, largest_grad=16, largest_hess=16, n_rows=16, n_classes=1)
+BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
+    "no frame": ("EncryptIntegers", [], "expected a head as the first frame"),
+    "no head": ("EncryptIntegers", [{"values": ints(1)}], "expected a head as the first frame"),
+    "two heads": ("EncryptIntegers", [{"head": INTEGERS}] * 2, "expected one head, and values"),
+    "no value": ("EncryptIntegers", [{"head": INTEGERS}, {}], "expected one head, and values"),
+    "truncated": (
+        "EncryptIntegers",
+        [{"head": INTEGERS}, {"values": ints(1)}, {"values": bytes(7)}],
+        "values: expected numbers of 8 bytes, received 15 bytes",
+    ),
+    "no bins": (
+        "HoldRows",
+        [{"head": pb.HoldRowsHead(n_bins=[2], bin_bytes=3)}],
+        "expected features with bins of 1 or 2 bytes",
+    ),
+    "no features": ("HoldRows", [{"head": pb.HoldRowsHead(bin_bytes=1)}], "received 0 features"),
+    "half a row": (
+        "HoldRows",
+        [{"head": pb.HoldRowsHead(n_bins=[2, 2], bin_bytes=1)}, {"bins": bytes(3)}],
+        "expected rows of 2 bins, received 3 bins",
+    ),
+    "a part is missing": (
+        "DecryptHistograms",
+        [{"head": pb.DecryptHistogramsHead(layout=LAYOUT)}, {"ciphertexts": ciphertexts(part=1)}],
+        "expected part 0 of ciphertexts, received 1",
+    ),
+    "two parts": (
+        "DecryptIntegers",
+        [
+            {"head": pb.DecryptIntegersHead(session="job")},
+            {"ciphertexts": ciphertexts()},
+            {"ciphertexts": ciphertexts(part=1)},
+        ],
+        "expected one part of ciphertexts, received 2",
+    ),
     "no layout": (
         "EncryptGradients",
-        pb.EncryptGradientsHead(session="job"),
-        arrays(grad=np.zeros((1, 1)), hess=np.zeros((1, 1))),
+        [{"head": pb.EncryptGradientsHead(session="job")}, {"rows": pb.GradientRows()}],
         "expected 1 to",
     ),
-    "starts": (
+    "gradients without hessians": (
+        "EncryptGradients",
+        [
+            {"head": pb.EncryptGradientsHead(session="job", layout=LAYOUT)},
+            {"rows": pb.GradientRows(grad=bytes(8))},
+        ],
+        "expected rows of 8 bytes, received 8 bytes of grad and 0 of hess",
+    ),
+    "a node too many": (
         "SumBins",
-        pb.SumBinsHead(session="job"),
-        arrays(rows=ROWS, starts=np.array([0, 2])),
-        "from 0 to the number of rows",
+        [
+            {"head": pb.SumBinsHead(session="job", n_nodes=1)},
+            {"rows": pb.NodeRows(node=1, rows=ints(0, dtype="<u4"))},
+        ],
+        "expected nodes below 1, received 1",
+    ),
+    "nodes without end": (
+        "SumBins",
+        [{"head": pb.SumBinsHead(session="job", n_nodes=1 << 31)}],
+        "expected at most 1048576 nodes",
+    ),
+    "a sum is missing": (
+        "SumBins",
+        [{"head": pb.SumBinsHead(session="job", n_sums=2)}, {"order": ints(0, dtype="<u4")}],
+        "expected 2 sums in order, received 1",
     ),
     "falling starts": (
-        "SumBins",
-        pb.SumBinsHead(session="job"),
-        arrays(rows=ROWS, starts=np.array([0, 5, 2, 3])),
-        "starts that rise",
-    ),
-    "ends": (
-        "BlindIdentifiers",
-        pb.BlindIdentifiersHead(session="job"),
-        arrays(ids=np.zeros(4, np.uint8), ends=np.array([3, 2, 4])),
-        "rise to 4",
+        "SumSelected",
+        [
+            {"head": pb.SumSelectedHead(public_key=b"key")},
+            {"index": ints(0, dtype="<u4")},
+            {"starts": ints(1, 0)},
+        ],
+        "not a Paillier public key",
     ),
     "narrow points": (
         "BlindIdentifiers",
-        pb.BlindIdentifiersHead(session="job"),
-        arrays(points=np.zeros((4, 31), np.uint8)),
+        [{"head": BLIND}, {"points": bytes(124)}],
         "32 bytes a point expected, received 124",
     ),
     "second batch": (
         "BlindIdentifiers",
-        pb.BlindIdentifiersHead(session="job"),
-        [*arrays(points=np.full((1, 32), 9, np.uint8)), block("points", "|u1", (2, 32), 33)],
-        "expected 64 bytes, 33 came",
+        [{"head": BLIND}, {"points": b"\x09" * 32}, {"points": b"\x09" * 33}],
+        "32 bytes a point expected, received 33",
     ),
 }
 
@@ -157,14 +186,12 @@ BAD_FRAMES = {
 def test_frames_that_do_not_fit_are_refused_with_what_was_expected(
     servers: CryptoServers, case: str
 ) -> None:
-    name, head, rest, expected = BAD_FRAMES[case]
+    name, frames, expected = BAD_FRAMES[case]
     local = vault()
     local.create_cipher_key("job", 64)
     stub = stub_of(servers, servers.address_of(local))
     request = getattr(pb, METHODS[name].input_type.name)
-    frames = [request(head=head)] if head is not None else []
-    frames += [request(head=f) if f is INTEGERS else request(array=f) for f in rest]
-    code, said = refusal(lambda: call(stub, name, frames))
+    code, said = refusal(lambda: call(stub, name, [request(**frame) for frame in frames]))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert expected in said
     key = stub.CreateKeys(pb.CreateKeysRequest(session="job", kind=pb.KEY_KIND_PAILLIER))
@@ -174,34 +201,10 @@ def test_frames_that_do_not_fit_are_refused_with_what_was_expected(
 def test_an_unknown_kind_of_key_is_refused(servers: CryptoServers) -> None:
     stub = stub_of(servers, servers.address_of(vault()))
     code, said = refusal(lambda: stub.CreateKeys(pb.CreateKeysRequest(session="s", kind=9)))
-    assert (code, said) == (grpc.StatusCode.INVALID_ARGUMENT, "this kind of key is not known")
+    assert (code, said) == (grpc.StatusCode.INVALID_ARGUMENT, "key kind 9 is not known")
 
 
 # --- back-pressure --------------------------------------------------------------------------
-
-
-class Frames:
-    """A long stream of points, which counts how far it was read."""
-
-    def __init__(self, n_batches: int, rows: int = 16384) -> None:
-        self.n_sent = 0
-        self._n_batches = n_batches
-        self._points = np.full((rows, 32), 9, np.uint8)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield pb.BlindIdentifiersRequest(head=pb.BlindIdentifiersHead(session="s"))
-        for _ in range(self._n_batches):
-            self.n_sent += 1
-            (one,) = encode_arrays({"points": self._points})
-            yield pb.BlindIdentifiersRequest(array=one)
-
-    def settled(self) -> int:
-        """Wait until no more is read; return how many batches were."""
-        before = -1
-        while before != self.n_sent:
-            before = self.n_sent
-            time.sleep(0.3)
-        return before
 
 
 def states(metrics: Metrics) -> dict[str, float]:
@@ -213,64 +216,63 @@ def states(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def test_a_call_without_a_place_waits_unread(servers: CryptoServers) -> None:
+class Frames:
+    """A stream of points that counts how far it is read, and ends when it is released."""
+
+    def __init__(self, session: str) -> None:
+        self.n_read = 0
+        self.begun, self.release = asyncio.Event(), asyncio.Event()
+        self._head = pb.BlindIdentifiersHead(session=session)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        self.n_read += 1
+        self.begun.set()
+        yield pb.BlindIdentifiersRequest(head=self._head)
+        await self.release.wait()
+        yield pb.BlindIdentifiersRequest(points=b"\x09" * 32)
+
+
+async def test_a_call_without_a_place_waits_unread(servers: CryptoServers) -> None:
     metrics = Metrics()
-    stub = stub_of(servers, servers.address_of(vault(), metrics, 1))
-    release = threading.Event()
+    servicer = CryptoServicer(vault(), SILO, metrics, 1)
 
-    def holding() -> Iterator[Any]:
-        yield pb.BlindIdentifiersRequest(head=pb.BlindIdentifiersHead(session="first"))
-        release.wait(100)
-        yield pb.BlindIdentifiersRequest(array=block("points", "|u1", (1, 32), 32, b"\x09"))
+    async def answers(frames: Frames) -> list[Any]:
+        return [one async for one in servicer.BlindIdentifiers(aiter(frames), servers.context())]
 
-    first = stub.BlindIdentifiers(holding(), timeout=200)
-    while states(metrics).get("open") != 1:
-        time.sleep(0.01)
-    frames = Frames(200)
-    second = stub.BlindIdentifiers(iter(frames), timeout=200)
-    n_read = frames.settled()
-    assert n_read < 60, "flow control holds the sender, far before its 200 batches"
+    first, second = Frames("first"), Frames("second")
+    calls = [asyncio.create_task(answers(first)), asyncio.create_task(answers(second))]
+    await first.begun.wait()
     assert states(metrics) == {"waiting": 1, "open": 1}
-    assert stub.CreateKeys(
-        pb.CreateKeysRequest(session="s", kind=pb.KEY_KIND_X25519), timeout=100
-    ).public_key, "small calls are not held back"
-    second.cancel()
-    release.set()
-    assert len(list(first)) == 1
-    while states(metrics) != {"waiting": 0, "open": 0}:
-        time.sleep(0.01)
+    key = pb.CreateKeysRequest(session="s", kind=pb.KEY_KIND_X25519)
+    response = await servicer.CreateKeys(key, servers.context())
+    assert response.public_key, "small calls are not held back"
+    assert (first.n_read, second.n_read) == (1, 0)
+    first.release.set()
+    second.release.set()
+    assert [len(found) for found in await asyncio.gather(*calls)] == [1, 1]
+    assert states(metrics) == {"waiting": 0, "open": 0}
 
 
-def test_a_caller_that_does_not_read_its_answers_is_not_worked_for(servers: CryptoServers) -> None:
-    metrics, n_batches, n_rows = Metrics(), 80, 4096
+async def test_rows_are_read_as_their_answers_are_taken(servers: CryptoServers) -> None:
+    n_frames, n_rows, n_read = 5, 16, 0
     local = vault()
     local.create_cipher_key("job", scheme="elgamal")
-    stub = stub_of(servers, servers.address_of(local, metrics))
-    layout = pb.PairLayout(
-        fraction_bits=0, largest_grad=1, largest_hess=1, n_rows=n_rows, n_classes=1
-    )
+    servicer = CryptoServicer(local, SILO, Metrics(), 1)
 
-    def frames() -> Iterator[Any]:
-        head = pb.EncryptGradientsHead(session="job", layout=layout)
-        yield pb.EncryptGradientsRequest(head=head)
-        for _ in range(n_batches):
-            for name in ("grad", "hess"):
-                (one,) = encode_arrays({name: np.ones((n_rows, 1))})
-                yield pb.EncryptGradientsRequest(array=one)
+    async def frames() -> AsyncIterator[Any]:
+        nonlocal n_read
+        yield pb.EncryptGradientsRequest(head=pb.EncryptGradientsHead(session="job", layout=LAYOUT))
+        for _ in range(n_frames):
+            n_read += 1
+            ones = np.ones(n_rows).tobytes()
+            yield pb.EncryptGradientsRequest(rows=pb.GradientRows(grad=ones, hess=ones))
 
-    def n_done() -> float:
-        labels = {"op": "encrypt"}
-        return metrics.registry.get_sample_value("hedgerow_ciphertexts_total", labels) or 0
-
-    answers = stub.EncryptGradients(frames(), timeout=200)
-    while not n_done():
-        time.sleep(0.01)
-    before = -1.0
-    while before != n_done():
-        before = n_done()
-        time.sleep(0.3)
-    assert before < n_batches * n_rows / 2
-    assert sum(len(a.array.data) // 96 for a in answers) == n_batches * n_rows == n_done()
+    n_answers = 0
+    async for answer in servicer.EncryptGradients(frames(), servers.context()):
+        n_answers += 1
+        assert n_read == n_answers
+        assert len(answer.ciphertexts.data) == 96 * n_rows
+    assert n_answers == n_frames
 
 
 def test_operations_are_counted(servers: CryptoServers) -> None:

@@ -8,7 +8,6 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from hedgerow.api.federation.v1 import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -58,8 +57,8 @@ class CreateKeysRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     KEY_BITS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Session that the keys are for; a repeated request makes a new X25519 key, and gives the same
-    key of the other kinds.
+    """Session that the key is for. A repeated request makes a new X25519 key; it returns the same key
+    of the other kinds.
     """
     kind: Global___KeyKind.ValueType
     """Kind."""
@@ -88,8 +87,8 @@ class CreateKeysResponse(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """Public key: 32 bytes for X25519; "HGP1" and Paillier's own form; "HGE1" and 64 bytes for
-    EC-ElGamal.
+    """Public key. X25519: 32 bytes. Paillier: "HGP1", bits of the modulus in 2 bytes, and the modulus.
+    EC-ElGamal: "HGE1" and two ristretto255 encodings of 32 bytes.
     """
     def __init__(
         self,
@@ -121,9 +120,9 @@ class JoinGroupRequest(_message.Message):
     silo: _builtins.str
     """This silo."""
     digest: _builtins.bytes
-    """Digest of the signed roster, mixed into every secret."""
+    """SHA-256 of the signed roster, 32 bytes; mixed into every secret."""
     threshold: _builtins.int
-    """Shares that restore a self mask."""
+    """Number of shares that restore a self mask."""
     @_builtins.property
     def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Members, sorted."""
@@ -181,14 +180,14 @@ class SealSharesRequest(_message.Message):
     session: _builtins.str
     """Session."""
     first: _builtins.int
-    """First sum of the batch."""
+    """Number of the batch's first sum."""
     count: _builtins.int
     """Sums of the batch."""
     group_key: _builtins.bool
-    """Whether the first participant makes the key of the group masks, too."""
+    """Whether the first participant makes the key of the group masks as well."""
     @_builtins.property
     def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Silos that share."""
+        """Silos that share, sorted."""
 
     def __init__(
         self,
@@ -284,7 +283,7 @@ class OpenSharesRequest(_message.Message):
     session: _builtins.str
     """Session."""
     first: _builtins.int
-    """First sum of the batch."""
+    """Number of the batch's first sum."""
     count: _builtins.int
     """Sums of the batch."""
     @_builtins.property
@@ -342,9 +341,9 @@ class SumTicket(_message.Message):
     number: _builtins.int
     """Number of the sum; never used twice."""
     layout: _builtins.bytes
-    """Place, step, length and ring, bound into every seed."""
+    """Place, step, length and ring of the sum, bound into every seed."""
     n_values: _builtins.int
-    """Length of the vector, to be counted."""
+    """Length of the vector, for the metrics of the process."""
     self_mask: _builtins.bool
     """Whether a self mask is added."""
     group_mask: _builtins.bool
@@ -411,7 +410,7 @@ class DeriveMasksResponse(_message.Message):
     COMMITMENT_FIELD_NUMBER: _builtins.int
     STATEMENT_FIELD_NUMBER: _builtins.int
     commitment: _builtins.bytes
-    """Commitment to the self mask; empty without one."""
+    """Commitment to the self mask, 32 bytes; empty without one."""
     statement: _builtins.bytes
     """What the silo's identity key is to sign where the set was endorsed; else empty."""
     @_builtins.property
@@ -553,7 +552,7 @@ class RevealPairSeedsResponse(_message.Message):
     SEEDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def seeds(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
-        """This sum's seed by lost silo."""
+        """This sum's seed, 32 bytes, by lost silo."""
 
     def __init__(
         self,
@@ -629,7 +628,7 @@ class RevealSharesResponse(_message.Message):
     SHARES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
-        """Share by owner of the self mask."""
+        """Share, 32 bytes, by owner of the self mask."""
 
     def __init__(
         self,
@@ -659,7 +658,7 @@ class DeriveGroupMasksRequest(_message.Message):
     """Number of the sum."""
     @_builtins.property
     def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Whose vectors are in the sum, sorted."""
+        """Silos whose vectors are in the sum, sorted."""
 
     def __init__(
         self,
@@ -741,7 +740,7 @@ Global___DeleteKeysResponse: _TypeAlias = DeleteKeysResponse  # noqa: Y015
 
 @_typing.final
 class PairLayout(_message.Message):
-    """Where gradients and hessians lie in a plaintext."""
+    """Positions of gradients and hessians in a plaintext."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -778,6 +777,36 @@ class PairLayout(_message.Message):
 Global___PairLayout: _TypeAlias = PairLayout  # noqa: Y015
 
 @_typing.final
+class CiphertextBlock(_message.Message):
+    """Ciphertexts of one key, end to end; a part goes on in the next block of its number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PART_FIELD_NUMBER: _builtins.int
+    CIPHERTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    part: _builtins.int
+    """Part, from zero, where the classes of a row need several ciphertexts."""
+    ciphertext_bytes: _builtins.int
+    """Width of a ciphertext, bytes. Set in responses; a request's key tells it."""
+    data: _builtins.bytes
+    """Little-endian ciphertexts."""
+    def __init__(
+        self,
+        *,
+        part: _builtins.int = ...,
+        ciphertext_bytes: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertext_bytes", b"ciphertext_bytes", "data", b"data", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CiphertextBlock: _TypeAlias = CiphertextBlock  # noqa: Y015
+
+@_typing.final
 class EncryptGradientsHead(_message.Message):
     """First frame of EncryptGradients."""
 
@@ -806,34 +835,58 @@ class EncryptGradientsHead(_message.Message):
 Global___EncryptGradientsHead: _TypeAlias = EncryptGradientsHead  # noqa: Y015
 
 @_typing.final
+class GradientRows(_message.Message):
+    """Gradients and hessians of consecutive rows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAD_FIELD_NUMBER: _builtins.int
+    HESS_FIELD_NUMBER: _builtins.int
+    grad: _builtins.bytes
+    """float64, (n_rows, n_classes)."""
+    hess: _builtins.bytes
+    """float64, (n_rows, n_classes)."""
+    def __init__(
+        self,
+        *,
+        grad: _builtins.bytes = ...,
+        hess: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grad", b"grad", "hess", b"hess"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GradientRows: _TypeAlias = GradientRows  # noqa: Y015
+
+@_typing.final
 class EncryptGradientsRequest(_message.Message):
-    """A frame of EncryptGradients' request: head, then "grad" and "hess", "<f8" (n_rows, n_classes), in
-    batches of rows.
-    """
+    """A frame of EncryptGradients' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def head(self) -> Global___EncryptGradientsHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def rows(self) -> Global___GradientRows:
+        """Next rows."""
 
     def __init__(
         self,
         *,
         head: Global___EncryptGradientsHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        rows: Global___GradientRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "rows"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -841,25 +894,23 @@ Global___EncryptGradientsRequest: _TypeAlias = EncryptGradientsRequest  # noqa: 
 
 @_typing.final
 class EncryptGradientsResponse(_message.Message):
-    """A frame of EncryptGradients' response: batches of parts "0", "1", ..., "|u1" (n_rows,
-    ciphertext_bytes).
-    """
+    """A frame of EncryptGradients' response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts, one a row."""
 
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -875,13 +926,16 @@ class HoldRowsHead(_message.Message):
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     N_BINS_FIELD_NUMBER: _builtins.int
+    BIN_BYTES_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Session."""
     public_key: _builtins.bytes
     """The active party's public key."""
+    bin_bytes: _builtins.int
+    """Bytes of a bin number: 1 or 2."""
     @_builtins.property
     def layout(self) -> Global___PairLayout:
-        """How rows were packed."""
+        """Layout of the rows' plaintexts."""
 
     @_builtins.property
     def n_bins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -894,10 +948,11 @@ class HoldRowsHead(_message.Message):
         public_key: _builtins.bytes = ...,
         layout: Global___PairLayout | None = ...,
         n_bins: _abc.Iterable[_builtins.int] | None = ...,
+        bin_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_bytes", b"bin_bytes", "layout", b"layout", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -905,33 +960,35 @@ Global___HoldRowsHead: _TypeAlias = HoldRowsHead  # noqa: Y015
 
 @_typing.final
 class HoldRowsRequest(_message.Message):
-    """A frame of HoldRows' request: head, then "bins" "|u1" or "<u2" (n_rows, n_features) and parts
-    "0", "1", ... of row ciphertexts, "|u1" (n_rows, ciphertext_bytes).
-    """
+    """A frame of HoldRows' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    BINS_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
+    bins: _builtins.bytes
+    """Next bytes of the bin numbers: unsigned, (n_rows, n_features)."""
     @_builtins.property
     def head(self) -> Global___HoldRowsHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next row ciphertexts."""
 
     def __init__(
         self,
         *,
         head: Global___HoldRowsHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        bins: _builtins.bytes = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "bins", "ciphertexts"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -939,7 +996,7 @@ Global___HoldRowsRequest: _TypeAlias = HoldRowsRequest  # noqa: Y015
 
 @_typing.final
 class HoldRowsResponse(_message.Message):
-    """Response of HoldRows: one, when all rows have been checked."""
+    """Response of HoldRows, when all rows have been checked."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -961,60 +1018,98 @@ class SumBinsHead(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
+    N_NODES_FIELD_NUMBER: _builtins.int
     CUMULATIVE_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
+    N_SUMS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Session with rows held."""
+    n_nodes: _builtins.int
+    """Nodes."""
     cumulative: _builtins.bool
-    """Whether bins are summed up along each feature."""
+    """Whether to send running sums along each feature instead of bins."""
+    n_sums: _builtins.int
+    """Number of sums to send, which `order` frames list; not set for all of them in their own order."""
     @_builtins.property
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
-        """Features whose last bin holds missing values; all or none are given."""
+        """For each feature, whether its last bin holds missing values; empty where none does."""
 
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
+        n_nodes: _builtins.int = ...,
         cumulative: _builtins.bool = ...,
         missing: _abc.Iterable[_builtins.bool] | None = ...,
+        n_sums: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_n_sums", b"_n_sums", "n_sums", b"n_sums"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cumulative", b"cumulative", "missing", b"missing", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_sums", b"_n_sums", "cumulative", b"cumulative", "missing", b"missing", "n_nodes", b"n_nodes", "n_sums", b"n_sums", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__n_sums: _TypeAlias = _typing.Literal["n_sums"]  # noqa: Y015
+    _WhichOneofArgType__n_sums: _TypeAlias = _typing.Literal["_n_sums", b"_n_sums"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n_sums) -> _WhichOneofReturnType__n_sums | None: ...
 
 Global___SumBinsHead: _TypeAlias = SumBinsHead  # noqa: Y015
 
 @_typing.final
+class NodeRows(_message.Message):
+    """Rows of a node, or the next of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    node: _builtins.int
+    """Node, from zero."""
+    rows: _builtins.bytes
+    """uint32 row numbers, ascending."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.int = ...,
+        rows: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRows: _TypeAlias = NodeRows  # noqa: Y015
+
+@_typing.final
 class SumBinsRequest(_message.Message):
-    """A frame of SumBins' request: head, then "rows" "<u4" (row numbers of all nodes, one after the
-    other), "starts" "<i8" (n_nodes + 1) and, where not all bins are wanted, "order" "<i8".
-    """
+    """A frame of SumBins' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    order: _builtins.bytes
+    """Next uint32 numbers of sums to send, counted over nodes, features and sums."""
     @_builtins.property
     def head(self) -> Global___SumBinsHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def rows(self) -> Global___NodeRows:
+        """Next rows of a node."""
 
     def __init__(
         self,
         *,
         head: Global___SumBinsHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        rows: Global___NodeRows | None = ...,
+        order: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "order", b"order", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "order", b"order", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "rows", "order"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -1022,23 +1117,23 @@ Global___SumBinsRequest: _TypeAlias = SumBinsRequest  # noqa: Y015
 
 @_typing.final
 class SumBinsResponse(_message.Message):
-    """A frame of SumBins' response: parts "0", "1", ..., "|u1" (n, ciphertext_bytes)."""
+    """A frame of SumBins' response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts of the answer."""
 
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1059,7 +1154,7 @@ class DecryptHistogramsHead(_message.Message):
     """Bins in the answer."""
     @_builtins.property
     def layout(self) -> Global___PairLayout:
-        """How rows were packed."""
+        """Layout of the rows' plaintexts."""
 
     def __init__(
         self,
@@ -1078,31 +1173,31 @@ Global___DecryptHistogramsHead: _TypeAlias = DecryptHistogramsHead  # noqa: Y015
 
 @_typing.final
 class DecryptHistogramsRequest(_message.Message):
-    """A frame of DecryptHistograms' request: head, then parts "0", "1", ... of the answer."""
+    """A frame of DecryptHistograms' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def head(self) -> Global___DecryptHistogramsHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts of the answer."""
 
     def __init__(
         self,
         *,
         head: Global___DecryptHistogramsHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "ciphertexts"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -1110,25 +1205,31 @@ Global___DecryptHistogramsRequest: _TypeAlias = DecryptHistogramsRequest  # noqa
 
 @_typing.final
 class DecryptHistogramsResponse(_message.Message):
-    """A frame of DecryptHistograms' response: "grad" and "hess", "<i8" (n_bins, n_classes), or "|u1"
-    (n_bins, n_classes, 32) of two's complement where sums are wider.
+    """A frame of DecryptHistograms' response: sums of consecutive bins, signed, units of
+    2^-fraction_bits.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
-
+    SUM_BYTES_FIELD_NUMBER: _builtins.int
+    GRAD_FIELD_NUMBER: _builtins.int
+    HESS_FIELD_NUMBER: _builtins.int
+    sum_bytes: _builtins.int
+    """Bytes of a sum: 8, or 32 where a sum may be wider."""
+    grad: _builtins.bytes
+    """Sums of gradients, two's complement, (n_bins, n_classes)."""
+    hess: _builtins.bytes
+    """Sums of hessians, two's complement, (n_bins, n_classes)."""
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        sum_bytes: _builtins.int = ...,
+        grad: _builtins.bytes = ...,
+        hess: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grad", b"grad", "hess", b"hess", "sum_bytes", b"sum_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1158,31 +1259,29 @@ Global___EncryptIntegersHead: _TypeAlias = EncryptIntegersHead  # noqa: Y015
 
 @_typing.final
 class EncryptIntegersRequest(_message.Message):
-    """A frame of EncryptIntegers' request: head, then "values", "<i8" (n)."""
+    """A frame of EncryptIntegers' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    values: _builtins.bytes
+    """Next int64 values."""
     @_builtins.property
     def head(self) -> Global___EncryptIntegersHead:
         """First frame."""
-
-    @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
 
     def __init__(
         self,
         *,
         head: Global___EncryptIntegersHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        values: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "values"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -1190,23 +1289,23 @@ Global___EncryptIntegersRequest: _TypeAlias = EncryptIntegersRequest  # noqa: Y0
 
 @_typing.final
 class EncryptIntegersResponse(_message.Message):
-    """A frame of EncryptIntegers' response: "0", "|u1" (n, ciphertext_bytes)."""
+    """A frame of EncryptIntegers' response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts, one a value."""
 
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1220,7 +1319,7 @@ class SumSelectedHead(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """The key's public part."""
+    """The other party's public key."""
     def __init__(
         self,
         *,
@@ -1236,33 +1335,39 @@ Global___SumSelectedHead: _TypeAlias = SumSelectedHead  # noqa: Y015
 
 @_typing.final
 class SumSelectedRequest(_message.Message):
-    """A frame of SumSelected's request: head, then "0" "|u1" (n, ciphertext_bytes), "index" "<u4" and
-    "starts" "<i8" (n_sums + 1).
-    """
+    """A frame of SumSelected's request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    index: _builtins.bytes
+    """Next uint32 numbers of the ciphertexts that are summed."""
+    starts: _builtins.bytes
+    """Next int64 positions in the index: sum s is over starts[s] to starts[s + 1] - 1."""
     @_builtins.property
     def head(self) -> Global___SumSelectedHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts to choose from."""
 
     def __init__(
         self,
         *,
         head: Global___SumSelectedHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
+        index: _builtins.bytes = ...,
+        starts: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head", "index", b"index", "starts", b"starts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head", "index", b"index", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "ciphertexts", "index", "starts"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -1270,23 +1375,23 @@ Global___SumSelectedRequest: _TypeAlias = SumSelectedRequest  # noqa: Y015
 
 @_typing.final
 class SumSelectedResponse(_message.Message):
-    """A frame of SumSelected's response: "0", "|u1" (n_sums, ciphertext_bytes)."""
+    """A frame of SumSelected's response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts, one a sum."""
 
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1316,31 +1421,31 @@ Global___DecryptIntegersHead: _TypeAlias = DecryptIntegersHead  # noqa: Y015
 
 @_typing.final
 class DecryptIntegersRequest(_message.Message):
-    """A frame of DecryptIntegers' request: head, then "0", "|u1" (n, ciphertext_bytes)."""
+    """A frame of DecryptIntegers' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def head(self) -> Global___DecryptIntegersHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def ciphertexts(self) -> Global___CiphertextBlock:
+        """Next ciphertexts."""
 
     def __init__(
         self,
         *,
         head: Global___DecryptIntegersHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        ciphertexts: Global___CiphertextBlock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "ciphertexts"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -1348,23 +1453,21 @@ Global___DecryptIntegersRequest: _TypeAlias = DecryptIntegersRequest  # noqa: Y0
 
 @_typing.final
 class DecryptIntegersResponse(_message.Message):
-    """A frame of DecryptIntegers' response: "values", "|u1" (n, 32) of two's complement."""
+    """A frame of DecryptIntegers' response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
-
+    VALUES_FIELD_NUMBER: _builtins.int
+    values: _builtins.bytes
+    """Next values, two's complement of 32 bytes each."""
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        values: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1393,34 +1496,60 @@ class BlindIdentifiersHead(_message.Message):
 Global___BlindIdentifiersHead: _TypeAlias = BlindIdentifiersHead  # noqa: Y015
 
 @_typing.final
+class Identifiers(_message.Message):
+    """Identifiers, to be hashed to the curve."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """UTF-8, normalised."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Identifiers: _TypeAlias = Identifiers  # noqa: Y015
+
+@_typing.final
 class BlindIdentifiersRequest(_message.Message):
-    """A frame of BlindIdentifiers' request: head, then batches of either "ids" "|u1" (identifiers in
-    UTF-8, one after the other) and "ends" "<i8" (n), or "points" "|u1" (n, 32).
-    """
+    """A frame of BlindIdentifiers' request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ARRAY_FIELD_NUMBER: _builtins.int
+    IDENTIFIERS_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    points: _builtins.bytes
+    """Next points, u-coordinates of 32 bytes each."""
     @_builtins.property
     def head(self) -> Global___BlindIdentifiersHead:
         """First frame."""
 
     @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
+    def identifiers(self) -> Global___Identifiers:
+        """Next identifiers."""
 
     def __init__(
         self,
         *,
         head: Global___BlindIdentifiersHead | None = ...,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        identifiers: Global___Identifiers | None = ...,
+        points: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "identifiers", b"identifiers", "points", b"points"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "head", b"head", "identifiers", b"identifiers", "points", b"points"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "array"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "identifiers", "points"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -1428,23 +1557,21 @@ Global___BlindIdentifiersRequest: _TypeAlias = BlindIdentifiersRequest  # noqa: 
 
 @_typing.final
 class BlindIdentifiersResponse(_message.Message):
-    """A frame of BlindIdentifiers' response: batches of "points", "|u1" (n, 32)."""
+    """A frame of BlindIdentifiers' response, one for each frame of identifiers or points."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ARRAY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def array(self) -> _tensor_pb2.TensorBlock:
-        """Next block of an array."""
-
+    POINTS_FIELD_NUMBER: _builtins.int
+    points: _builtins.bytes
+    """Blinded points, 32 bytes each, in the order of the request."""
     def __init__(
         self,
         *,
-        array: _tensor_pb2.TensorBlock | None = ...,
+        points: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["points", b"points"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

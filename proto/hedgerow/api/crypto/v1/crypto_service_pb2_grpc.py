@@ -26,11 +26,16 @@ if _version_not_supported:
 
 
 class CryptoServiceStub:
-    """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
-    the silo, on a network that the coordinator is not on, and serves no other silo.
+    """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
+    inside the silo, on a network that the coordinator is not on, and serves no other silo.
 
-    Where a request may come in batches, a batch begins where the name of an array comes again; each
-    is answered by a batch of its own, in order, before more of the request is read.
+    Every call may end with PERMISSION_DENIED (the caller is not this silo's agent) and INTERNAL (the
+    process failed; the text names the kind of failure, no value). Calls with a session may end with
+    FAILED_PRECONDITION (the process has no key, group or rows of this session; after a restart it has
+    the keys of ciphers only). The reason in ErrorInfo is the name of the refusal.
+
+    Streams of requests begin with a head. Numbers in bytes fields are little-endian; a frame has at
+    most about 1 MiB. Calls with streams are admitted a few at a time and not read before.
     """
 
     def __init__(self, channel):
@@ -89,7 +94,7 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.FromString,
                 _registered_method=True)
-        self.HoldRows = channel.stream_stream(
+        self.HoldRows = channel.stream_unary(
                 '/hedgerow.api.crypto.v1.CryptoService/HoldRows',
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.FromString,
@@ -132,43 +137,55 @@ class CryptoServiceStub:
 
 
 class CryptoServiceServicer:
-    """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
-    the silo, on a network that the coordinator is not on, and serves no other silo.
+    """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
+    inside the silo, on a network that the coordinator is not on, and serves no other silo.
 
-    Where a request may come in batches, a batch begins where the name of an array comes again; each
-    is answered by a batch of its own, in order, before more of the request is read.
+    Every call may end with PERMISSION_DENIED (the caller is not this silo's agent) and INTERNAL (the
+    process failed; the text names the kind of failure, no value). Calls with a session may end with
+    FAILED_PRECONDITION (the process has no key, group or rows of this session; after a restart it has
+    the keys of ciphers only). The reason in ErrorInfo is the name of the refusal.
+
+    Streams of requests begin with a head. Numbers in bytes fields are little-endian; a frame has at
+    most about 1 MiB. Calls with streams are admitted a few at a time and not read before.
     """
 
     def CreateKeys(self, request, context):
-        """Makes the private keys of a session and returns their public parts.
+        """Makes the private key of a session and returns its public part. FAILED_PRECONDITION: does not
+        apply. INVALID_ARGUMENT: the kind is not known, the size is not 2048, 3072 or 4096 bits, or the
+        session has a key of another scheme.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinGroup(self, request, context):
-        """Derives the secrets shared with each member of a group of silos.
+        """Derives the secrets shared with each member of a group of silos. INVALID_ARGUMENT: a public key
+        is malformed. FAILED_PRECONDITION: the group is too small for its threshold, not sorted, or
+        without this silo's key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SealShares(self, request, context):
-        """Draws self masks for sums ahead and seals their shares to the peers.
+        """Draws self masks for sums ahead and seals their shares to the peers. FAILED_PRECONDITION: shares
+        of these sums have been dealt, or the participants are not of the group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenShares(self, request, context):
-        """Keeps the shares that peers sealed for this silo.
+        """Keeps the shares that peers sealed for this silo. INVALID_ARGUMENT: a box does not open.
+        FAILED_PRECONDITION: a sender is not of the group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeriveMasks(self, request, context):
-        """Gives the masks of this silo's vector in one sum, once.
+        """Returns the masks of this silo's vector in one sum, once. FAILED_PRECONDITION: the sum was
+        masked before, its shares are missing, or its participants are not those of earlier sums.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,6 +193,7 @@ class CryptoServiceServicer:
 
     def EndorseSet(self, request, context):
         """Agrees to unmask a sum over a set of silos; returns the statement to be signed.
+        FAILED_PRECONDITION: the set is too small, grows, or lacks this silo; or the sum is unmasked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,83 +201,93 @@ class CryptoServiceServicer:
 
     def RevealPairSeeds(self, request, context):
         """Reveals one sum's pair seeds with the silos that the endorsed set leaves out.
+        FAILED_PRECONDITION: this is not the set endorsed last, or the sum is unmasked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevealShares(self, request, context):
-        """Reveals the shares of the self masks of the endorsed set; ends the sum.
+        """Reveals the shares of the self masks of the endorsed set; ends the sum. FAILED_PRECONDITION:
+        this is not the set endorsed last, or a pair seed with one of its silos was revealed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeriveGroupMasks(self, request, context):
-        """Gives the group masks in a sum over a set of silos.
+        """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
+        no part under group masks, or the key of the group masks never arrived.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EncryptGradients(self, request_iterator, context):
-        """Encrypts a tree's gradients under the session's key.
+        """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
+        next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HoldRows(self, request_iterator, context):
-        """Takes a tree's row ciphertexts and this party's bins of the same rows.
+        """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
+        tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SumBins(self, request_iterator, context):
-        """Sums the rows of nodes into bins; packed and re-randomised.
+        """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
+        sums that are not of the tree.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DecryptHistograms(self, request_iterator, context):
-        """Reads another party's sums.
+        """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
+        number of bins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EncryptIntegers(self, request_iterator, context):
-        """Encrypts integers under the session's key.
+        """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SumSelected(self, request_iterator, context):
-        """Sums chosen ciphertexts under another party's key; re-randomised.
+        """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
+        ciphertext is malformed, or an index is out of range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DecryptIntegers(self, request_iterator, context):
-        """Decrypts integers under the session's key.
+        """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
+        key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BlindIdentifiers(self, request_iterator, context):
-        """Raises identifiers, or points of other parties, to the session's secret.
+        """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
+        before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteKeys(self, request, context):
-        """Erases all secrets of a session.
+        """Erases all secrets of a session, if there are any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -318,7 +346,7 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.SerializeToString,
             ),
-            'HoldRows': grpc.stream_stream_rpc_method_handler(
+            'HoldRows': grpc.stream_unary_rpc_method_handler(
                     servicer.HoldRows,
                     request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.SerializeToString,
@@ -367,11 +395,16 @@ def add_CryptoServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CryptoService:
-    """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
-    the silo, on a network that the coordinator is not on, and serves no other silo.
+    """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
+    inside the silo, on a network that the coordinator is not on, and serves no other silo.
 
-    Where a request may come in batches, a batch begins where the name of an array comes again; each
-    is answered by a batch of its own, in order, before more of the request is read.
+    Every call may end with PERMISSION_DENIED (the caller is not this silo's agent) and INTERNAL (the
+    process failed; the text names the kind of failure, no value). Calls with a session may end with
+    FAILED_PRECONDITION (the process has no key, group or rows of this session; after a restart it has
+    the keys of ciphers only). The reason in ErrorInfo is the name of the refusal.
+
+    Streams of requests begin with a head. Numbers in bytes fields are little-endian; a frame has at
+    most about 1 MiB. Calls with streams are admitted a few at a time and not read before.
     """
 
     @staticmethod
@@ -655,7 +688,7 @@ class CryptoService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(
+        return grpc.experimental.stream_unary(
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/HoldRows',

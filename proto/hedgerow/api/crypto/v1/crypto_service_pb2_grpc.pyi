@@ -27,11 +27,16 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CryptoServiceStub:
-    """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
-    the silo, on a network that the coordinator is not on, and serves no other silo.
+    """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
+    inside the silo, on a network that the coordinator is not on, and serves no other silo.
 
-    Where a request may come in batches, a batch begins where the name of an array comes again; each
-    is answered by a batch of its own, in order, before more of the request is read.
+    Every call may end with PERMISSION_DENIED (the caller is not this silo's agent) and INTERNAL (the
+    process failed; the text names the kind of failure, no value). Calls with a session may end with
+    FAILED_PRECONDITION (the process has no key, group or rows of this session; after a restart it has
+    the keys of ciphers only). The reason in ErrorInfo is the name of the refusal.
+
+    Streams of requests begin with a head. Numbers in bytes fields are little-endian; a frame has at
+    most about 1 MiB. Calls with streams are admitted a few at a time and not read before.
     """
 
     @_typing.overload
@@ -39,95 +44,173 @@ class CryptoServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CryptoServiceAsyncStub: ...
     CreateKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.CreateKeysRequest, _crypto_service_pb2.CreateKeysResponse]
-    """Makes the private keys of a session and returns their public parts."""
+    """Makes the private key of a session and returns its public part. FAILED_PRECONDITION: does not
+    apply. INVALID_ARGUMENT: the kind is not known, the size is not 2048, 3072 or 4096 bits, or the
+    session has a key of another scheme.
+    """
     JoinGroup: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.JoinGroupRequest, _crypto_service_pb2.JoinGroupResponse]
-    """Derives the secrets shared with each member of a group of silos."""
+    """Derives the secrets shared with each member of a group of silos. INVALID_ARGUMENT: a public key
+    is malformed. FAILED_PRECONDITION: the group is too small for its threshold, not sorted, or
+    without this silo's key.
+    """
     SealShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.SealSharesRequest, _crypto_service_pb2.SealSharesResponse]
-    """Draws self masks for sums ahead and seals their shares to the peers."""
+    """Draws self masks for sums ahead and seals their shares to the peers. FAILED_PRECONDITION: shares
+    of these sums have been dealt, or the participants are not of the group.
+    """
     OpenShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.OpenSharesRequest, _crypto_service_pb2.OpenSharesResponse]
-    """Keeps the shares that peers sealed for this silo."""
+    """Keeps the shares that peers sealed for this silo. INVALID_ARGUMENT: a box does not open.
+    FAILED_PRECONDITION: a sender is not of the group.
+    """
     DeriveMasks: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveMasksRequest, _crypto_service_pb2.DeriveMasksResponse]
-    """Gives the masks of this silo's vector in one sum, once."""
+    """Returns the masks of this silo's vector in one sum, once. FAILED_PRECONDITION: the sum was
+    masked before, its shares are missing, or its participants are not those of earlier sums.
+    """
     EndorseSet: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.EndorseSetRequest, _crypto_service_pb2.EndorseSetResponse]
-    """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
+    """Agrees to unmask a sum over a set of silos; returns the statement to be signed.
+    FAILED_PRECONDITION: the set is too small, grows, or lacks this silo; or the sum is unmasked.
+    """
     RevealPairSeeds: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealPairSeedsRequest, _crypto_service_pb2.RevealPairSeedsResponse]
-    """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
+    """Reveals one sum's pair seeds with the silos that the endorsed set leaves out.
+    FAILED_PRECONDITION: this is not the set endorsed last, or the sum is unmasked.
+    """
     RevealShares: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealSharesRequest, _crypto_service_pb2.RevealSharesResponse]
-    """Reveals the shares of the self masks of the endorsed set; ends the sum."""
+    """Reveals the shares of the self masks of the endorsed set; ends the sum. FAILED_PRECONDITION:
+    this is not the set endorsed last, or a pair seed with one of its silos was revealed.
+    """
     DeriveGroupMasks: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]
-    """Gives the group masks in a sum over a set of silos."""
+    """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
+    no part under group masks, or the key of the group masks never arrived.
+    """
     EncryptGradients: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]
-    """Encrypts a tree's gradients under the session's key."""
-    HoldRows: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
-    """Takes a tree's row ciphertexts and this party's bins of the same rows."""
+    """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
+    next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
+    """
+    HoldRows: _grpc.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
+    """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
+    tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
+    """
     SumBins: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]
-    """Sums the rows of nodes into bins; packed and re-randomised."""
+    """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
+    sums that are not of the tree.
+    """
     DecryptHistograms: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptHistogramsRequest, _crypto_service_pb2.DecryptHistogramsResponse]
-    """Reads another party's sums."""
+    """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
+    number of bins.
+    """
     EncryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptIntegersRequest, _crypto_service_pb2.EncryptIntegersResponse]
-    """Encrypts integers under the session's key."""
+    """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range."""
     SumSelected: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumSelectedRequest, _crypto_service_pb2.SumSelectedResponse]
-    """Sums chosen ciphertexts under another party's key; re-randomised."""
+    """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
+    ciphertext is malformed, or an index is out of range.
+    """
     DecryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]
-    """Decrypts integers under the session's key."""
+    """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
+    key.
+    """
     BlindIdentifiers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.BlindIdentifiersRequest, _crypto_service_pb2.BlindIdentifiersResponse]
-    """Raises identifiers, or points of other parties, to the session's secret."""
+    """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
+    before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
+    """
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]
-    """Erases all secrets of a session."""
+    """Erases all secrets of a session, if there are any."""
 
 @_typing.type_check_only
 class CryptoServiceAsyncStub(CryptoServiceStub):
-    """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
-    the silo, on a network that the coordinator is not on, and serves no other silo.
+    """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
+    inside the silo, on a network that the coordinator is not on, and serves no other silo.
 
-    Where a request may come in batches, a batch begins where the name of an array comes again; each
-    is answered by a batch of its own, in order, before more of the request is read.
+    Every call may end with PERMISSION_DENIED (the caller is not this silo's agent) and INTERNAL (the
+    process failed; the text names the kind of failure, no value). Calls with a session may end with
+    FAILED_PRECONDITION (the process has no key, group or rows of this session; after a restart it has
+    the keys of ciphers only). The reason in ErrorInfo is the name of the refusal.
+
+    Streams of requests begin with a head. Numbers in bytes fields are little-endian; a frame has at
+    most about 1 MiB. Calls with streams are admitted a few at a time and not read before.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.CreateKeysRequest, _crypto_service_pb2.CreateKeysResponse]  # type: ignore[assignment]
-    """Makes the private keys of a session and returns their public parts."""
+    """Makes the private key of a session and returns its public part. FAILED_PRECONDITION: does not
+    apply. INVALID_ARGUMENT: the kind is not known, the size is not 2048, 3072 or 4096 bits, or the
+    session has a key of another scheme.
+    """
     JoinGroup: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.JoinGroupRequest, _crypto_service_pb2.JoinGroupResponse]  # type: ignore[assignment]
-    """Derives the secrets shared with each member of a group of silos."""
+    """Derives the secrets shared with each member of a group of silos. INVALID_ARGUMENT: a public key
+    is malformed. FAILED_PRECONDITION: the group is too small for its threshold, not sorted, or
+    without this silo's key.
+    """
     SealShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.SealSharesRequest, _crypto_service_pb2.SealSharesResponse]  # type: ignore[assignment]
-    """Draws self masks for sums ahead and seals their shares to the peers."""
+    """Draws self masks for sums ahead and seals their shares to the peers. FAILED_PRECONDITION: shares
+    of these sums have been dealt, or the participants are not of the group.
+    """
     OpenShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.OpenSharesRequest, _crypto_service_pb2.OpenSharesResponse]  # type: ignore[assignment]
-    """Keeps the shares that peers sealed for this silo."""
+    """Keeps the shares that peers sealed for this silo. INVALID_ARGUMENT: a box does not open.
+    FAILED_PRECONDITION: a sender is not of the group.
+    """
     DeriveMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveMasksRequest, _crypto_service_pb2.DeriveMasksResponse]  # type: ignore[assignment]
-    """Gives the masks of this silo's vector in one sum, once."""
+    """Returns the masks of this silo's vector in one sum, once. FAILED_PRECONDITION: the sum was
+    masked before, its shares are missing, or its participants are not those of earlier sums.
+    """
     EndorseSet: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.EndorseSetRequest, _crypto_service_pb2.EndorseSetResponse]  # type: ignore[assignment]
-    """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
+    """Agrees to unmask a sum over a set of silos; returns the statement to be signed.
+    FAILED_PRECONDITION: the set is too small, grows, or lacks this silo; or the sum is unmasked.
+    """
     RevealPairSeeds: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealPairSeedsRequest, _crypto_service_pb2.RevealPairSeedsResponse]  # type: ignore[assignment]
-    """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
+    """Reveals one sum's pair seeds with the silos that the endorsed set leaves out.
+    FAILED_PRECONDITION: this is not the set endorsed last, or the sum is unmasked.
+    """
     RevealShares: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.RevealSharesRequest, _crypto_service_pb2.RevealSharesResponse]  # type: ignore[assignment]
-    """Reveals the shares of the self masks of the endorsed set; ends the sum."""
+    """Reveals the shares of the self masks of the endorsed set; ends the sum. FAILED_PRECONDITION:
+    this is not the set endorsed last, or a pair seed with one of its silos was revealed.
+    """
     DeriveGroupMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]  # type: ignore[assignment]
-    """Gives the group masks in a sum over a set of silos."""
+    """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
+    no part under group masks, or the key of the group masks never arrived.
+    """
     EncryptGradients: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
-    """Encrypts a tree's gradients under the session's key."""
-    HoldRows: _aio.StreamStreamMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
-    """Takes a tree's row ciphertexts and this party's bins of the same rows."""
+    """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
+    next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
+    """
+    HoldRows: _aio.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
+    """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
+    tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
+    """
     SumBins: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]  # type: ignore[assignment]
-    """Sums the rows of nodes into bins; packed and re-randomised."""
+    """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
+    sums that are not of the tree.
+    """
     DecryptHistograms: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptHistogramsRequest, _crypto_service_pb2.DecryptHistogramsResponse]  # type: ignore[assignment]
-    """Reads another party's sums."""
+    """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
+    number of bins.
+    """
     EncryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptIntegersRequest, _crypto_service_pb2.EncryptIntegersResponse]  # type: ignore[assignment]
-    """Encrypts integers under the session's key."""
+    """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range."""
     SumSelected: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumSelectedRequest, _crypto_service_pb2.SumSelectedResponse]  # type: ignore[assignment]
-    """Sums chosen ciphertexts under another party's key; re-randomised."""
+    """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
+    ciphertext is malformed, or an index is out of range.
+    """
     DecryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]  # type: ignore[assignment]
-    """Decrypts integers under the session's key."""
+    """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
+    key.
+    """
     BlindIdentifiers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.BlindIdentifiersRequest, _crypto_service_pb2.BlindIdentifiersResponse]  # type: ignore[assignment]
-    """Raises identifiers, or points of other parties, to the session's secret."""
+    """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
+    before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
+    """
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]  # type: ignore[assignment]
-    """Erases all secrets of a session."""
+    """Erases all secrets of a session, if there are any."""
 
 class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What a silo's own agent asks of the process that holds the silo's private keys. It runs inside
-    the silo, on a network that the coordinator is not on, and serves no other silo.
+    """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
+    inside the silo, on a network that the coordinator is not on, and serves no other silo.
 
-    Where a request may come in batches, a batch begins where the name of an array comes again; each
-    is answered by a batch of its own, in order, before more of the request is read.
+    Every call may end with PERMISSION_DENIED (the caller is not this silo's agent) and INTERNAL (the
+    process failed; the text names the kind of failure, no value). Calls with a session may end with
+    FAILED_PRECONDITION (the process has no key, group or rows of this session; after a restart it has
+    the keys of ciphers only). The reason in ErrorInfo is the name of the refusal.
+
+    Streams of requests begin with a head. Numbers in bytes fields are little-endian; a frame has at
+    most about 1 MiB. Calls with streams are admitted a few at a time and not read before.
     """
 
     @_abc_1.abstractmethod
@@ -136,7 +219,10 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.CreateKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.CreateKeysResponse, _abc.Awaitable[_crypto_service_pb2.CreateKeysResponse]]:
-        """Makes the private keys of a session and returns their public parts."""
+        """Makes the private key of a session and returns its public part. FAILED_PRECONDITION: does not
+        apply. INVALID_ARGUMENT: the kind is not known, the size is not 2048, 3072 or 4096 bits, or the
+        session has a key of another scheme.
+        """
 
     @_abc_1.abstractmethod
     def JoinGroup(
@@ -144,7 +230,10 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.JoinGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.JoinGroupResponse, _abc.Awaitable[_crypto_service_pb2.JoinGroupResponse]]:
-        """Derives the secrets shared with each member of a group of silos."""
+        """Derives the secrets shared with each member of a group of silos. INVALID_ARGUMENT: a public key
+        is malformed. FAILED_PRECONDITION: the group is too small for its threshold, not sorted, or
+        without this silo's key.
+        """
 
     @_abc_1.abstractmethod
     def SealShares(
@@ -152,7 +241,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.SealSharesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.SealSharesResponse, _abc.Awaitable[_crypto_service_pb2.SealSharesResponse]]:
-        """Draws self masks for sums ahead and seals their shares to the peers."""
+        """Draws self masks for sums ahead and seals their shares to the peers. FAILED_PRECONDITION: shares
+        of these sums have been dealt, or the participants are not of the group.
+        """
 
     @_abc_1.abstractmethod
     def OpenShares(
@@ -160,7 +251,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.OpenSharesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.OpenSharesResponse, _abc.Awaitable[_crypto_service_pb2.OpenSharesResponse]]:
-        """Keeps the shares that peers sealed for this silo."""
+        """Keeps the shares that peers sealed for this silo. INVALID_ARGUMENT: a box does not open.
+        FAILED_PRECONDITION: a sender is not of the group.
+        """
 
     @_abc_1.abstractmethod
     def DeriveMasks(
@@ -168,7 +261,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.DeriveMasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeriveMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveMasksResponse]]:
-        """Gives the masks of this silo's vector in one sum, once."""
+        """Returns the masks of this silo's vector in one sum, once. FAILED_PRECONDITION: the sum was
+        masked before, its shares are missing, or its participants are not those of earlier sums.
+        """
 
     @_abc_1.abstractmethod
     def EndorseSet(
@@ -176,7 +271,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.EndorseSetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.EndorseSetResponse, _abc.Awaitable[_crypto_service_pb2.EndorseSetResponse]]:
-        """Agrees to unmask a sum over a set of silos; returns the statement to be signed."""
+        """Agrees to unmask a sum over a set of silos; returns the statement to be signed.
+        FAILED_PRECONDITION: the set is too small, grows, or lacks this silo; or the sum is unmasked.
+        """
 
     @_abc_1.abstractmethod
     def RevealPairSeeds(
@@ -184,7 +281,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.RevealPairSeedsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.RevealPairSeedsResponse, _abc.Awaitable[_crypto_service_pb2.RevealPairSeedsResponse]]:
-        """Reveals one sum's pair seeds with the silos that the endorsed set leaves out."""
+        """Reveals one sum's pair seeds with the silos that the endorsed set leaves out.
+        FAILED_PRECONDITION: this is not the set endorsed last, or the sum is unmasked.
+        """
 
     @_abc_1.abstractmethod
     def RevealShares(
@@ -192,7 +291,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.RevealSharesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.RevealSharesResponse, _abc.Awaitable[_crypto_service_pb2.RevealSharesResponse]]:
-        """Reveals the shares of the self masks of the endorsed set; ends the sum."""
+        """Reveals the shares of the self masks of the endorsed set; ends the sum. FAILED_PRECONDITION:
+        this is not the set endorsed last, or a pair seed with one of its silos was revealed.
+        """
 
     @_abc_1.abstractmethod
     def DeriveGroupMasks(
@@ -200,7 +301,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.DeriveGroupMasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeriveGroupMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveGroupMasksResponse]]:
-        """Gives the group masks in a sum over a set of silos."""
+        """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
+        no part under group masks, or the key of the group masks never arrived.
+        """
 
     @_abc_1.abstractmethod
     def EncryptGradients(
@@ -208,15 +311,19 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.EncryptGradientsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.EncryptGradientsResponse], _abc.AsyncIterator[_crypto_service_pb2.EncryptGradientsResponse]]:
-        """Encrypts a tree's gradients under the session's key."""
+        """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
+        next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
+        """
 
     @_abc_1.abstractmethod
     def HoldRows(
         self,
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.HoldRowsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.HoldRowsResponse], _abc.AsyncIterator[_crypto_service_pb2.HoldRowsResponse]]:
-        """Takes a tree's row ciphertexts and this party's bins of the same rows."""
+    ) -> _typing.Union[_crypto_service_pb2.HoldRowsResponse, _abc.Awaitable[_crypto_service_pb2.HoldRowsResponse]]:
+        """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
+        tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
+        """
 
     @_abc_1.abstractmethod
     def SumBins(
@@ -224,7 +331,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.SumBinsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.SumBinsResponse], _abc.AsyncIterator[_crypto_service_pb2.SumBinsResponse]]:
-        """Sums the rows of nodes into bins; packed and re-randomised."""
+        """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
+        sums that are not of the tree.
+        """
 
     @_abc_1.abstractmethod
     def DecryptHistograms(
@@ -232,7 +341,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.DecryptHistogramsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptHistogramsResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptHistogramsResponse]]:
-        """Reads another party's sums."""
+        """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
+        number of bins.
+        """
 
     @_abc_1.abstractmethod
     def EncryptIntegers(
@@ -240,7 +351,7 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.EncryptIntegersRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.EncryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.EncryptIntegersResponse]]:
-        """Encrypts integers under the session's key."""
+        """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range."""
 
     @_abc_1.abstractmethod
     def SumSelected(
@@ -248,7 +359,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.SumSelectedRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.SumSelectedResponse], _abc.AsyncIterator[_crypto_service_pb2.SumSelectedResponse]]:
-        """Sums chosen ciphertexts under another party's key; re-randomised."""
+        """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
+        ciphertext is malformed, or an index is out of range.
+        """
 
     @_abc_1.abstractmethod
     def DecryptIntegers(
@@ -256,7 +369,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.DecryptIntegersRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptIntegersResponse]]:
-        """Decrypts integers under the session's key."""
+        """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
+        key.
+        """
 
     @_abc_1.abstractmethod
     def BlindIdentifiers(
@@ -264,7 +379,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.BlindIdentifiersRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.BlindIdentifiersResponse], _abc.AsyncIterator[_crypto_service_pb2.BlindIdentifiersResponse]]:
-        """Raises identifiers, or points of other parties, to the session's secret."""
+        """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
+        before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
+        """
 
     @_abc_1.abstractmethod
     def DeleteKeys(
@@ -272,6 +389,6 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.DeleteKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeleteKeysResponse, _abc.Awaitable[_crypto_service_pb2.DeleteKeysResponse]]:
-        """Erases all secrets of a session."""
+        """Erases all secrets of a session, if there are any."""
 
 def add_CryptoServiceServicer_to_server(servicer: CryptoServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
