@@ -57,7 +57,8 @@ from hedgerow.boosting.tables import read_table, to_dataset
 from hedgerow.boosting.trees.decision_tree import DecisionTree, grow_cart
 from hedgerow.boosting.trees.genetics import depth_of, random_structures
 from hedgerow.boosting.trees.personal import OBJECTIVES, LocalTrees, TreeSettings
-from hedgerow.boosting.trees.structures import fitness_of, rank_table
+from hedgerow.boosting.trees.ranked import rank_table
+from hedgerow.boosting.trees.structures import fitness_of
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.local_vault import LocalVault
 

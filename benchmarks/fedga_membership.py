@@ -33,7 +33,8 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.trees.genetics import Genes
-from hedgerow.boosting.trees.structures import fitness_of, rank_table
+from hedgerow.boosting.trees.ranked import rank_table
+from hedgerow.boosting.trees.structures import fitness_of
 
 Floats = NDArray[np.float64]
 N_SILOS = 20

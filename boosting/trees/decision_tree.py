@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.trees.cuts import Cut, best_cut
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.genetics import LEAF, Genes, depth_of, gene_count
-from hedgerow.boosting.trees.structures import Cut, RankedTable, best_cut, f1_of
+from hedgerow.boosting.trees.ranked import RankedTable
+from hedgerow.boosting.trees.structures import f1_of
 
 SMOOTHING = 0.5
 """Weight added to each class of a leaf before its margin is taken."""

@@ -25,7 +25,8 @@ from hedgerow.boosting.trees.decision_tree import (
 )
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.genetics import Genes, decision_nodes
-from hedgerow.boosting.trees.structures import RankedTable, fitness_of, rank_table
+from hedgerow.boosting.trees.ranked import RankedTable, rank_table
+from hedgerow.boosting.trees.structures import fitness_of
 
 UNIT = 1000
 """Scores are rounded to thousandths."""

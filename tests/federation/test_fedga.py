@@ -27,7 +27,8 @@ from hedgerow.boosting.strategies.fedga.steps import Proposal, Standing
 from hedgerow.boosting.trees.decision_tree import fit_structure
 from hedgerow.boosting.trees.genetics import Operators, decision_nodes, keys
 from hedgerow.boosting.trees.personal import LocalTrees, TreeSettings
-from hedgerow.boosting.trees.structures import fitness_of, rank_table
+from hedgerow.boosting.trees.ranked import rank_table
+from hedgerow.boosting.trees.structures import fitness_of
 from tests.federation.memory import Fault, run_in_memory
 from tests.federation.planned import plan_and_run
 

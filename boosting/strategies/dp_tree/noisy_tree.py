@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.trees.cuts import Cut
 from hedgerow.boosting.trees.decision_tree import DecisionTree
-from hedgerow.boosting.trees.structures import Cut
 
 OPEN = -2
 """Feature of a node that is not decided yet."""

@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.fedga.silo import SiloSide
 from hedgerow.boosting.strategies.fedga.steps import REPORTS, STANDING, Phase
 from hedgerow.boosting.trees.genetics import LEAF, MAX_DEPTH, depth_of, gene_count
 from hedgerow.boosting.trees.personal import OBJECTIVES, tree_files
-from hedgerow.boosting.trees.structures import CATEGORICAL_ORDERS
+from hedgerow.boosting.trees.ranked import CATEGORICAL_ORDERS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters

@@ -24,7 +24,7 @@ from hedgerow.boosting.trees.decision_tree import (
 from hedgerow.boosting.trees.ensemble import load
 from hedgerow.boosting.trees.genetics import canonical, random_structures
 from hedgerow.boosting.trees.personal import tree_files
-from hedgerow.boosting.trees.structures import RankedTable, rank_table
+from hedgerow.boosting.trees.ranked import RankedTable, rank_table
 
 TASKS = [Task.BINARY, Task.MULTICLASS, Task.REGRESSION]
 
