@@ -22,7 +22,7 @@ from hedgerow.boosting.sums.steps import (
     SealedShares,
     SumParameters,
     SumSteps,
-    Total,
+    SumTotal,
     Unmasking,
     layout,
     repeat,
@@ -230,7 +230,7 @@ class CoordinatorSums:
         """Sum, and send every silo the total, by :data:`SUM`."""
         outcome = await self.sum(SUM, at, n_values, ring_bits=ring_bits)
         assert outcome.total is not None
-        self.answer(SUM, outcome, Total(outcome.total, ring_bits, outcome.present))
+        self.answer(SUM, outcome, SumTotal(outcome.total, ring_bits, outcome.present))
         return outcome
 
     async def _open_sum(self, ask: _Ask[Reply]) -> SumOutcome:

@@ -25,7 +25,7 @@ from hedgerow.boosting.sums.steps import (
     SetSignature,
     SumParameters,
     SumSteps,
-    Total,
+    SumTotal,
     Unmasking,
     key_digest,
     key_statement,
@@ -208,17 +208,17 @@ class SiloSums:
         with _vault_rules():
             return self._secure_sum(steps, at, values, ring_bits, whole)
 
-    def total(self, at: Place, residues: Residues, *, ring_bits: int = 64) -> Total:
+    def total(self, at: Place, residues: Residues, *, ring_bits: int = 64) -> SumTotal:
         """Add a vector to a sum whose total every silo receives, by :data:`SUM`."""
         return self.opened(self.sum(SUM, at, residues, ring_bits=ring_bits))
 
-    def opened(self, total: Total) -> Total:
+    def opened(self, total: SumTotal) -> SumTotal:
         """Return the last sum's total without its group masks (blind coordinator)."""
         if not self._parameters.secure or not self._parameters.blind_coordinator:
             return total
         seeds = self._vault.derive_group_masks(self._session, self._number - 1, total.present)
         values = masking.masked(total.values, total.ring_bits, (), seeds)
-        return Total(values, total.ring_bits, total.present)
+        return SumTotal(values, total.ring_bits, total.present)
 
     def _secure_sum(
         self, steps: SumSteps[Reply], at: Place, values: Residues, ring_bits: int, whole: bool

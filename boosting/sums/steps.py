@@ -81,6 +81,10 @@ class KeyOffer:
     certificate: bytes
     signature: bytes
 
+    def __post_init__(self) -> None:
+        if len(self.public_key) != 32:
+            raise ValueError(f"expected a key of 32 bytes, received {len(self.public_key)}")
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRoster:
@@ -122,7 +126,7 @@ class MaskedVector:
 
 @dataclass(frozen=True, slots=True)
 class PresentSet:
-    """The set that a sum is to be over; its signatures once it is agreed.
+    """The set that a sum is to be over, sorted; its signatures once it is agreed.
 
     ``abandoned``: the sum will not be unmasked, the silo goes on to the unmasking with nothing.
     """
@@ -131,10 +135,14 @@ class PresentSet:
     signatures: Mapping[Silo, bytes]
     abandoned: bool = False
 
+    def __post_init__(self) -> None:
+        if list(self.present) != sorted(set(self.present)):
+            raise ValueError("expected a sorted set of silos")
+
 
 @dataclass(frozen=True, slots=True)
 class SetSignature:
-    """A silo's signature over the set that it was shown."""
+    """A silo's signature over the set that it received."""
 
     signature: bytes
 
@@ -154,12 +162,27 @@ class Unmasking:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """A sum's residues for the silos, shape (n,), and who is in it; no residues: abandoned."""
+class SumTotal:
+    """A sum's residues for the silos, shape (n,), and whose they are; empty where abandoned."""
 
     values: Residues
     ring_bits: int
     present: tuple[Silo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentOffer:
+    """The least ``e`` with ``|value| <= 2**e`` for all of a silo's values, -1074 to 1023."""
+
+    exponent: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentBound:
+    """The largest exponent offered, and how many silos the sum may have."""
+
+    exponent: int
+    n_silos: int
 
 
 KEYS = Step("sum-keys", Call.KEYS, KeyOffer, KeyRoster, "a fresh public key and who takes part")
@@ -199,14 +222,14 @@ def sum_steps(
         The RPCs of the vectors and of the unmasking. Both must be able to carry ``reply``: without
         dropout recovery, and without secure sums, the upload is answered by it.
     reply : type
-        What the strategy answers a sum with; :class:`Total` to tell the silos the sum.
+        What the strategy answers a sum with; :class:`SumTotal` to tell the silos the sum.
     what : str
         What the sum is of, for the silo's ledger.
     repeatable : bool
         The same vector may be summed over different sets. Only for what may be known of each
         silo anyway, such as its number of rows.
     """
-    hidden = f"nothing but with all others' the sum: {what}"
+    hidden = f"only the sum over all silos: {what}"
     return SumSteps(
         name,
         Step(f"{name}-shares", Call.SHARES, SealedShares, SealedShares, "nothing: sealed boxes"),
@@ -220,8 +243,8 @@ def sum_steps(
     )
 
 
-SUM = sum_steps("sum", Call.SUMS, Call.SUMS, Total, "small vectors that the strategy names")
-"""Sums that every silo is told, for means of labels, losses and the like."""
+SUM = sum_steps("sum", Call.SUMS, Call.SUMS, SumTotal, "small vectors that the strategy names")
+"""Sums whose totals every silo receives, for means of labels and the like."""
 
 
 def layout(steps_name: str, at: Place, n_values: int, ring_bits: int) -> bytes:

@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
     from hedgerow.crypto.vault import Vault
 
-BASE = float_sum("base", Call.SUMS, "number of labels, their sum and the sum of their squares")
+BASE = float_sum(
+    "base", Call.SUMS, Tensors, Tensors, "number of labels, their sum and the sum of their squares"
+)
 CUTS = Step("cuts", Call.SKETCHES, Tensors, Tensors, "weighted quantiles of each numeric feature")
 TREES = Step(
     "trees",
@@ -67,11 +69,30 @@ TREES = Step(
     "the silo's trees: thresholds and leaf values, statistics unless scrubbed; its row count",
 )
 WEIGHTS = float_sum(
-    "weights", Call.WEIGHTS, "network weights after training on the silo's rows", ring_bits=48
+    "weights",
+    Call.WEIGHTS,
+    Tensors,
+    Tensors,
+    "network weights after training on the silo's rows",
+    ring_bits=48,
 )
-SUMS = float_sum("sums", Call.SUMS, "normal equations of tree outputs, or loss gradient by leaf")
-SCORES = float_sum("scores", Call.SCORES, "sums of metrics over the silo's validation rows")
-RATES = float_sum("rates", Call.SCORES, "mean derivative of the prediction by each tree's output")
+SUMS = float_sum(
+    "sums",
+    Call.SUMS,
+    Tensors,
+    Tensors,
+    "normal equations of tree outputs, or loss gradient by leaf",
+)
+SCORES = float_sum(
+    "scores", Call.SCORES, Tensors, Tensors, "sums of metrics over the silo's validation rows"
+)
+RATES = float_sum(
+    "rates",
+    Call.SCORES,
+    Tensors,
+    Tensors,
+    "mean derivative of the prediction by each tree's output",
+)
 SYNC = Step("sync", Call.TREES, Tensors, Tensors, "nothing")
 
 _POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
@@ -81,7 +102,7 @@ def _sum_parameters(job: JobParameters) -> SumParameters:
     return SumParameters(secure=True, least_silos=max(3, job.min_silos))
 
 
-def _kind(strategy: FedXGBllr) -> FloatSum:
+def _kind(strategy: FedXGBllr) -> FloatSum[Tensors, Tensors]:
     return WEIGHTS if strategy.is_network else SUMS
 
 
@@ -294,7 +315,7 @@ class _SiloHalf:
         else:
             self.link.exchange(RATES.plain, at, Tensors({"sum": vector}))
 
-    def _add(self, kind: FloatSum, at: Place, vector: Floats) -> Tensors:
+    def _add(self, kind: FloatSum[Tensors, Tensors], at: Place, vector: Floats) -> Tensors:
         if self.sums is not None:
             return add_securely(self.link, self.sums, kind, at, vector)
         return self.link.exchange(kind.plain, at, Tensors({"sum": vector}))
@@ -526,7 +547,7 @@ class _CoordinatorHalf:
 
     async def _collect(
         self,
-        kind: FloatSum,
+        kind: FloatSum[Tensors, Tensors],
         at: Place,
         width: int,
         silos: tuple[Silo, ...] | None = None,
@@ -539,7 +560,7 @@ class _CoordinatorHalf:
 
     async def _collect_as(
         self,
-        kind: FloatSum,
+        kind: FloatSum[Tensors, Tensors],
         at: Place,
         width: int,
         form: Form,

@@ -24,7 +24,7 @@ from hedgerow.boosting.exchange import Call, Silo, Step
 from hedgerow.boosting.strategies.histogram.growth import Growth, no_splits, write_splits
 from hedgerow.boosting.strategies.histogram.state import Agreed, Plan, as_bytes
 from hedgerow.boosting.sums.floats import float_sum
-from hedgerow.boosting.sums.steps import Total, sum_steps
+from hedgerow.boosting.sums.steps import SumTotal, sum_steps
 from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.crypto.fixed_point import residue_dtype
@@ -50,7 +50,7 @@ HISTOGRAMS = sum_steps(
     "histograms", Call.HISTOGRAMS, Call.HISTOGRAMS, Tensors, "gradient sums by node, feature, bin"
 )
 LEAVES = sum_steps("leaves", Call.HISTOGRAMS, Call.HISTOGRAMS, Tensors, "gradient sums by leaf")
-SCORES = float_sum("scores", Call.SUMS, "metric sums")
+SCORES = float_sum("scores", Call.SUMS, Tensors, Tensors, "metric sums")
 
 
 def decide_level(growth: Growth, sums: Integers | None, coarse: bool) -> dict[str, NDArray[Any]]:
@@ -162,10 +162,12 @@ def write_total(
     return {"total": total, "present": as_bytes("\n".join(present).encode())}
 
 
-def read_total(told: Tensors, ring_bits: int) -> Total:
+def read_total(told: Tensors, ring_bits: int) -> SumTotal:
     """Read :func:`write_total`; an abandoned sum has nobody present."""
     if told.has("abandoned"):
-        return Total(np.empty(0, residue_dtype(ring_bits)), ring_bits, ())
+        return SumTotal(np.empty(0, residue_dtype(ring_bits)), ring_bits, ())
     kind = "<u4" if ring_bits == 32 else "<u8"
     names = told.get("present", "|u1", (None,)).tobytes().decode().split("\n")
-    return Total(told.get("total", kind, (None,)), ring_bits, tuple(Silo(name) for name in names))
+    return SumTotal(
+        told.get("total", kind, (None,)), ring_bits, tuple(Silo(name) for name in names)
+    )

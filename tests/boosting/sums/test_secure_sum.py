@@ -15,7 +15,7 @@ from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, Quo
 from hedgerow.boosting.exchange import Call, Place, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.sums.steps import SumParameters, Total, sum_steps
+from hedgerow.boosting.sums.steps import SumParameters, SumTotal, sum_steps
 from hedgerow.crypto.fixed_point import residue_dtype
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, names
 from tests.federation.memory import Fault, MemoryLink, SiloKilled
@@ -53,7 +53,7 @@ def run(
             outcomes.append(await sums.total(Place(round_), N, ring_bits=ring_bits))
         return outcomes
 
-    def participate(sums: SiloSums, link: Any) -> list[Total]:
+    def participate(sums: SiloSums, link: Any) -> list[SumTotal]:
         totals = []
         for round_ in range(first, first + rounds):
             if round_ in setups:
@@ -251,7 +251,7 @@ def test_plain_sums_go_on_without_a_lost_silo() -> None:
     check_totals(ended, [SEVEN, rest, rest])
 
 
-TREE = sum_steps("tree", Call.HISTOGRAMS, Call.SPLITS, Total, "a tree's histograms")
+TREE = sum_steps("tree", Call.HISTOGRAMS, Call.SPLITS, SumTotal, "a tree's histograms")
 
 
 def grow(
@@ -271,7 +271,7 @@ def grow(
                 path.append((tree, level, outcome.total is not None))
                 outcomes.append(outcome)
                 total = nothing if outcome.total is None else outcome.total
-                sums.answer(TREE, outcome, Total(total, 64, outcome.present))
+                sums.answer(TREE, outcome, SumTotal(total, 64, outcome.present))
                 if outcome.total is None:
                     break
         return outcomes

@@ -26,7 +26,7 @@ from hedgerow.boosting.sums.steps import (
     PresentSet,
     SealedShares,
     SumParameters,
-    Total,
+    SumTotal,
     Unmasking,
 )
 from hedgerow.crypto.local_vault import LocalVault
@@ -462,7 +462,7 @@ def test_a_made_up_set_does_not_keep_the_others_from_their_sum(whole: bool) -> N
         for round_ in range(2):
             outcome = await sums.sum(SUM, Place(round_), N, whole=whole)
             assert outcome.total is not None
-            sums.answer(SUM, outcome, Total(outcome.total, 64, outcome.present))
+            sums.answer(SUM, outcome, SumTotal(outcome.total, 64, outcome.present))
             outcomes.append(outcome)
         return outcomes
 

@@ -44,8 +44,10 @@ def test_a_head_is_a_tag_and_a_length(number: int, n: int) -> None:
 
 @given(
     part=st.one_of(
-        st.builds(lambda b: pb.MaskingPart(signature=b), st.binary(max_size=300)),
-        st.builds(lambda n: pb.MaskingPart(vector=pb.ResidueVector(n_values=n)), st.integers(0, 9)),
+        st.builds(lambda b: pb.MaskingPart(key=pb.KeyOffer(signature=b)), st.binary(max_size=300)),
+        st.builds(
+            lambda e: pb.MaskingPart(exponent=pb.ExponentOffer(exponent=e)), st.integers(0, 9)
+        ),
         st.just(pb.MaskingPart()),
     )
 )

@@ -11,6 +11,8 @@ from hedgerow.api.federation.v1 import masking_pb2 as pb
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.steps import (
+    ExponentBound,
+    ExponentOffer,
     KeyOffer,
     KeyRoster,
     MaskedVector,
@@ -19,7 +21,7 @@ from hedgerow.boosting.sums.steps import (
     PresentSet,
     SealedShares,
     SetSignature,
-    Total,
+    SumTotal,
     Unmasking,
 )
 from hedgerow.crypto.fixed_point import residue_dtype
@@ -50,6 +52,8 @@ keys = st.builds(KeyOffer, st.binary(min_size=32, max_size=32), st.binary(), st.
         values.map(Unmasking),
         st.binary(max_size=80).map(SetSignature),
         st.builds(PresentSet, sets, values, st.booleans()),
+        st.integers(-1074, 1023).map(ExponentOffer),
+        st.builds(ExponentBound, st.integers(-1074, 1023), st.integers(0, 1 << 16)),
     )
 )
 def test_small_payloads_come_back_as_they_were(payload: Any) -> None:
@@ -64,7 +68,7 @@ def test_vectors_come_back_as_they_were_in_frames_of_a_mebibyte(ring_bits: int, 
     residues = residues.astype(residue_dtype(ring_bits))
     plain = through(PlainVector(residues, ring_bits))
     masked = through(MaskedVector(residues, ring_bits, b"c" * 32, b"sig", (Silo("x"),)))
-    total = through(Total(residues, ring_bits, (Silo("a"), Silo("b"))))
+    total = through(SumTotal(residues, ring_bits, (Silo("a"), Silo("b"))))
     for payload in (plain, masked, total):
         assert payload.values.dtype == residues.dtype
         assert payload.ring_bits == ring_bits
@@ -87,48 +91,39 @@ def test_a_residue_takes_its_rings_width_on_the_wire() -> None:
 def test_many_boxes_travel_in_several_frames() -> None:
     boxes = {Silo(f"silo-{k}"): bytes(300_000) for k in range(9)}
     assert through(SealedShares(boxes)) == SealedShares(boxes)
+    offers = {silo: KeyOffer(bytes(32), box, b"s") for silo, box in boxes.items()}
+    assert through(KeyRoster(offers)) == KeyRoster(offers)
 
 
-def vector(**fields: Any) -> pb.MaskingPart:
-    return pb.MaskingPart(vector=pb.ResidueVector(**fields))
+def plain(**fields: Any) -> pb.MaskingPart:
+    return pb.MaskingPart(plain=pb.PlainVector(vector=pb.ResidueVector(**fields)))
 
 
-VALUE = pb.SiloValue(silo="a", value=b"1")
+KEY = pb.KeyOffer(public_key=bytes(32))
 
 
 @pytest.mark.parametrize(
     ("payload", "parts", "why"),
     [
-        (PlainVector, [], "expected 0 bytes"),
-        (PlainVector, [vector(ring_bits=40, n_values=1, data=bytes(5))], "40 bits"),
-        (PlainVector, [vector(ring_bits=64, n_values=2, data=bytes(8))], "8 came"),
-        (PlainVector, [vector(ring_bits=64, n_values=1, data=bytes(9))], "more came"),
-        (PlainVector, [vector(ring_bits=64, n_values=1 << 40)], "too long"),
-        (PlainVector, [pb.MaskingPart(more=b"12345678")], "more came"),
-        (
-            MaskedVector,
-            [vector(ring_bits=64, n_values=1, data=bytes(8))] * 2,
-            "vector came",
-        ),
-        (KeyOffer, [pb.MaskingPart(key=pb.MaskingKey(public_key=bytes(31)))], "32 bytes"),
-        (KeyOffer, [], "nothing came"),
-        (KeyOffer, [pb.MaskingPart(key=pb.MaskingKey(public_key=bytes(32)))] * 2, "at most 1"),
-        (KeyRoster, [pb.MaskingPart(key=pb.MaskingKey(public_key=bytes(32)))], "without its silo"),
-        (
-            KeyRoster,
-            [pb.MaskingPart(key=pb.MaskingKey(silo="a", public_key=bytes(32)))] * 2,
-            "came before",
-        ),
-        (
-            Unmasking,
-            [pb.MaskingPart(values=pb.SiloValues(values=[VALUE, VALUE]))],
-            "came before",
-        ),
-        (PairSeeds, [pb.MaskingPart(values=pb.SiloValues(values=[pb.SiloValue()]))], "without"),
-        (SealedShares, [pb.MaskingPart(signature=b"1")], "signature came"),
-        (PresentSet, [pb.MaskingPart(set=pb.SumSet(present=["b", "a"]))], "sorted"),
-        (PresentSet, [pb.MaskingPart(set=pb.SumSet(present=["a", "a"]))], "sorted"),
-        (SetSignature, [pb.MaskingPart()], "None came"),
+        (PlainVector, [], "received 0"),
+        (PlainVector, [plain(ring_bits=40, n_values=1, data=bytes(5))], "received 40"),
+        (PlainVector, [plain(ring_bits=64, n_values=2, data=bytes(8))], "received 8"),
+        (PlainVector, [plain(ring_bits=64, n_values=1, data=bytes(9))], "received more"),
+        (PlainVector, [plain(ring_bits=64, n_values=1 << 40)], "too long"),
+        (PlainVector, [pb.MaskingPart(more=b"12345678")], "received more"),
+        (PlainVector, [plain(ring_bits=64, n_values=1, data=bytes(8))] * 2, "received plain"),
+        (MaskedVector, [plain(ring_bits=64, n_values=1, data=bytes(8))], "received plain"),
+        (SumTotal, [pb.MaskingPart(total=pb.SumTotal())], "received 0"),
+        (KeyOffer, [pb.MaskingPart(key=pb.KeyOffer(public_key=bytes(31)))], "32 bytes"),
+        (KeyOffer, [], "received nothing"),
+        (KeyOffer, [pb.MaskingPart(key=KEY)] * 2, "received key"),
+        (KeyRoster, [], "received nothing"),
+        (KeyRoster, [pb.MaskingPart(roster=pb.KeyRoster(offers={"a": KEY}))] * 2, "two values"),
+        (SealedShares, [pb.MaskingPart(shares=pb.SealedShares(boxes={"a": b"1"}))] * 2, "two"),
+        (SealedShares, [pb.MaskingPart(signature=pb.SetSignature())], "received signature"),
+        (PresentSet, [pb.MaskingPart(set=pb.PresentSet(present=["b", "a"]))], "sorted"),
+        (PresentSet, [pb.MaskingPart(set=pb.PresentSet(present=["a", "a"]))], "sorted"),
+        (SetSignature, [pb.MaskingPart()], "received None"),
     ],
 )
 def test_what_no_silo_would_send_is_rejected(

@@ -20,191 +20,343 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class MaskingPart(_message.Message):
-    """A part of a payload of the secure sums."""
+    """A part of a payload of the secure sums. A payload is one part of its kind, except that a roster
+    or sealed shares of over 1 MiB are several parts of the same kind, each with some of the silos,
+    and that a long vector continues in parts `more`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
-    VECTOR_FIELD_NUMBER: _builtins.int
+    ROSTER_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    PLAIN_FIELD_NUMBER: _builtins.int
+    MASKED_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    SEEDS_FIELD_NUMBER: _builtins.int
+    UNMASKING_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    EXPONENT_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
-    """A further piece of the vector, packed as the first."""
-    signature: _builtins.bytes
-    """A silo's signature over a set, ECDSA with SHA-256, DER."""
+    """Residues at most about 1 MiB long that continue the payload's vector, packed as its head."""
     @_builtins.property
-    def key(self) -> Global___MaskingKey:
+    def key(self) -> Global___KeyOffer:
         """A silo's key of one setup."""
 
     @_builtins.property
-    def values(self) -> Global___SiloValues:
-        """Something for or from each of several silos: sealed boxes, pair seeds or shares."""
+    def roster(self) -> Global___KeyRoster:
+        """The keys of a group."""
 
     @_builtins.property
-    def vector(self) -> Global___ResidueVector:
-        """First piece of a vector of residues."""
+    def shares(self) -> Global___SealedShares:
+        """Shares of self masks, sealed for single silos."""
 
     @_builtins.property
-    def set(self) -> Global___SumSet:
-        """Who is there."""
+    def plain(self) -> Global___PlainVector:
+        """A vector in the clear."""
+
+    @_builtins.property
+    def masked(self) -> Global___MaskedVector:
+        """A masked vector."""
+
+    @_builtins.property
+    def set(self) -> Global___PresentSet:
+        """The set that a sum is over."""
+
+    @_builtins.property
+    def signature(self) -> Global___SetSignature:
+        """A signature over a set."""
+
+    @_builtins.property
+    def seeds(self) -> Global___PairSeeds:
+        """Seeds of the masks shared with lost silos."""
+
+    @_builtins.property
+    def unmasking(self) -> Global___Unmasking:
+        """Shares of self masks."""
+
+    @_builtins.property
+    def total(self) -> Global___SumTotal:
+        """A sum."""
+
+    @_builtins.property
+    def exponent(self) -> Global___ExponentOffer:
+        """The largest value of a silo's vector."""
+
+    @_builtins.property
+    def bound(self) -> Global___ExponentBound:
+        """The largest value of all silos' vectors."""
 
     def __init__(
         self,
         *,
-        key: Global___MaskingKey | None = ...,
-        values: Global___SiloValues | None = ...,
-        vector: Global___ResidueVector | None = ...,
+        key: Global___KeyOffer | None = ...,
+        roster: Global___KeyRoster | None = ...,
+        shares: Global___SealedShares | None = ...,
         more: _builtins.bytes = ...,
-        set: Global___SumSet | None = ...,
-        signature: _builtins.bytes = ...,
+        plain: Global___PlainVector | None = ...,
+        masked: Global___MaskedVector | None = ...,
+        set: Global___PresentSet | None = ...,
+        signature: Global___SetSignature | None = ...,
+        seeds: Global___PairSeeds | None = ...,
+        unmasking: Global___Unmasking | None = ...,
+        total: Global___SumTotal | None = ...,
+        exponent: Global___ExponentOffer | None = ...,
+        bound: Global___ExponentBound | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "more", b"more", "part", b"part", "set", b"set", "signature", b"signature", "values", b"values", "vector", b"vector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "exponent", b"exponent", "key", b"key", "masked", b"masked", "more", b"more", "part", b"part", "plain", b"plain", "roster", b"roster", "seeds", b"seeds", "set", b"set", "shares", b"shares", "signature", b"signature", "total", b"total", "unmasking", b"unmasking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "more", b"more", "part", b"part", "set", b"set", "signature", b"signature", "values", b"values", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "exponent", b"exponent", "key", b"key", "masked", b"masked", "more", b"more", "part", b"part", "plain", b"plain", "roster", b"roster", "seeds", b"seeds", "set", b"set", "shares", b"shares", "signature", b"signature", "total", b"total", "unmasking", b"unmasking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["key", "values", "vector", "more", "set", "signature"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["key", "roster", "shares", "more", "plain", "masked", "set", "signature", "seeds", "unmasking", "total", "exponent", "bound"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___MaskingPart: _TypeAlias = MaskingPart  # noqa: Y015
 
 @_typing.final
-class MaskingKey(_message.Message):
+class KeyOffer(_message.Message):
     """A silo's public key of one setup."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SILO_FIELD_NUMBER: _builtins.int
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
-    silo: _builtins.str
-    """The silo; set in the roster that silos get, empty in an offer."""
     public_key: _builtins.bytes
     """X25519 public key, 32 bytes."""
     certificate: _builtins.bytes
     """The silo's certificate chain, PEM."""
     signature: _builtins.bytes
-    """ECDSA with SHA-256, DER, over job, roster, parameters, silo and public key."""
+    """ECDSA P-256 with SHA-256, DER, over job, roster, parameters, silo and public key."""
     def __init__(
         self,
         *,
-        silo: _builtins.str = ...,
         public_key: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "public_key", b"public_key", "signature", b"signature", "silo", b"silo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MaskingKey: _TypeAlias = MaskingKey  # noqa: Y015
+Global___KeyOffer: _TypeAlias = KeyOffer  # noqa: Y015
 
 @_typing.final
-class SiloValues(_message.Message):
-    """A value for each of several silos."""
+class KeyRoster(_message.Message):
+    """The keys of all silos that take part, for each silo to verify."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    VALUES_FIELD_NUMBER: _builtins.int
+    @_typing.final
+    class OffersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___KeyOffer: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___KeyOffer | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OFFERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiloValue]:
-        """The values; a silo comes once in a payload."""
+    def offers(self) -> _containers.MessageMap[_builtins.str, Global___KeyOffer]:
+        """By silo."""
 
     def __init__(
         self,
         *,
-        values: _abc.Iterable[Global___SiloValue] | None = ...,
+        offers: _abc.Mapping[_builtins.str, Global___KeyOffer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offers", b"offers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SiloValues: _TypeAlias = SiloValues  # noqa: Y015
+Global___KeyRoster: _TypeAlias = KeyRoster  # noqa: Y015
 
 @_typing.final
-class SiloValue(_message.Message):
-    """A value and whose it is."""
+class SealedShares(_message.Message):
+    """Shares of the self masks of the next sums, sealed for single silos."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SILO_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    silo: _builtins.str
-    """A box's receiver or sender, a seed's other silo, a share's owner, a signature's signer."""
-    value: _builtins.bytes
-    """The value."""
+    @_typing.final
+    class BoxesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BOXES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def boxes(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """ChaCha20-Poly1305 boxes: in an offer by the silo that can open it, in a reply by the silo that
+        sealed it.
+        """
+
     def __init__(
         self,
         *,
-        silo: _builtins.str = ...,
-        value: _builtins.bytes = ...,
+        boxes: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["silo", b"silo", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boxes", b"boxes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SiloValue: _TypeAlias = SiloValue  # noqa: Y015
+Global___SealedShares: _TypeAlias = SealedShares  # noqa: Y015
 
 @_typing.final
 class ResidueVector(_message.Message):
-    """A vector of residues: plain, masked, or a total."""
+    """A vector of residues of a ring."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RING_BITS_FIELD_NUMBER: _builtins.int
     N_VALUES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    COMMITMENT_FIELD_NUMBER: _builtins.int
-    SIGNATURE_FIELD_NUMBER: _builtins.int
-    PRESENT_FIELD_NUMBER: _builtins.int
     ring_bits: _builtins.int
     """Width of the ring in bits: 32, 48 or 64. A residue takes that many bits on the wire."""
     n_values: _builtins.int
     """Length of the whole vector."""
     data: _builtins.bytes
-    """First piece: residues, little-endian; further pieces follow as `more`."""
-    commitment: _builtins.bytes
-    """Of a masked vector: commitment to the self mask, 32 bytes; empty without one."""
-    signature: _builtins.bytes
-    """Of a masked vector: signature over the set of all participants; empty where withheld."""
-    @_builtins.property
-    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of a total: who is in it, sorted. Of a masked vector: the only set that the silo agrees to,
-        where it let this sum be unmasked in an earlier attempt; else empty.
-        """
-
+    """First residues, little-endian, one after the other; the rest follows as `more`."""
     def __init__(
         self,
         *,
         ring_bits: _builtins.int = ...,
         n_values: _builtins.int = ...,
         data: _builtins.bytes = ...,
-        commitment: _builtins.bytes = ...,
-        signature: _builtins.bytes = ...,
-        present: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commitment", b"commitment", "data", b"data", "n_values", b"n_values", "present", b"present", "ring_bits", b"ring_bits", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "n_values", b"n_values", "ring_bits", b"ring_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResidueVector: _TypeAlias = ResidueVector  # noqa: Y015
 
 @_typing.final
-class SumSet(_message.Message):
-    """The set that a sum is over."""
+class PlainVector(_message.Message):
+    """A silo's vector in the clear, of a job without secure sums."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    VECTOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def vector(self) -> Global___ResidueVector:
+        """The vector."""
+
+    def __init__(
+        self,
+        *,
+        vector: Global___ResidueVector | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlainVector: _TypeAlias = PlainVector  # noqa: Y015
+
+@_typing.final
+class MaskedVector(_message.Message):
+    """A silo's masked vector."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VECTOR_FIELD_NUMBER: _builtins.int
+    COMMITMENT_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    commitment: _builtins.bytes
+    """Commitment to the self mask, 32 bytes; empty without one."""
+    signature: _builtins.bytes
+    """ECDSA P-256 with SHA-256, DER, over the set of all participants; empty where withheld."""
+    @_builtins.property
+    def vector(self) -> Global___ResidueVector:
+        """The vector."""
+
+    @_builtins.property
+    def bound(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The only set that the silo agrees to, sorted, where it let this sum be unmasked in an earlier
+        attempt; else empty.
+        """
+
+    def __init__(
+        self,
+        *,
+        vector: Global___ResidueVector | None = ...,
+        commitment: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        bound: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "commitment", b"commitment", "signature", b"signature", "vector", b"vector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaskedVector: _TypeAlias = MaskedVector  # noqa: Y015
+
+@_typing.final
+class PresentSet(_message.Message):
+    """The set of silos that a sum is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SignaturesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     PRESENT_FIELD_NUMBER: _builtins.int
     SIGNATURES_FIELD_NUMBER: _builtins.int
@@ -216,20 +368,208 @@ class SumSet(_message.Message):
         """Silos present, sorted."""
 
     @_builtins.property
-    def signatures(self) -> Global___SiloValues:
-        """Their signatures over this set; empty until it is agreed."""
+    def signatures(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """By silo, its signature over this set (ECDSA P-256 with SHA-256, DER); empty until it is agreed."""
 
     def __init__(
         self,
         *,
         present: _abc.Iterable[_builtins.str] | None = ...,
-        signatures: Global___SiloValues | None = ...,
+        signatures: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
         abandoned: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["signatures", b"signatures"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "present", b"present", "signatures", b"signatures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SumSet: _TypeAlias = SumSet  # noqa: Y015
+Global___PresentSet: _TypeAlias = PresentSet  # noqa: Y015
+
+@_typing.final
+class SetSignature(_message.Message):
+    """A silo's signature over the set that it received."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    signature: _builtins.bytes
+    """ECDSA P-256 with SHA-256, DER."""
+    def __init__(
+        self,
+        *,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSignature: _TypeAlias = SetSignature  # noqa: Y015
+
+@_typing.final
+class PairSeeds(_message.Message):
+    """What removes the masks that a silo shares with lost silos, from one sum."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SeedsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SEEDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def seeds(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """By lost silo, the seed of the pair's mask, 32 bytes."""
+
+    def __init__(
+        self,
+        *,
+        seeds: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seeds", b"seeds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PairSeeds: _TypeAlias = PairSeeds  # noqa: Y015
+
+@_typing.final
+class Unmasking(_message.Message):
+    """What removes the self masks of the silos present, from one sum."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SharesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SHARES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """By silo present, the sender's share of its self mask, 32 bytes; empty for an abandoned sum."""
+
+    def __init__(
+        self,
+        *,
+        shares: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unmasking: _TypeAlias = Unmasking  # noqa: Y015
+
+@_typing.final
+class SumTotal(_message.Message):
+    """A sum for the silos."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VECTOR_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def vector(self) -> Global___ResidueVector:
+        """The sum; empty where it was abandoned."""
+
+    @_builtins.property
+    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Silos whose vectors are in it, sorted."""
+
+    def __init__(
+        self,
+        *,
+        vector: Global___ResidueVector | None = ...,
+        present: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["present", b"present", "vector", b"vector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SumTotal: _TypeAlias = SumTotal  # noqa: Y015
+
+@_typing.final
+class ExponentOffer(_message.Message):
+    """The largest value of a silo's vector, before a sum of numbers that are not integers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPONENT_FIELD_NUMBER: _builtins.int
+    exponent: _builtins.int
+    """Least e with |value| <= 2**e for all values of the vector; -1074 to 1023."""
+    def __init__(
+        self,
+        *,
+        exponent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exponent", b"exponent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExponentOffer: _TypeAlias = ExponentOffer  # noqa: Y015
+
+@_typing.final
+class ExponentBound(_message.Message):
+    """What all silos round their vectors by."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPONENT_FIELD_NUMBER: _builtins.int
+    N_SILOS_FIELD_NUMBER: _builtins.int
+    exponent: _builtins.int
+    """The largest exponent that a silo offered."""
+    n_silos: _builtins.int
+    """Silos whose vectors the sum may have."""
+    def __init__(
+        self,
+        *,
+        exponent: _builtins.int = ...,
+        n_silos: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exponent", b"exponent", "n_silos", b"n_silos"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExponentBound: _TypeAlias = ExponentBound  # noqa: Y015
