@@ -37,7 +37,7 @@ from sklearn.datasets import make_classification
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.cuts import merged_cuts, numeric_features
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.summaries import summarise
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import exact_auc
@@ -274,12 +274,14 @@ class Pooled:
             job,
             self.train,
             rounds,
-            cuts=merged_cuts(self.train.schema, summaries, variant.max_bin),
-            sampler=strategy.sampler,
-            blocks=self.sizes,
-            coarse_bits=strategy.coarse_bits,
-            ring_bits=strategy.ring_bits,
-            n_threads=self.threads,
+            Training(
+                cuts=merged_cuts(self.train.schema, summaries, variant.max_bin),
+                sampler=strategy.sampler,
+                blocks=self.sizes,
+                coarse_bits=strategy.coarse_bits,
+                ring_bits=strategy.ring_bits,
+                n_threads=self.threads,
+            ),
         )
 
     def auc(self, model: Ensemble) -> float:

@@ -23,7 +23,7 @@ from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -109,7 +109,7 @@ def main() -> None:
 
     def ours(sampler: Sampler, coarse_bits: int = 0) -> Callable[[int], object]:
         return lambda trees: train_pooled(
-            job, data, trees, cuts=cuts, sampler=sampler, coarse_bits=coarse_bits
+            job, data, trees, Training(cuts=cuts, sampler=sampler, coarse_bits=coarse_bits)
         )
 
     theirs = per_tree(lambda trees: xgb.train(native, matrix, trees), repeats)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -165,7 +165,9 @@ def summarised(data: Study, model: Ensemble) -> dict[str, Floats]:
 def trainings(data: Study, rounds: int) -> dict[str, Ensemble]:
     """Train with every sampler, and XGBoost itself on all rows."""
     found = {
-        name: train_pooled(data.job, data.train, rounds, sampler=sampler, blocks=data.sizes)
+        name: train_pooled(
+            data.job, data.train, rounds, Training(sampler=sampler, blocks=data.sizes)
+        )
         for name, sampler in SAMPLERS.items()
     }
     binary = data.name != "insurance"

@@ -54,7 +54,7 @@ from benchmarks._vertical_parties import (
     synthetic,
 )
 from hedgerow.boosting.dataset import Dataset, Schema, Task
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
@@ -339,7 +339,7 @@ def equality(data: Path, quick: bool) -> list[Row]:
             active, passive = parts_of(kept, "host")
             router = routed(active, passive, guest.X[order], host.X[order])
             got = margins(router, active.trees, active.base_margin, 1)
-            ensemble = train_pooled(job, whole, 10, sampler=strategy.sampler(job.booster))
+            ensemble = train_pooled(job, whole, 10, Training(sampler=strategy.sampler(job.booster)))
             expected = ensemble.margins(xgb.DMatrix(whole.X)).reshape(got.shape)
             rows.append(
                 {"metric": f"{name}_margin_difference", "who": variant,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -115,23 +115,19 @@ def build_histograms(
     wide = out
     if missing_slots:
         wide = np.zeros((n_nodes, layout.n_bins + used.shape[0], n_values), dtype=np.int64)
-    flat_bins, flat_gradients = binned.by_row.reshape(-1), gradients.reshape(-1)
-    stride = binned.by_row.shape[1]
+    rows = _Rows(
+        binned.by_row.reshape(-1),
+        np.uint64(binned.by_row.shape[1]),
+        partition.order,
+        gradients.reshape(-1),
+        used.astype(np.uint64),
+        slots.astype(np.uint64),
+        np.uint64(n_values),
+    )
+    kernel = _accumulate_pair if n_values == 2 else _accumulate_vector
 
     def accumulate(begin: NDArray[np.int64], end: NDArray[np.int64], into: Any) -> None:
-        kernel = _accumulate_pair if n_values == 2 else _accumulate_vector
-        kernel(
-            flat_bins,
-            np.uint64(stride),
-            partition.order,
-            begin,
-            end,
-            flat_gradients,
-            used.astype(np.uint64),
-            slots.astype(np.uint64),
-            np.uint64(n_values),
-            into.reshape(into.shape[0], -1),
-        )
+        kernel(rows, begin, end, into.reshape(into.shape[0], -1))
 
     total = int((stops - starts).sum())
     if n_threads <= 1 or total < 2 * _CHUNK_ROWS:
@@ -171,10 +167,24 @@ def _accumulate_in_chunks(
         out[i] += part[0]
 
 
+class _Rows(NamedTuple):
+    """What the kernels read: bins of all rows, gradients, and where a tree's features have bins.
+
+    ``bins`` and ``gradients`` are flat; a row has ``stride`` bins and ``n_values`` gradients.
+    """
+
+    bins: NDArray[Any]
+    stride: np.uint64
+    order: NDArray[np.int32]
+    gradients: NDArray[np.int64]
+    used: NDArray[np.uint64]
+    slots: NDArray[np.uint64]
+    n_values: np.uint64
+
+
 @njit(cache=True, nogil=True)
-def _accumulate_pair(  # type: ignore[no-untyped-def]
-    bins, stride, order, starts, stops, gradients, used, slots, n_values, out
-):
+def _accumulate_pair(rows, starts, stops, out):  # type: ignore[no-untyped-def]
+    bins, stride, order, gradients, used, slots, _ = rows
     n_used = used.shape[0]
     whole = np.uint64(n_used) == stride
     two, one = np.uint64(2), np.uint64(1)
@@ -204,9 +214,8 @@ def _accumulate_pair(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _accumulate_vector(  # type: ignore[no-untyped-def]
-    bins, stride, order, starts, stops, gradients, used, slots, n_values, out
-):
+def _accumulate_vector(rows, starts, stops, out):  # type: ignore[no-untyped-def]
+    bins, stride, order, gradients, used, slots, n_values = rows
     for s in range(starts.shape[0]):
         target = out[s]
         for i in range(starts[s], stops[s]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -95,20 +96,15 @@ class RowPartition:
             return
         starts, stops = self.spans([int(n) for n in splits.node])
         n_left = np.empty(starts.shape[0], dtype=np.int64)
-        _partition(
-            binned.by_feature,
-            binned.n_bins,
-            self._order,
-            self._spare,
-            starts,
-            stops,
+        tests = _Tests(
             splits.feature.astype(np.int64),
             splits.bin.astype(np.int64),
             splits.default_left,
             splits.is_categorical,
             splits.goes_right(int(binned.n_bins.max())),
-            n_left,
         )
+        columns = binned.by_feature, binned.n_bins
+        _partition(columns, self._order, self._spare, starts, stops, tests, n_left)
         self._record(splits, starts, stops, n_left)
 
     def split_by_masks(self, splits: Splits, masks: Sequence[NDArray[np.bool_]]) -> None:
@@ -143,30 +139,28 @@ class RowPartition:
             self._spans[left + 1] = (middle, stop)
 
 
+class _Tests(NamedTuple):
+    """The tests of several splits, as in :class:`Splits`."""
+
+    feature: NDArray[np.int64]
+    last_left: NDArray[np.int64]
+    default_left: NDArray[np.bool_]
+    is_categorical: NDArray[np.bool_]
+    goes_right: NDArray[np.bool_]
+
+
 @njit(cache=True, nogil=True)
-def _partition(  # type: ignore[no-untyped-def]
-    by_feature,
-    n_bins,
-    order,
-    spare,
-    starts,
-    stops,
-    feature,
-    last_left,
-    default_left,
-    is_categorical,
-    goes_right,
-    n_left,
-):
+def _partition(columns, order, spare, starts, stops, tests, n_left):  # type: ignore[no-untyped-def]
+    by_feature, n_bins = columns
     for s in range(starts.shape[0]):
         start, stop = starts[s], stops[s]
-        column = by_feature[feature[s]]
-        missing = n_bins[feature[s]]
-        limit = last_left[s]
-        missing_left = 1 if default_left[s] else 0
+        column = by_feature[tests.feature[s]]
+        missing = n_bins[tests.feature[s]]
+        limit = tests.last_left[s]
+        missing_left = 1 if tests.default_left[s] else 0
         n_l, n_r = start, 0
-        if is_categorical[s]:
-            right = goes_right[s]
+        if tests.is_categorical[s]:
+            right = tests.goes_right[s]
             for i in range(start, stop):
                 row = order[i]
                 b = np.int64(column[np.uint32(row)])

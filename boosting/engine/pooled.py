@@ -1,12 +1,13 @@
-"""Training on one table with the engine: the oracle of every federated run, and of benchmarks.
+"""Training on one table with the engine: the reference of tests and benchmarks.
 
-A federated histogram job on silos' rows gives exactly the trees of :func:`train_pooled` on the
-rows of all silos with the same cuts (``blocks`` says which rows were whose, for sampling).
+A federated histogram job gives exactly the trees of :func:`train_pooled` on the rows of all silos
+with the same cuts; ``Training.blocks`` are the silos' row counts, for sampling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,25 +33,12 @@ from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 
 
-def train_pooled(
-    job: JobParameters,
-    dataset: Dataset,
-    rounds: int,
-    *,
-    cuts: Cuts | None = None,
-    sampler: Sampler | None = None,
-    blocks: Sequence[int] | None = None,
-    multi_output: bool = False,
-    coarse_bits: int = 0,
-    ring_bits: int = 64,
-    n_threads: int = 1,
-) -> Ensemble:
-    """Train an ensemble on one table.
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a pooled training differs from XGBoost's ``hist`` on the same table.
 
     Parameters
     ----------
-    job : JobParameters
-        Task, seed, objective and booster; its strategy is not looked at.
     cuts : Cuts or None
         ``None`` takes the table's own quantiles.
     sampler : Sampler or None
@@ -63,17 +51,43 @@ def train_pooled(
         One tree with vector leaves a round, instead of one tree a class.
     coarse_bits : int
         Bits of the gradients that splits are searched on; 0 for lossless sums.
+    ring_bits : int
+        Ring of lossless sums, 64 or 48.
     """
+
+    cuts: Cuts | None = None
+    sampler: Sampler | None = None
+    blocks: Sequence[int] | None = None
+    multi_output: bool = False
+    coarse_bits: int = 0
+    ring_bits: int = 64
+    n_threads: int = 1
+
+
+def train_pooled(
+    job: JobParameters, dataset: Dataset, rounds: int, training: Training | None = None
+) -> Ensemble:
+    """Train an ensemble on one table.
+
+    Parameters
+    ----------
+    job : JobParameters
+        Task, seed, objective and booster are used, its strategy is not.
+    training : Training or None
+        ``None`` trains as XGBoost does.
+    """
+    training = training or Training()
+    coarse_bits, multi_output = training.coarse_bits, training.multi_output
     booster, schema = job.booster, dataset.schema
     objective = objective_of(job.objective, schema.task, booster)
     objective.check_labels(dataset.labels, schema.n_classes)
-    cuts = local_cuts(dataset, booster.max_bin) if cuts is None else cuts
-    sampler = Sampler.of(booster) if sampler is None else sampler
+    cuts = training.cuts or local_cuts(dataset, booster.max_bin)
+    sampler = training.sampler or Sampler.of(booster)
     parameters = TreeParameters.of(booster, schema.n_features)
     base_score = start_score(objective, booster, dataset.labels, dataset.weight)
     ensemble = blank(schema, objective.model_name, booster, base_score)
-    table = Table.of(dataset, cuts, objective.margin_of(base_score), n_threads)
-    sizes = [dataset.n_samples] if blocks is None else list(blocks)
+    table = Table.of(dataset, cuts, objective.margin_of(base_score), training.n_threads)
+    sizes = list(training.blocks or [dataset.n_samples])
     max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
     trees_per_round = 1 if multi_output else schema.n_outputs
     for r in range(rounds):
@@ -83,7 +97,7 @@ def train_pooled(
         if bound is None or coarse_bits:
             bound = bound_of_exponents(*exponents(g, h, sample))
         quantiser = Quantiser.fitting(
-            dataset.n_samples, bound, ring_bits=ring_bits, coarse_bits=coarse_bits
+            dataset.n_samples, bound, ring_bits=training.ring_bits, coarse_bits=coarse_bits
         )
         exact = quantiser.lossless(g, h, sample)
         searched = exact

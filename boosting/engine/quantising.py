@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -130,22 +131,7 @@ class Quantiser:
         OutOfRange
             A value is not finite or exceeds the bound of the range proof.
         """
-        out = np.empty((g.shape[0], 2 * g.shape[1]), dtype=np.int64)
-        good = _round_rows(
-            g,
-            h,
-            sample.rows,
-            np.empty(0, np.float32) if sample.weight is None else sample.weight,
-            2.0**self.grad.fraction_bits,
-            2.0**self.hess.fraction_bits,
-            self.grad.bound,
-            self.hess.bound,
-            np.empty((0, 0), np.float32),
-            out,
-        )
-        if not good:
-            raise OutOfRange("gradients are not finite or exceed the bound")
-        return out
+        return self._rounded(g, h, sample, self.scale, np.empty((0, 0), np.float32))
 
     def coarse(
         self,
@@ -155,21 +141,21 @@ class Quantiser:
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         """Return stochastically rounded levels, laid out as in :meth:`lossless`."""
+        draws = rng.random((sample.rows.shape[0], 2 * g.shape[1]), dtype=np.float32)
+        return self._rounded(g, h, sample, self.coarse_scale, draws)
+
+    def _rounded(
+        self,
+        g: NDArray[np.float32],
+        h: NDArray[np.float32],
+        sample: Sample,
+        scale: Scale,
+        draws: NDArray[np.float32],
+    ) -> NDArray[np.int64]:
         out = np.empty((g.shape[0], 2 * g.shape[1]), dtype=np.int64)
-        scale = self.coarse_scale
-        good = _round_rows(
-            g,
-            h,
-            sample.rows,
-            np.empty(0, np.float32) if sample.weight is None else sample.weight,
-            1.0 / scale.grad,
-            1.0 / scale.hess,
-            self.grad.bound,
-            self.hess.bound,
-            rng.random((sample.rows.shape[0], 2 * g.shape[1]), dtype=np.float32),
-            out,
-        )
-        if not good:
+        weight = np.empty(0, np.float32) if sample.weight is None else sample.weight
+        limits = _Limits(1.0 / scale.grad, 1.0 / scale.hess, self.grad.bound, self.hess.bound)
+        if not _round_rows(g, h, sample.rows, weight, limits, draws, out):
             raise OutOfRange("gradients are not finite or exceed the bound")
         return out
 
@@ -188,10 +174,18 @@ def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
     return top_g, top_h
 
 
+class _Limits(NamedTuple):
+    """Units in one, and the largest accepted magnitude, of g and h."""
+
+    scale_g: float
+    scale_h: float
+    bound_g: float
+    bound_h: float
+
+
 @njit(cache=True, nogil=True)
-def _round_rows(  # type: ignore[no-untyped-def]
-    g, h, rows, weight, scale_g, scale_h, bound_g, bound_h, draws, out
-):
+def _round_rows(g, h, rows, weight, limits, draws, out):  # type: ignore[no-untyped-def]
+    scale_g, scale_h, bound_g, bound_h = limits
     weighted = weight.shape[0] > 0
     stochastic = draws.shape[0] > 0
     good = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.engine import kernels as split_kernels
+from hedgerow.boosting.engine import kernels
 from hedgerow.boosting.engine.binning import run_all
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import Layout
@@ -155,6 +155,20 @@ class Candidates:
     categories: tuple[NDArray[np.int32] | None, ...]
 
 
+def _rules(parameters: TreeParameters, scale: Scale) -> kernels.Rules:
+    return kernels.Rules(
+        scale.grad,
+        scale.hess,
+        parameters.min_child_weight,
+        parameters.lambda_,
+        parameters.alpha,
+        parameters.max_delta_step,
+        bool(parameters.monotone),
+        parameters.max_cat_to_onehot,
+        parameters.max_cat_threshold,
+    )
+
+
 def find_splits(
     histograms: NDArray[np.int64],
     totals: NDArray[np.int64],
@@ -193,39 +207,27 @@ def find_splits(
     categorical = cuts.categorical[layout.features]
     sizes = np.diff(layout.offsets)
     widest = int(sizes[categorical].max(initial=0))
-    gain = np.zeros(n_nodes, dtype=np.float32)
-    used = np.full(n_nodes, -1, dtype=np.int64)
-    last_left = np.zeros(n_nodes, dtype=np.int64)
-    default_left = np.zeros(n_nodes, dtype=np.bool_)
-    left = np.zeros((n_nodes, n_values), dtype=np.int64)
-    goes_right = np.zeros((n_nodes, widest), dtype=np.bool_)
-    p = parameters
-    kernel = split_kernels.find_scalar if n_values == 2 else split_kernels.find_vector
+    columns = kernels.Columns(layout.offsets, categorical, monotone)
+    best = kernels.Best(
+        gain=np.zeros(n_nodes, dtype=np.float32),
+        used=np.full(n_nodes, -1, dtype=np.int64),
+        last_left=np.zeros(n_nodes, dtype=np.int64),
+        default_left=np.zeros(n_nodes, dtype=np.bool_),
+        left=np.zeros((n_nodes, n_values), dtype=np.int64),
+        goes_right=np.zeros((n_nodes, widest), dtype=np.bool_),
+    )
+    rules = _rules(parameters, scale)
+    kernel = kernels.find_scalar if n_values == 2 else kernels.find_vector
 
-    def search(part: slice) -> None:
+    def search(nodes: slice) -> None:
         kernel(
-            histograms[part],
-            totals[part],
-            scale.grad,
-            scale.hess,
-            layout.offsets,
-            categorical,
-            allowed[part],
-            monotone,
-            bounds[part],
-            constrained,
-            p.min_child_weight,
-            p.lambda_,
-            p.alpha,
-            p.max_delta_step,
-            p.max_cat_to_onehot,
-            p.max_cat_threshold,
-            gain[part],
-            used[part],
-            last_left[part],
-            default_left[part],
-            left[part],
-            goes_right[part],
+            histograms[nodes],
+            totals[nodes],
+            columns,
+            allowed[nodes],
+            bounds[nodes],
+            rules,
+            best.part(nodes),
         )
 
     step = max(1, -(-n_nodes // max(1, n_threads)))
@@ -233,15 +235,16 @@ def find_splits(
         [lambda i=i: search(slice(i, i + step)) for i in range(0, n_nodes, step)],  # type: ignore[misc]
         n_threads,
     )
-    feature = np.where(used >= 0, layout.features[np.maximum(used, 0)], -1).astype(np.int32)
+    used = layout.features[np.maximum(best.used, 0)]
+    feature = np.where(best.used >= 0, used, -1).astype(np.int32)
     return Candidates(
-        gain=gain,
+        gain=best.gain,
         feature=feature,
-        bin=last_left.astype(np.int32),
-        default_left=default_left,
-        left=left,
+        bin=best.last_left.astype(np.int32),
+        default_left=best.default_left,
+        left=best.left,
         categories=tuple(
-            np.flatnonzero(goes_right[i]).astype(np.int32)
+            np.flatnonzero(best.goes_right[i]).astype(np.int32)
             if feature[i] >= 0 and cuts.categorical[feature[i]]
             else None
             for i in range(n_nodes)
@@ -256,22 +259,10 @@ def node_weights(
     bounds: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return unshrunken weights ``-S_α(G) / (H + λ)``, shape (n_nodes, n_outputs), float32."""
-    p = parameters
     if bounds is None:
         bounds = np.tile(_UNBOUNDED, (sums.shape[0], 1))
     out = np.zeros((sums.shape[0], sums.shape[1] // 2), dtype=np.float32)
-    split_kernels.weigh(
-        sums,
-        scale.grad,
-        scale.hess,
-        p.min_child_weight,
-        p.lambda_,
-        p.alpha,
-        p.max_delta_step,
-        bool(p.monotone),
-        bounds,
-        out,
-    )
+    kernels.weigh(sums, _rules(parameters, scale), bounds, out)
     return out
 
 
@@ -291,17 +282,6 @@ def gains_of_candidates(
         Sums of the rows that would go left.
     total : ndarray of shape (2 * n_outputs,), int64
     """
-    p = parameters
     out = np.empty(left.shape[0], dtype=np.float32)
-    split_kernels.gains(
-        left,
-        total,
-        scale.grad,
-        scale.hess,
-        p.min_child_weight,
-        p.lambda_,
-        p.alpha,
-        p.max_delta_step,
-        out,
-    )
+    kernels.gains(left, total, _rules(parameters, scale), out)
     return out

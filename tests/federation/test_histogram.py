@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -78,13 +78,15 @@ def pooled_of(
         plain,
         data,
         len(outcome.rounds),
-        cuts=agreed.cuts,
-        sampler=strategy.sampler,
-        blocks=sizes,
-        multi_output=strategy.multi_output,
-        coarse_bits=strategy.coarse_bits,
-        ring_bits=strategy.ring_bits,
-        **other,  # type: ignore[arg-type]
+        Training(
+            cuts=agreed.cuts,
+            sampler=strategy.sampler,
+            blocks=sizes,
+            multi_output=strategy.multi_output,
+            coarse_bits=strategy.coarse_bits,
+            ring_bits=strategy.ring_bits,
+            **other,  # type: ignore[arg-type]
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import grow_tree, train_pooled
+from hedgerow.boosting.engine.pooled import Training, grow_tree, train_pooled
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
@@ -168,7 +168,9 @@ def pooled(
         columns = whole.schema.n_features
         visible = [[range(n_alone if r < alone else columns)] for r in range(rounds)]
         return pooled_by_levels(job, rows, visible)
-    return train_pooled(job, rows, rounds, cuts=cuts, sampler=sampler, multi_output=multi_output)
+    return train_pooled(
+        job, rows, rounds, Training(cuts=cuts, sampler=sampler, multi_output=multi_output)
+    )
 
 
 class Levels(ColumnSampler):

@@ -15,7 +15,7 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -72,7 +72,7 @@ def test_silos_sums_grow_the_pooled_tree_bit_for_bit(silos: int, policy: str) ->
     data = oracles.generated(Task.BINARY)
     booster = Booster(max_depth=6, max_leaves=25, grow_policy=policy, base_score=0.5)
     cuts = local_cuts(data, 64)
-    pooled = train_pooled(job_of(data, booster), data, 1, cuts=cuts).trees[0]
+    pooled = train_pooled(job_of(data, booster), data, 1, Training(cuts=cuts)).trees[0]
     grown, requests = grow(data, cuts, booster, silos)
     tree = grown.trees(cuts, [0])[0]
     for name in ("left", "feature", "threshold", "default_left", "gain", "cover", "weight"):
@@ -107,13 +107,13 @@ def test_a_tree_may_be_closed_at_any_time() -> None:
 def test_training_margins_are_those_of_the_exported_model(task: Task, sampler: Sampler) -> None:
     data = oracles.generated(task)
     booster = Booster(max_depth=4, eta=0.4, max_bin=32)
-    one = train_pooled(job_of(data, booster), data, 3, sampler=sampler)
+    one = train_pooled(job_of(data, booster), data, 3, Training(sampler=sampler))
     objective = objective_of(job_of(data, booster).objective, task, booster)
     rows = xgb.DMatrix(data.X, feature_types=data.schema.feature_types, enable_categorical=True)
     margins = one.margins(rows).reshape(data.n_samples, -1)
     # Trees of a fourth round are grown from the trainer's own margins: equal trees, equal margins.
     g, h = objective.gradients(margins, data.labels)
-    four = train_pooled(job_of(data, booster), data, 4, sampler=sampler)
+    four = train_pooled(job_of(data, booster), data, 4, Training(sampler=sampler))
     before = zip(one.trees, four.trees, strict=False)
     assert all(np.array_equal(a.threshold, b.threshold) for a, b in before)
     if sampler.method == "none":
@@ -127,7 +127,7 @@ def test_vector_leaves_share_one_shape_and_learn() -> None:
     data = oracles.generated(Task.MULTICLASS)
     booster = Booster(max_depth=4, max_bin=32)
     job = job_of(data, booster)
-    ensemble = train_pooled(job, data, 4, multi_output=True)
+    ensemble = train_pooled(job, data, 4, Training(multi_output=True))
     assert len(ensemble.trees) == 16
     for step in range(4):
         shapes = ensemble.trees[4 * step : 4 * step + 4]
@@ -145,7 +145,9 @@ def test_samples_of_blocks_are_drawn_from_each_silos_own_stream(method: str) -> 
     cuts = local_cuts(data, 32)
     sampler = Sampler(method, 0.4)
     runs = [
-        train_pooled(job_of(data, booster), data, 3, cuts=cuts, sampler=sampler, blocks=blocks)
+        train_pooled(
+            job_of(data, booster), data, 3, Training(cuts=cuts, sampler=sampler, blocks=blocks)
+        )
         for blocks in ((1000, 2000), (1000, 2000), (2000, 1000))
     ]
     same = [
@@ -165,8 +167,8 @@ def test_coarse_gradients_lose_little_and_their_leaves_are_exact() -> None:
     booster = Booster(max_depth=5, max_bin=32, base_score=0.5)
     cuts = local_cuts(data, 32)
     job = job_of(data, booster)
-    exact = train_pooled(job, data, 8, cuts=cuts)
-    coarse = train_pooled(job, data, 8, cuts=cuts, coarse_bits=5)
+    exact = train_pooled(job, data, 8, Training(cuts=cuts))
+    coarse = train_pooled(job, data, 8, Training(cuts=cuts, coarse_bits=5))
     assert mean_loss(coarse, data, booster) < 1.05 * mean_loss(exact, data, booster)
     tree = coarse.trees[0]
     leaves = tree.is_leaf
@@ -180,9 +182,9 @@ def test_threads_and_rings_keep_structures(ring_bits: int) -> None:
     data = oracles.generated(Task.BINARY)
     booster = Booster(max_depth=5, max_bin=64)
     cuts = local_cuts(data, 64)
-    plain = train_pooled(job_of(data, booster), data, 4, cuts=cuts)
+    plain = train_pooled(job_of(data, booster), data, 4, Training(cuts=cuts))
     other = train_pooled(
-        job_of(data, booster), data, 4, cuts=cuts, ring_bits=ring_bits, n_threads=2
+        job_of(data, booster), data, 4, Training(cuts=cuts, ring_bits=ring_bits, n_threads=2)
     )
     for a, b in zip(plain.trees, other.trees, strict=True):
         assert np.array_equal(a.left, b.left)

@@ -11,7 +11,7 @@ import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import train_pooled
+from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -46,7 +46,7 @@ def compare(
     booster = replace(booster, base_score=base_score, objective=objective)
     job = JobParameters("job", None, task=data.schema.task, booster=booster)  # type: ignore[arg-type]
     cuts = oracles.xgboost_cuts(data, booster.max_bin)
-    ours = train_pooled(job, data, ROUNDS, cuts=cuts)
+    ours = train_pooled(job, data, ROUNDS, Training(cuts=cuts))
     theirs = oracles.xgboost_trees(data, booster, objective, base_score, ROUNDS)
     return oracles.first_difference(list(ours.trees), theirs)
 
