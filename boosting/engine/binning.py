@@ -53,7 +53,7 @@ def bin_features(X: NDArray[np.float32], cuts: Cuts, n_threads: int = 1) -> Binn
     """
     n_samples, n_features = X.shape
     if n_features != cuts.n_features:
-        raise DataError(f"expected {cuts.n_features} features, the table has {n_features}")
+        raise DataError(f"table: expected {cuts.n_features} features, received {n_features}")
     n_bins = cuts.n_bins
     missing = np.isnan(X).any(axis=0) if n_samples else np.zeros(n_features, dtype=bool)
     highest = int((n_bins - 1 + missing).max(initial=0))

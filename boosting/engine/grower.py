@@ -1,14 +1,14 @@
 """Growing one tree as a pure state machine: histograms in, splits out.
 
-The machine holds no rows. Whoever drives it sums histograms of the nodes it asks for, over one
-table or over silos, and moves rows by the splits it gives::
+The machine holds no rows. Its caller sums histograms of the nodes in ``request``, over one table or
+over silos, and moves rows by the splits it returns::
 
     while grower.request:
         splits = grower.supply(histograms_of(grower.request))
         partition.split_by_bins(binned, splits)
     tree = grower.finish()
 
-Only one child of each pair is asked for, the one with the smaller hessian; its sibling is parent
+Only one child of each pair is requested, the one with the smaller hessian; its sibling is parent
 minus child, exactly, since sums are integers. ``finish`` may be called at any time: open nodes
 become leaves from sums already known.
 """
@@ -39,7 +39,7 @@ from hedgerow.boosting.trees.ensemble import Tree
 
 @dataclass(frozen=True, slots=True)
 class GrownTree:
-    """A finished tree in terms of bins, before it is tied to thresholds and outputs.
+    """A finished tree in terms of bins, before it has thresholds and outputs.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class GrownTree:
 
 
 class _Node:
-    """What is known of a node; sums are integers over all silos."""
+    """A node of a growing tree; sums are integers over all silos."""
 
     __slots__ = ("bounds", "depth", "left", "outer", "sums")
 
@@ -167,7 +167,9 @@ class Grower:
         n_threads: int = 1,
     ) -> None:
         if parameters.monotone and totals.shape[0] > 2:
-            raise InvalidJob("monotone_constraints: not for trees with several outputs")
+            raise InvalidJob(
+                "[booster] monotone_constraints: not supported by trees with several outputs"
+            )
         self._cuts = cuts
         self._parameters = parameters
         self._scale = scale
@@ -194,10 +196,12 @@ class Grower:
         Returns
         -------
         Splits
-            To be applied to the rows before the next request is answered; may be empty.
+            To be applied to the rows before the next histograms are summed; may be empty.
         """
         if histograms.shape[0] != len(self.request):
-            raise ValueError("one histogram is expected for each requested node")
+            raise ValueError(
+                f"expected {len(self.request)} histograms, received {histograms.shape[0]}"
+            )
         self._evaluate(self._with_siblings(histograms))
         chosen = self._choose()
         request = self._open_children(chosen)
@@ -281,7 +285,7 @@ class Grower:
             left = self._nodes[node].left
             if self._full or (deepest and self._nodes[left].depth >= deepest):
                 continue
-            # The parent's histogram waits under ~left until one child's arrives.
+            # The parent's histogram is kept under ~left until one child's is supplied.
             self._histograms[~left] = histogram
             hess_left = int(self._nodes[left].sums[1::2].sum())
             hess_right = int(self._nodes[left + 1].sums[1::2].sum())
@@ -327,13 +331,13 @@ class Grower:
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """Nodes that are leaves of the tree as it stands, ascending."""
+        """Current leaves of the tree, ascending."""
         return tuple(i for i, node in enumerate(self._nodes) if node.left < 0)
 
     def finish(
         self, leaf_sums: NDArray[np.int64] | None = None, leaf_scale: Scale | None = None
     ) -> GrownTree:
-        """Return the tree as it stands; nodes still open are leaves of it.
+        """Return the tree; open nodes become leaves.
 
         Parameters
         ----------

@@ -2,7 +2,7 @@
 
 Gradients are rounded to integers per row before they are summed (``crypto.fixed_point``), so sums
 are exact and do not depend on the order of rows, threads or silos. Missing values have no bin:
-what a feature's bins lack of the node's total is what its missing rows hold.
+their sum is the node's total minus the sum of the feature's bins.
 
 The kernels work row by row on row-major bins with software prefetch: a row's bins share a cache
 line, which beats a column-wise pass at every node size (see ``benchmarks/histogram_engine.py``).
@@ -32,7 +32,7 @@ _CHUNK_ROWS = 32768
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the bins of a tree's features lie in a histogram.
+    """Positions of the bins of a tree's features in a histogram.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def layout_of(cuts: Cuts, features: NDArray[np.int64] | None = None) -> Layout:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of a flat array's element; changes nothing."""
+    """Prefetch the cache line of a flat array's element."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data

@@ -1,7 +1,7 @@
 """Objectives: gradient pairs, losses and start margins, under XGBoost's names and FATE's.
 
 Gradients are float32, computed from float32 margins by XGBoost's own formulas where the objective
-bears XGBoost's name; integer sums of them (``histogram``) then lead to XGBoost's trees. FATE's
+has XGBoost's name; integer sums of them (``histogram``) then lead to XGBoost's trees. FATE's
 names keep FATE's scale: ``lse`` has twice the gradients of ``reg:squarederror``, ``softmax`` half
 the hessian of ``multi:softprob``.
 
@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checks import one_of
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
@@ -41,19 +42,19 @@ class StartRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A loss with everything that training and export need to know of it.
+    """A loss, its gradients, and what training and export need of it.
 
     Parameters
     ----------
     name : str
         As the job gives it.
     model_name : str
-        XGBoost objective that the exported model bears (same link function).
+        XGBoost objective of the exported model (same link function).
     tasks : frozenset[Task]
     start_rule : StartRule
-        Statistic of the labels that margins start from; always global, never a silo's own.
+        Statistic of the labels that margins start from; global, never of one silo.
     kernel : int
-        Which formula.
+        Number of the formula.
     parameter : float
         δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian.
     positive_scale : float
@@ -118,7 +119,7 @@ class Objective:
     def check_labels(self, y: Floats, n_classes: int) -> None:
         """Raise :class:`DataError` where a label is outside the loss's domain."""
         if not np.all(np.isfinite(y)):
-            raise DataError("labels: missing or infinite values")
+            raise DataError("labels: expected finite values")
         if self.kernel == _LOGISTIC and not np.all((y == 0) | (y == 1)):
             raise DataError(f"labels: {self.name} expects 0 and 1")
         if self.kernel in (_SOFTPROB, _SOFTMAX) and not np.all(
@@ -131,21 +132,23 @@ class Objective:
     def margin_of(self, base_score: float) -> float:
         """Return the margin of a base score on the label's scale, in XGBoost's own float32.
 
-        Its logarithm rounds in ways of its own; margins of a training that goes on from a stored
-        model must be the bits of one that was never interrupted.
+        XGBoost computes it, since its logarithm rounds in its own way: a training resumed from a
+        stored model needs margins that equal those of an uninterrupted one bit for bit.
         """
         if self.kernel == _LOGISTIC:
             if not 0 < base_score < 1:
-                raise InvalidJob(f"base_score: expected a probability, not {base_score}")
+                raise InvalidJob(
+                    f"[booster] base_score: expected above 0 and below 1, received {base_score}"
+                )
             return _xgboost_margin(self.model_name, base_score)
         if self.kernel in (_TWEEDIE, _POISSON):
             if not base_score > 0:
-                raise InvalidJob(f"base_score: expected a positive number, not {base_score}")
+                raise InvalidJob(f"[booster] base_score: expected above 0, received {base_score}")
             return _xgboost_margin(self.model_name, base_score)
         return float(np.float32(base_score))
 
     def start_of(self, mean: float) -> float:
-        """Return the base score for a mean label, moved into the loss's domain where it must be."""
+        """Return the base score for a mean label, clipped into the loss's domain."""
         if self.kernel == _LOGISTIC:
             mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
         elif self.kernel in (_TWEEDIE, _POISSON):
@@ -219,14 +222,13 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
     Raises
     ------
     InvalidJob
-        No such objective in the histogram engine, one of another task, or a parameter out of
-        range.
+        An objective that the engine does not have or that is of another task, or a parameter out
+        of range.
     """
-    if name not in _KINDS:
-        raise InvalidJob(f"objective: expected one of {', '.join(_KINDS)}, not {name!r}")
+    one_of("booster", "objective", name, _KINDS)
     kernel, model_name, tasks, start_rule = _KINDS[name]
     if task not in tasks:
-        raise InvalidJob(f"objective: {name} is not for a {task.value} task")
+        raise InvalidJob(f"[booster] objective: {name} is not for a {task.value} task")
     parameter = 0.0
     bound: tuple[float, float] | None = None
     if kernel == _HUBER:
@@ -238,15 +240,21 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
     elif kernel == _TWEEDIE:
         parameter = booster.tweedie_variance_power
         if not 1 < parameter < 2:
-            raise InvalidJob(f"tweedie_variance_power: expected 1 < p < 2, not {parameter}")
+            raise InvalidJob(
+                "[booster] tweedie_variance_power: expected above 1 and below 2, "
+                f"received {parameter}"
+            )
     elif kernel == _POISSON:
         parameter = booster.max_delta_step or _POISSON_MAX_DELTA_STEP
     elif kernel in (_LOGISTIC, _LAE, _LOG_COSH) or kernel in (_SOFTPROB, _SOFTMAX):
         bound = (1.0, 1.0)
     if kernel in (_HUBER, _FAIR) and not parameter > 0:
-        raise InvalidJob(f"{'huber_slope' if kernel == _HUBER else 'fair_c'}: expected > 0")
+        key = "huber_slope" if kernel == _HUBER else "fair_c"
+        raise InvalidJob(f"[booster] {key}: expected above 0, received {parameter}")
     if not booster.scale_pos_weight > 0:
-        raise InvalidJob(f"scale_pos_weight: expected > 0, not {booster.scale_pos_weight}")
+        raise InvalidJob(
+            f"[booster] scale_pos_weight: expected above 0, received {booster.scale_pos_weight}"
+        )
     positive = booster.scale_pos_weight if kernel == _LOGISTIC else 1.0
     if bound is not None:
         bound = (bound[0] * max(1.0, positive), bound[1] * max(1.0, positive))

@@ -15,7 +15,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Splits that were decided together, in the order in which their children were numbered.
+    """Splits decided together, in the order in which their children are numbered.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ class Splits:
 class RowPartition:
     """Rows of one tree, grouped by the node they have reached.
 
-    Only sampled rows are in it: rows left out cost nothing. Row order within a node stays
-    ascending, so that memory is read forwards.
+    It has the sampled rows only: others cost nothing. Rows of a node are ascending, so that memory
+    is read forwards.
     """
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
@@ -72,7 +72,7 @@ class RowPartition:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Nodes that hold rows' present positions (open nodes and leaves)."""
+        """Open nodes and leaves: each row is in one of them."""
         return tuple(self._spans)
 
     def rows(self, node: int) -> NDArray[np.int32]:

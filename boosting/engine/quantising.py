@@ -32,8 +32,8 @@ def static_bound(
 ) -> Pair | None:
     """Return bounds of a row's weighted ``|g|`` and ``h`` that hold in every round.
 
-    ``None`` where the loss has none, or where MVS without a hessian term may blow up ``h``; the
-    silos then agree on a bound each round.
+    ``None`` where the loss has none, and for MVS without a hessian term, whose weights do not bound
+    ``h``; the silos then agree on a bound each round.
 
     For MVS: ``Σ min(1, ĝ/μ) = max(1, f n)`` gives ``μ <= max ĝ / f``, and a kept row's weight is
     ``max(1, μ/ĝ)``, so weighted ``|g| <= max(|g|, μ)`` and weighted ``h <= max(h, μ/√λ)``.
@@ -58,8 +58,8 @@ def static_bound(
 def exponents(g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample) -> tuple[int, int]:
     """Return ``⌈log2⌉`` of the largest weighted ``|g|`` and ``h`` of the kept rows.
 
-    What a silo offers of its gradients where no static bound exists; the largest of all silos
-    gives :func:`bound_of_exponents`.
+    A silo offers them where no static bound exists; :func:`bound_of_exponents` takes the largest
+    of all silos.
     """
     if sample.rows.shape[0] == 0:
         return log2_ceil(0.0), log2_ceil(0.0)

@@ -1,8 +1,8 @@
 """Row sampling of a tree: none, uniform, GOSS and minimal-variance sampling (MVS).
 
-A sample is a list of rows and their weights: rows left out cost nothing afterwards. Thresholds can
-be a silo's own or global; for the global one silos give log-histograms of their scores, which may
-be summed securely, and both halves of that are pure functions here.
+A sample is a list of rows and their weights: rows left out cost nothing afterwards. MVS's threshold
+is a silo's own or global. The global one is found from sums of the silos' log-histograms of scores,
+which may be secure sums; :class:`ThresholdSearch` has both halves.
 
 References
 ----------
@@ -44,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How rows are sampled, as a job says.
+    """How a job samples rows.
 
     Parameters
     ----------
@@ -69,13 +69,18 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if self.method not in ("none", "uniform", "goss", "mvs"):
-            raise InvalidJob(f"sampling: expected none, uniform, goss or mvs, not {self.method!r}")
+            raise InvalidJob(
+                f"sampling: expected none, uniform, goss or mvs, received {self.method!r}"
+            )
         if not 0 < self.rate <= 1:
-            raise InvalidJob(f"sampling_rate: expected (0, 1], not {self.rate}")
+            raise InvalidJob(f"sampling_rate: expected above 0, at most 1, received {self.rate}")
         if self.mvs_lambda < 0:
-            raise InvalidJob(f"mvs_lambda: expected 0 or more, not {self.mvs_lambda}")
+            raise InvalidJob(f"mvs_lambda: expected at least 0, received {self.mvs_lambda}")
         if not (self.top_rate > 0 and self.other_rate > 0 and self.top_rate + self.other_rate <= 1):
-            raise InvalidJob("top_rate, other_rate: expected positive shares of at most 1 together")
+            raise InvalidJob(
+                "top_rate, other_rate: expected positive shares with a sum of at most 1, "
+                f"received {self.top_rate} and {self.other_rate}"
+            )
 
     @classmethod
     def of(cls, booster: Booster) -> Sampler:
@@ -128,12 +133,12 @@ def goss(
     Raises
     ------
     InvalidJob
-        So few rows that one of the two parts would be empty.
+        One of the two parts would be empty.
     """
     n = scores.shape[0]
     n_top, n_other = int(top_rate * n), int(other_rate * n)
     if n_top < 1 or n_other < 1:
-        raise InvalidJob(f"goss: {n} rows are too few for these rates")
+        raise InvalidJob(f"sampling goss: {n} rows are too few for top_rate and other_rate")
     least = np.partition(scores, n - n_top)[n - n_top]
     above = scores > least
     level = np.flatnonzero(scores == least)[: n_top - int(above.sum())]
@@ -218,7 +223,7 @@ def _threshold(s, target):  # type: ignore[no-untyped-def]
 def mvs(scores: NDArray[np.float64], mu: float, rng: np.random.Generator) -> Sample:
     """Keep each row with ``p = min(1, score / mu)`` and weight ``1 / p``; zero scores never.
 
-    Should nothing be kept, the row of the largest score is, with its weight.
+    If no row is drawn, the row of the largest score is kept, with its weight.
     """
     if mu <= 0.0:
         return Sample(np.flatnonzero(scores > 0).astype(np.int32))
@@ -246,9 +251,6 @@ def _keep(scores, mu, draws, rows, weight):  # type: ignore[no-untyped-def]
             weight[n_kept] = 1.0 / p
             n_kept += 1
     return n_kept
-
-
-# --- a global threshold from summed log-histograms -----------------------------------------------
 
 
 def score_histogram(
@@ -294,8 +296,8 @@ def bracket_threshold(
     Returns
     -------
     mu, low, high : float
-        The threshold as if the bin that holds it were uniform, and that bin's bounds for a second,
-        refined histogram over it. ``mu`` is 0 when every non-zero row is to be kept.
+        The threshold if its bin were uniform, and the bounds of that bin for a second, finer
+        histogram. ``mu`` is 0 when every non-zero row is kept.
     """
     target = max(1.0, target)
     total = int(counts.sum())
@@ -350,21 +352,23 @@ class ThresholdSearch:
         return np.concatenate([counts, self._fixed.quantise(sums)])
 
     def take(self, sums: NDArray[np.int64]) -> None:
-        """Take the sums of a pass: :attr:`mu` is better known, the next pass looks closer."""
+        """Take the sums of a pass: they narrow :attr:`mu` and the bracket of the next pass."""
         totals = np.ldexp(sums[N_SCORE_BINS:].astype(np.float64), -self._fixed.fraction_bits)
         self.mu, self.low, self.high = bracket_threshold(
             sums[:N_SCORE_BINS], totals, self.low, self.high, self._target
         )
 
-    def told(self, mu: float, low: float, high: float) -> None:
-        """Take what was found elsewhere.
+    def accept(self, mu: float, low: float, high: float) -> None:
+        """Take the threshold and bracket that another party found.
 
         Raises
         ------
         OfferRejected
-            It cannot be: a threshold or a bracket outside the possible range.
+            They are outside the range that the largest score allows.
         """
         most = self.largest * (1 + 1e-9)
         if not (0.0 <= mu <= most and 0.0 < low < high <= most):
-            raise OfferRejected("threshold: outside the range that the largest score gives")
+            raise OfferRejected(
+                f"threshold: expected a bracket from 0 to {most}, received {mu}, {low}, {high}"
+            )
         self.mu, self.low, self.high = mu, low, high

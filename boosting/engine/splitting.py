@@ -4,8 +4,7 @@ Gain is ``V(left) + V(right) - V(node)`` with ``V = S_α(G)² / (H + λ)``, with
 with γ as a least gain: that is what XGBoost computes and what ``gamma`` means in a job file (FATE's
 ``min_impurity_split`` is on the same scale). Gains are rounded to float32 as XGBoost does; of equal
 gains the first wins in the order: feature, then missing values right before left, then for "right"
-the lowest bin and for "left" the highest. One party decides and tells the others, so a decision is
-never derived twice.
+the lowest bin and for "left" the highest.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checks import one_of
 from hedgerow.boosting.engine import kernels
 from hedgerow.boosting.engine.binning import run_all
 from hedgerow.boosting.engine.cuts import Cuts
@@ -66,17 +66,17 @@ class TreeParameters:
         Raises
         ------
         InvalidJob
-            Names the parameter, what was expected and what came.
+            Names the parameter, the expected and the received value.
         """
-        if booster.grow_policy not in ("depthwise", "lossguide"):
-            raise InvalidJob(
-                f"grow_policy: expected depthwise or lossguide, not {booster.grow_policy!r}"
-            )
+        one_of("booster", "grow_policy", booster.grow_policy, ("depthwise", "lossguide"))
         if booster.max_depth == 0 and booster.max_leaves == 0:
-            raise InvalidJob("max_depth and max_leaves cannot both be 0 (unlimited)")
+            raise InvalidJob("[booster] max_depth, max_leaves: expected a limit, received 0 and 0")
         for name in ("eta", "colsample_bytree", "colsample_bylevel", "colsample_bynode"):
             if not 0 < getattr(booster, name) <= 1:
-                raise InvalidJob(f"{name}: expected (0, 1], not {getattr(booster, name)}")
+                raise InvalidJob(
+                    f"[booster] {name}: expected above 0, at most 1, "
+                    f"received {getattr(booster, name)}"
+                )
         for name in (
             "gamma",
             "max_depth",
@@ -88,11 +88,14 @@ class TreeParameters:
         ):
             if not getattr(booster, name) >= 0:
                 raise InvalidJob(
-                    f"{name.rstrip('_')}: expected 0 or more, not {getattr(booster, name)}"
+                    f"[booster] {name.rstrip('_')}: expected at least 0, "
+                    f"received {getattr(booster, name)}"
                 )
         monotone = tuple(booster.monotone_constraints)
         if len(monotone) > n_features or any(m not in (-1, 0, 1) for m in monotone):
-            raise InvalidJob("monotone_constraints: expected -1, 0 or 1 for at most every feature")
+            raise InvalidJob(
+                f"[booster] monotone_constraints: expected at most {n_features} of -1, 0 or 1"
+            )
         if any(monotone):
             monotone += (0,) * (n_features - len(monotone))
         else:
@@ -274,7 +277,7 @@ def gains_of_candidates(
 ) -> NDArray[np.float32]:
     """Return the gain of each way to divide one node; -inf where a child is too light.
 
-    For parties that see anonymous candidates only, without monotone constraints.
+    For parties that see only anonymous candidates; without monotone constraints.
 
     Parameters
     ----------

@@ -16,14 +16,14 @@ from hedgerow.boosting.payloads import Float32s, Float64s, Int64s
 class Summary:
     """Weighted points of one feature of one silo.
 
-    Point ``i`` stands for the rows in ``(values[i - 1], values[i]]``.
+    Point ``i`` represents the rows in ``(values[i - 1], values[i]]``.
 
     Parameters
     ----------
     values : ndarray of shape (n_points,), float32
         Strictly increasing data values.
     weights : ndarray of shape (n_points,), float64
-        Rows (or row weights) that each point stands for; positive.
+        Rows (or row weights) that each point represents; positive.
     """
 
     values: NDArray[np.float32]
@@ -100,7 +100,7 @@ def increasing_columns(
 def summarise(
     x: NDArray[np.float32], max_points: int, weight: NDArray[np.float64] | None = None
 ) -> Summary:
-    """Return a summary of at most ``max_points`` points; exact where so many values exist.
+    """Return a summary of at most ``max_points`` points; exact if no more values exist.
 
     Missing values are left out. The rank error of a summary is at most
     ``total weight / max_points``.
@@ -177,5 +177,7 @@ def summary_points(
         bins = round(max_bin * n_samples / max(n_largest, 1))
         bins = min(max(bins, min(8, max_bin)), max_bin)
     else:
-        raise DataError(f"bins_policy: expected fixed, pax_printed or proportional, not {policy!r}")
+        raise DataError(
+            f"bins_policy: expected fixed, pax_printed or proportional, received {policy!r}"
+        )
     return 4 * bins

@@ -1,4 +1,4 @@
-"""One party's rows through a training: the row side of the engine."""
+"""One party's rows during training: bins, labels and margins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hedgerow.boosting.engine.partition import RowPartition
 class Table:
     """Binned rows with labels and margins.
 
-    A silo half drives it with splits that come over the link, the pooled trainer with its own.
+    A silo half updates it with trees that it receives, the pooled trainer with its own.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Table:
         Parameters
         ----------
         partition : RowPartition or None
-            Of the rows that the tree was grown on; saves routing them where it has all rows.
+            Of the rows that the tree was grown on; where it has all rows, none has to be routed.
         """
         leaves = tree.leaves
         columns = np.array(groups, dtype=np.int64)
@@ -77,7 +77,7 @@ def _routing_table(
     """Return depth, node table (left, feature, limit, exempt) and categorical tests of a tree.
 
     A row goes right where its bin exceeds ``limit`` and is not ``exempt`` (a missing value that
-    defaults left); a leaf leads to itself, so that all rows take equally many steps.
+    defaults left); a leaf is its own child, so that all rows take equally many steps.
     """
     table = np.zeros((tree.n_nodes, 4), dtype=np.int32)
     is_leaf = tree.left < 0

@@ -371,7 +371,7 @@ class _SiloHalf:
             place = Place(self.round, 0, passing)
             own = search.own(scores)
             told = self._add(THRESHOLDS, place, own, 64, lambda s: decide_threshold(search, s))
-            search.told(*told.get("threshold", "<f8", (3,)).tolist())
+            search.accept(*told.get("threshold", "<f8", (3,)).tolist())
         return search.mu
 
     def _grow(self, trees: list[_SiloTree], quantiser: Quantiser) -> tuple[Growth, Tensors]:
