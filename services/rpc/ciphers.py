@@ -17,7 +17,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
+from hedgerow.api.crypto.v1 import cipher_pb2 as pb
+from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
 from hedgerow.api.crypto.v1.crypto_service_pb2_grpc import CryptoServiceStub
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.crypto.blinding import POINT_BYTES
@@ -44,9 +45,9 @@ LEAST_FRAME_BYTES = 64
 ROWS_A_FRAME = 4096
 IDS_A_FRAME = 16384
 
-KINDS: dict[Scheme, pb.KeyKind.ValueType] = {
-    "paillier": pb.KEY_KIND_PAILLIER,
-    "elgamal": pb.KEY_KIND_ELGAMAL,
+KINDS: dict[Scheme, service.KeyKind.ValueType] = {
+    "paillier": service.KEY_KIND_PAILLIER,
+    "elgamal": service.KEY_KIND_ELGAMAL,
 }
 
 _P = ParamSpec("_P")
@@ -322,7 +323,7 @@ class RemoteCipherVault:
     def create_cipher_key(
         self, session: str, key_bits: int = 2048, scheme: Scheme = "paillier"
     ) -> bytes:
-        request = pb.CreateKeysRequest(session=session, kind=KINDS[scheme], key_bits=key_bits)
+        request = service.CreateKeysRequest(session=session, kind=KINDS[scheme], key_bits=key_bits)
         return self._call(lambda stub: stub.CreateKeys, request).public_key
 
     @_patiently

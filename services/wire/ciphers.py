@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
+from hedgerow.api.crypto.v1 import cipher_pb2 as pb
 from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, ciphertext_rows
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout

@@ -22,8 +22,10 @@ with atheris.instrument_imports(
     include=["hedgerow.crypto", "hedgerow.services.rpc.ciphers", "hedgerow.services.wire.ciphers"]
 ):
     from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
 
-    from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
+    from hedgerow.api.crypto.v1 import cipher_pb2 as pb
+    from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
     from hedgerow.crypto.engine import Engine
     from hedgerow.crypto.local_vault import LocalVault
     from hedgerow.crypto.packing import PairLayout
@@ -32,7 +34,7 @@ with atheris.instrument_imports(
     from hedgerow.services.rpc.metering import Metrics
     from tests.services.rpc.crypto_servers import Caller
 
-METHODS = list(pb.DESCRIPTOR.services_by_name["CryptoService"].methods)
+METHODS = list(service.DESCRIPTOR.services_by_name["CryptoService"].methods)
 REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -106,7 +108,7 @@ def parsed(data: bytes) -> None:
     """Any bytes that protobuf reads as frames."""
     provider = atheris.FuzzedDataProvider(data)
     method = METHODS[provider.ConsumeIntInRange(0, len(METHODS) - 1)]
-    request = getattr(pb, method.input_type.name)
+    request = GetMessageClass(method.input_type)
     frames = []
     for _ in range(provider.ConsumeIntInRange(1, 4) if method.client_streaming else 1):
         try:
@@ -126,7 +128,7 @@ def arranged(data: bytes) -> None:
     streams = [m for m in METHODS if m.client_streaming]
     method = streams[provider.ConsumeIntInRange(0, len(streams) - 1)]
     scheme = SCHEMES[provider.ConsumeIntInRange(0, 1)]
-    request = getattr(pb, method.input_type.name)
+    request = GetMessageClass(method.input_type)
     head = request().head
     fields = head.DESCRIPTOR.fields_by_name
     odd = provider.ConsumeBool

@@ -10,8 +10,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 
-from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
+from hedgerow.api.crypto.v1 import cipher_pb2 as pb
+from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.engine import Engine
@@ -23,7 +25,7 @@ from hedgerow.services.rpc.crypto_calls import refused
 from hedgerow.services.rpc.metering import Metrics
 from tests.services.rpc.crypto_servers import SILO, CryptoServers, crypto_servers
 
-METHODS = {m.name: m for m in pb.DESCRIPTOR.services_by_name["CryptoService"].methods}
+METHODS = {m.name: m for m in service.DESCRIPTOR.services_by_name["CryptoService"].methods}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_no_method_serves_anybody_but_the_silos_own_agent(servers: CryptoServers
     address = servers.address_of(vault())
     stub = stub_of(servers, address, who)
     for name, method in METHODS.items():
-        request = getattr(pb, method.input_type.name)()
+        request = GetMessageClass(method.input_type)()
         code, said = refusal(lambda n=name, r=request: call(stub, n, [r]))
         assert code is grpc.StatusCode.PERMISSION_DENIED, name
         assert "serves ash, not birch" in said or "is for the role silo" in said, name
@@ -76,7 +78,9 @@ def test_a_caller_without_a_certificate_gets_no_connection(servers: CryptoServer
     roots = servers.paths["silo/ash"].roots.read_bytes()
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(roots)) as channel:
         stub = crypto_service_pb2_grpc.CryptoServiceStub(channel)
-        code, _ = refusal(lambda: stub.DeleteKeys(pb.DeleteKeysRequest(session="s"), timeout=60))
+        code, _ = refusal(
+            lambda: stub.DeleteKeys(service.DeleteKeysRequest(session="s"), timeout=60)
+        )
     assert code is grpc.StatusCode.UNAVAILABLE
 
 
@@ -109,7 +113,11 @@ BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
         [{"head": pb.HoldRowsHead(n_bins=[2], bin_bytes=3)}],
         "expected features with bins of 1 or 2 bytes",
     ),
-    "no features": ("HoldRows", [{"head": pb.HoldRowsHead(bin_bytes=1)}], "received 0 features"),
+    "no features": (
+        "HoldRows",
+        [{"head": pb.HoldRowsHead(bin_bytes=1)}],
+        "received 0 features",
+    ),
     "half a row": (
         "HoldRows",
         [{"head": pb.HoldRowsHead(n_bins=[2, 2], bin_bytes=1)}, {"bins": bytes(3)}],
@@ -117,7 +125,10 @@ BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     ),
     "a part is missing": (
         "DecryptHistograms",
-        [{"head": pb.DecryptHistogramsHead(layout=LAYOUT)}, {"ciphertexts": ciphertexts(part=1)}],
+        [
+            {"head": pb.DecryptHistogramsHead(layout=LAYOUT)},
+            {"ciphertexts": ciphertexts(part=1)},
+        ],
         "expected part 0 of ciphertexts, received 1",
     ),
     "two parts": (
@@ -131,7 +142,10 @@ BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     ),
     "no layout": (
         "EncryptGradients",
-        [{"head": pb.EncryptGradientsHead(session="job")}, {"rows": pb.GradientRows()}],
+        [
+            {"head": pb.EncryptGradientsHead(session="job")},
+            {"rows": pb.GradientRows()},
+        ],
         "expected 1 to",
     ),
     "gradients without hessians": (
@@ -157,7 +171,10 @@ BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     ),
     "a sum is missing": (
         "SumBins",
-        [{"head": pb.SumBinsHead(session="job", n_sums=2)}, {"order": ints(0, dtype="<u4")}],
+        [
+            {"head": pb.SumBinsHead(session="job", n_sums=2)},
+            {"order": ints(0, dtype="<u4")},
+        ],
         "expected 2 sums in order, received 1",
     ),
     "falling starts": (
@@ -190,17 +207,17 @@ def test_frames_that_do_not_fit_are_refused_with_what_was_expected(
     local = vault()
     local.create_cipher_key("job", 64)
     stub = stub_of(servers, servers.address_of(local))
-    request = getattr(pb, METHODS[name].input_type.name)
+    request = GetMessageClass(METHODS[name].input_type)
     code, said = refusal(lambda: call(stub, name, [request(**frame) for frame in frames]))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert expected in said
-    key = stub.CreateKeys(pb.CreateKeysRequest(session="job", kind=pb.KEY_KIND_PAILLIER))
+    key = stub.CreateKeys(service.CreateKeysRequest(session="job", kind=service.KEY_KIND_PAILLIER))
     assert key.public_key == local.create_cipher_key("job"), "the process serves on"
 
 
 def test_an_unknown_kind_of_key_is_refused(servers: CryptoServers) -> None:
     stub = stub_of(servers, servers.address_of(vault()))
-    code, said = refusal(lambda: stub.CreateKeys(pb.CreateKeysRequest(session="s", kind=9)))
+    code, said = refusal(lambda: stub.CreateKeys(service.CreateKeysRequest(session="s", kind=9)))
     assert (code, said) == (grpc.StatusCode.INVALID_ARGUMENT, "key kind 9 is not known")
 
 
@@ -243,7 +260,7 @@ async def test_a_call_without_a_place_waits_unread(servers: CryptoServers) -> No
     calls = [asyncio.create_task(answers(first)), asyncio.create_task(answers(second))]
     await first.begun.wait()
     assert states(metrics) == {"waiting": 1, "open": 1}
-    key = pb.CreateKeysRequest(session="s", kind=pb.KEY_KIND_X25519)
+    key = service.CreateKeysRequest(session="s", kind=service.KEY_KIND_X25519)
     response = await servicer.CreateKeys(key, servers.context())
     assert response.public_key, "small calls are not held back"
     assert (first.n_read, second.n_read) == (1, 0)
@@ -352,7 +369,7 @@ def test_a_call_is_repeated_until_the_process_is_back(servers: CryptoServers) ->
 def test_refusals_keep_their_meaning_over_the_wire(servers: CryptoServers) -> None:
     stub = stub_of(servers, servers.address_of(vault()))
     with pytest.raises(grpc.RpcError) as caught:
-        stub.EndorseSet(pb.EndorseSetRequest(session="s", number=0, present=["a"]))
+        stub.EndorseSet(service.EndorseSetRequest(session="s", number=0, present=["a"]))
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     found = refused(caught.value, "somewhere")
     assert isinstance(found, VaultRefused)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from hedgerow.api.crypto.v1 import cipher_pb2 as hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -91,43 +92,43 @@ class CryptoServiceStub:
                 _registered_method=True)
         self.EncryptGradients = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/EncryptGradients',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsResponse.FromString,
                 _registered_method=True)
         self.HoldRows = channel.stream_unary(
                 '/hedgerow.api.crypto.v1.CryptoService/HoldRows',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.HoldRowsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.HoldRowsResponse.FromString,
                 _registered_method=True)
         self.SumBins = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/SumBins',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumBinsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumBinsResponse.FromString,
                 _registered_method=True)
         self.DecryptHistograms = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/DecryptHistograms',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptHistogramsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptHistogramsResponse.FromString,
                 _registered_method=True)
         self.EncryptIntegers = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/EncryptIntegers',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptIntegersRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptIntegersResponse.FromString,
                 _registered_method=True)
         self.SumSelected = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/SumSelected',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumSelectedRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumSelectedResponse.FromString,
                 _registered_method=True)
         self.DecryptIntegers = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/DecryptIntegers',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptIntegersRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptIntegersResponse.FromString,
                 _registered_method=True)
         self.BlindIdentifiers = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/BlindIdentifiers',
-                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersResponse.FromString,
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.BlindIdentifiersRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.BlindIdentifiersResponse.FromString,
                 _registered_method=True)
         self.DeleteKeys = channel.unary_unary(
                 '/hedgerow.api.crypto.v1.CryptoService/DeleteKeys',
@@ -343,43 +344,43 @@ def add_CryptoServiceServicer_to_server(servicer, server):
             ),
             'EncryptGradients': grpc.stream_stream_rpc_method_handler(
                     servicer.EncryptGradients,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsResponse.SerializeToString,
             ),
             'HoldRows': grpc.stream_unary_rpc_method_handler(
                     servicer.HoldRows,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.HoldRowsRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.HoldRowsResponse.SerializeToString,
             ),
             'SumBins': grpc.stream_stream_rpc_method_handler(
                     servicer.SumBins,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumBinsRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumBinsResponse.SerializeToString,
             ),
             'DecryptHistograms': grpc.stream_stream_rpc_method_handler(
                     servicer.DecryptHistograms,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptHistogramsRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptHistogramsResponse.SerializeToString,
             ),
             'EncryptIntegers': grpc.stream_stream_rpc_method_handler(
                     servicer.EncryptIntegers,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptIntegersRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptIntegersResponse.SerializeToString,
             ),
             'SumSelected': grpc.stream_stream_rpc_method_handler(
                     servicer.SumSelected,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumSelectedRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumSelectedResponse.SerializeToString,
             ),
             'DecryptIntegers': grpc.stream_stream_rpc_method_handler(
                     servicer.DecryptIntegers,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptIntegersRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptIntegersResponse.SerializeToString,
             ),
             'BlindIdentifiers': grpc.stream_stream_rpc_method_handler(
                     servicer.BlindIdentifiers,
-                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersResponse.SerializeToString,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.BlindIdentifiersRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.BlindIdentifiersResponse.SerializeToString,
             ),
             'DeleteKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteKeys,
@@ -665,8 +666,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/EncryptGradients',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptGradientsResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -692,8 +693,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/HoldRows',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.HoldRowsResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.HoldRowsRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.HoldRowsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -719,8 +720,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/SumBins',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumBinsResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumBinsRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumBinsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -746,8 +747,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/DecryptHistograms',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptHistogramsResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptHistogramsRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptHistogramsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -773,8 +774,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/EncryptIntegers',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.EncryptIntegersResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptIntegersRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptIntegersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -800,8 +801,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/SumSelected',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.SumSelectedResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumSelectedRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.SumSelectedResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -827,8 +828,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/DecryptIntegers',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DecryptIntegersResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptIntegersRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.DecryptIntegersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -854,8 +855,8 @@ class CryptoService:
             request_iterator,
             target,
             '/hedgerow.api.crypto.v1.CryptoService/BlindIdentifiers',
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersRequest.SerializeToString,
-            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.BlindIdentifiersResponse.FromString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.BlindIdentifiersRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.BlindIdentifiersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from hedgerow.api.crypto.v1 import cipher_pb2 as _cipher_pb2
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as _crypto_service_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -81,33 +82,33 @@ class CryptoServiceStub:
     """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
     no part under group masks, or the key of the group masks never arrived.
     """
-    EncryptGradients: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]
+    EncryptGradients: _grpc.StreamStreamMultiCallable[_cipher_pb2.EncryptGradientsRequest, _cipher_pb2.EncryptGradientsResponse]
     """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
     next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
     """
-    HoldRows: _grpc.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]
+    HoldRows: _grpc.StreamUnaryMultiCallable[_cipher_pb2.HoldRowsRequest, _cipher_pb2.HoldRowsResponse]
     """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
     tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
     """
-    SumBins: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]
+    SumBins: _grpc.StreamStreamMultiCallable[_cipher_pb2.SumBinsRequest, _cipher_pb2.SumBinsResponse]
     """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
     sums that are not of the tree.
     """
-    DecryptHistograms: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptHistogramsRequest, _crypto_service_pb2.DecryptHistogramsResponse]
+    DecryptHistograms: _grpc.StreamStreamMultiCallable[_cipher_pb2.DecryptHistogramsRequest, _cipher_pb2.DecryptHistogramsResponse]
     """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
     number of bins.
     """
-    EncryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.EncryptIntegersRequest, _crypto_service_pb2.EncryptIntegersResponse]
+    EncryptIntegers: _grpc.StreamStreamMultiCallable[_cipher_pb2.EncryptIntegersRequest, _cipher_pb2.EncryptIntegersResponse]
     """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range."""
-    SumSelected: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.SumSelectedRequest, _crypto_service_pb2.SumSelectedResponse]
+    SumSelected: _grpc.StreamStreamMultiCallable[_cipher_pb2.SumSelectedRequest, _cipher_pb2.SumSelectedResponse]
     """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
     ciphertext is malformed, or an index is out of range.
     """
-    DecryptIntegers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]
+    DecryptIntegers: _grpc.StreamStreamMultiCallable[_cipher_pb2.DecryptIntegersRequest, _cipher_pb2.DecryptIntegersResponse]
     """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
     key.
     """
-    BlindIdentifiers: _grpc.StreamStreamMultiCallable[_crypto_service_pb2.BlindIdentifiersRequest, _crypto_service_pb2.BlindIdentifiersResponse]
+    BlindIdentifiers: _grpc.StreamStreamMultiCallable[_cipher_pb2.BlindIdentifiersRequest, _cipher_pb2.BlindIdentifiersResponse]
     """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
     before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
     """
@@ -167,33 +168,33 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
     no part under group masks, or the key of the group masks never arrived.
     """
-    EncryptGradients: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptGradientsRequest, _crypto_service_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
+    EncryptGradients: _aio.StreamStreamMultiCallable[_cipher_pb2.EncryptGradientsRequest, _cipher_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
     """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
     next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
     """
-    HoldRows: _aio.StreamUnaryMultiCallable[_crypto_service_pb2.HoldRowsRequest, _crypto_service_pb2.HoldRowsResponse]  # type: ignore[assignment]
+    HoldRows: _aio.StreamUnaryMultiCallable[_cipher_pb2.HoldRowsRequest, _cipher_pb2.HoldRowsResponse]  # type: ignore[assignment]
     """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
     tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
     """
-    SumBins: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumBinsRequest, _crypto_service_pb2.SumBinsResponse]  # type: ignore[assignment]
+    SumBins: _aio.StreamStreamMultiCallable[_cipher_pb2.SumBinsRequest, _cipher_pb2.SumBinsResponse]  # type: ignore[assignment]
     """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
     sums that are not of the tree.
     """
-    DecryptHistograms: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptHistogramsRequest, _crypto_service_pb2.DecryptHistogramsResponse]  # type: ignore[assignment]
+    DecryptHistograms: _aio.StreamStreamMultiCallable[_cipher_pb2.DecryptHistogramsRequest, _cipher_pb2.DecryptHistogramsResponse]  # type: ignore[assignment]
     """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
     number of bins.
     """
-    EncryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.EncryptIntegersRequest, _crypto_service_pb2.EncryptIntegersResponse]  # type: ignore[assignment]
+    EncryptIntegers: _aio.StreamStreamMultiCallable[_cipher_pb2.EncryptIntegersRequest, _cipher_pb2.EncryptIntegersResponse]  # type: ignore[assignment]
     """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range."""
-    SumSelected: _aio.StreamStreamMultiCallable[_crypto_service_pb2.SumSelectedRequest, _crypto_service_pb2.SumSelectedResponse]  # type: ignore[assignment]
+    SumSelected: _aio.StreamStreamMultiCallable[_cipher_pb2.SumSelectedRequest, _cipher_pb2.SumSelectedResponse]  # type: ignore[assignment]
     """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
     ciphertext is malformed, or an index is out of range.
     """
-    DecryptIntegers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.DecryptIntegersRequest, _crypto_service_pb2.DecryptIntegersResponse]  # type: ignore[assignment]
+    DecryptIntegers: _aio.StreamStreamMultiCallable[_cipher_pb2.DecryptIntegersRequest, _cipher_pb2.DecryptIntegersResponse]  # type: ignore[assignment]
     """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
     key.
     """
-    BlindIdentifiers: _aio.StreamStreamMultiCallable[_crypto_service_pb2.BlindIdentifiersRequest, _crypto_service_pb2.BlindIdentifiersResponse]  # type: ignore[assignment]
+    BlindIdentifiers: _aio.StreamStreamMultiCallable[_cipher_pb2.BlindIdentifiersRequest, _cipher_pb2.BlindIdentifiersResponse]  # type: ignore[assignment]
     """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
     before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
     """
@@ -308,9 +309,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def EncryptGradients(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.EncryptGradientsRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.EncryptGradientsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.EncryptGradientsResponse], _abc.AsyncIterator[_crypto_service_pb2.EncryptGradientsResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.EncryptGradientsResponse], _abc.AsyncIterator[_cipher_pb2.EncryptGradientsResponse]]:
         """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
         next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
         """
@@ -318,9 +319,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def HoldRows(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.HoldRowsRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.HoldRowsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_crypto_service_pb2.HoldRowsResponse, _abc.Awaitable[_crypto_service_pb2.HoldRowsResponse]]:
+    ) -> _typing.Union[_cipher_pb2.HoldRowsResponse, _abc.Awaitable[_cipher_pb2.HoldRowsResponse]]:
         """Takes a tree's row ciphertexts and this party's bins of the same rows, in place of those of the
         tree before. INVALID_ARGUMENT: key, ciphertexts and bins do not fit together.
         """
@@ -328,9 +329,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def SumBins(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.SumBinsRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.SumBinsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.SumBinsResponse], _abc.AsyncIterator[_crypto_service_pb2.SumBinsResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.SumBinsResponse], _abc.AsyncIterator[_cipher_pb2.SumBinsResponse]]:
         """Sums the rows of nodes into bins; packed and re-randomised. INVALID_ARGUMENT: rows or numbers of
         sums that are not of the tree.
         """
@@ -338,9 +339,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def DecryptHistograms(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.DecryptHistogramsRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.DecryptHistogramsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptHistogramsResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptHistogramsResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.DecryptHistogramsResponse], _abc.AsyncIterator[_cipher_pb2.DecryptHistogramsResponse]]:
         """Reads another party's sums. INVALID_ARGUMENT: ciphertexts that are not of this key, layout and
         number of bins.
         """
@@ -348,17 +349,17 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def EncryptIntegers(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.EncryptIntegersRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.EncryptIntegersRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.EncryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.EncryptIntegersResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.EncryptIntegersResponse], _abc.AsyncIterator[_cipher_pb2.EncryptIntegersResponse]]:
         """Encrypts integers under the session's key. INVALID_ARGUMENT: a value is out of range."""
 
     @_abc_1.abstractmethod
     def SumSelected(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.SumSelectedRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.SumSelectedRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.SumSelectedResponse], _abc.AsyncIterator[_crypto_service_pb2.SumSelectedResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.SumSelectedResponse], _abc.AsyncIterator[_cipher_pb2.SumSelectedResponse]]:
         """Sums chosen ciphertexts under another party's key; re-randomised. INVALID_ARGUMENT: the key or a
         ciphertext is malformed, or an index is out of range.
         """
@@ -366,9 +367,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def DecryptIntegers(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.DecryptIntegersRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.DecryptIntegersRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.DecryptIntegersResponse], _abc.AsyncIterator[_crypto_service_pb2.DecryptIntegersResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.DecryptIntegersResponse], _abc.AsyncIterator[_cipher_pb2.DecryptIntegersResponse]]:
         """Decrypts integers under the session's key. INVALID_ARGUMENT: ciphertexts that are not of this
         key.
         """
@@ -376,9 +377,9 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def BlindIdentifiers(
         self,
-        request_iterator: _MaybeAsyncIterator[_crypto_service_pb2.BlindIdentifiersRequest],
+        request_iterator: _MaybeAsyncIterator[_cipher_pb2.BlindIdentifiersRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_crypto_service_pb2.BlindIdentifiersResponse], _abc.AsyncIterator[_crypto_service_pb2.BlindIdentifiersResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_cipher_pb2.BlindIdentifiersResponse], _abc.AsyncIterator[_cipher_pb2.BlindIdentifiersResponse]]:
         """Raises identifiers, or points of other parties, to the session's secret; each frame is answered
         before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
         """
