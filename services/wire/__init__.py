@@ -6,7 +6,7 @@ raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected a
 
 To add a payload: define its frozen dataclass in ``boosting``, its message with the same field
 names in ``proto``, its field in the RPC's request and response, and its line in the :func:`family`
-of a module here that is named in ``_MODULES``. Modules are imported when their payload is first
+of a module here that is named in ``MODULES``. Modules are imported when their payload is first
 met, so that a process loads only what its strategy needs.
 """
 
@@ -57,7 +57,7 @@ def _receipt(messages: Iterable[Any]) -> Receipt:
 
 RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
-_MODULES: dict[str, str] = {
+MODULES: dict[str, str] = {
     # module of payloads -> modules of services.wire that have their CODECS
     "hedgerow.boosting.strategies.bagging.steps": "trees scores",
     "hedgerow.boosting.strategies.dp_tree.parameters": "noisy_tree",
@@ -81,7 +81,7 @@ def codec_of(payload: type[Payload]) -> Codec[Payload]:
 
 
 def _load(payload: type[Any]) -> Codec[Any]:
-    for name in _MODULES[payload.__module__].split():
+    for name in MODULES[payload.__module__].split():
         for codec in importlib.import_module(f"{__name__}.{name}").CODECS:
             if codec.payload is payload:
                 known: Codec[Any] = codec

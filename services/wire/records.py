@@ -31,7 +31,7 @@ MAX_BYTES = 1 << 30
 """Most bytes of all arrays of a payload."""
 MAX_DIMENSIONS = 8
 
-_TYPES = {
+TYPES = {
     "<f4": tensor_pb2.ELEMENT_TYPE_FLOAT32,
     "<f8": tensor_pb2.ELEMENT_TYPE_FLOAT64,
     "<i2": tensor_pb2.ELEMENT_TYPE_INT16,
@@ -67,7 +67,7 @@ class _Tail:
         """Write an array into a tensor, or its elements behind the head."""
         flat = np.ascontiguousarray(array, np.dtype(elements.dtype))
         assert flat.ndim == elements.ndim, f"{flat.ndim} dimensions, {elements.ndim} declared"
-        tensor.type = _TYPES[elements.dtype]
+        tensor.type = TYPES[elements.dtype]
         tensor.shape.extend(flat.shape)
         if not flat.size:
             return
@@ -81,7 +81,7 @@ class _Tail:
     def take(self, tensor: Any, elements: Elements, name: str) -> NDArray[Any]:
         """Return a tensor's array."""
         shape = tuple(tensor.shape)
-        if tensor.type != _TYPES[elements.dtype] or len(shape) != elements.ndim:
+        if tensor.type != TYPES[elements.dtype] or len(shape) != elements.ndim:
             raise OfferRejected(
                 f"{name}: expected {elements.ndim}-dimensional {elements.dtype}, received "
                 f"{len(shape)}-dimensional {tensor_pb2.ElementType.Name(tensor.type)}"
