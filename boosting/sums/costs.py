@@ -1,4 +1,4 @@
-"""What exchanges and secure sums move, for plans: a bill of one silo, by RPC."""
+"""Messages and bytes of exchanges and secure sums, for forecasts."""
 
 from __future__ import annotations
 

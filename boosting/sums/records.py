@@ -23,7 +23,7 @@ class UnmaskingAt:
         Steps, level and passing of the sum.
     at : Place
     vector : str or None
-        Fingerprint of the silo's values; ``None`` where the same values may be summed again.
+        Fingerprint of the silo's values; ``None`` where all are zero.
     whole : bool
         The sum must be over the set of the sum before it.
     """

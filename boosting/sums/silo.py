@@ -116,11 +116,6 @@ class SiloSums:
             parameters=parameters,
         )
 
-    @property
-    def participants(self) -> tuple[Silo, ...]:
-        """Silos whose masks enter the next sum: those of the last one, or of the setup."""
-        return self._participants
-
     def setup(self, at: Place) -> tuple[Silo, ...]:
         """Agree on fresh keys with the silos that are present; return them, sorted.
 
@@ -234,9 +229,7 @@ class SiloSums:
             self._parameters.blind_coordinator,
         )
         self._number += 1
-        vector = None
-        if not steps.repeatable and values.any():
-            vector = masking.fingerprint(values)
+        vector = masking.fingerprint(values) if values.any() else None
         place = UnmaskingAt(f"{steps.name}/{at.level}/{at.passing}", at, vector, whole)
         recoverable = self._parameters.dropout_recovery
         willing = recoverable and self._record.forbids(place, self._participants) is None

@@ -1,4 +1,4 @@
-"""What secure sums send: payloads, the exchanges that carry them, and what is signed.
+"""Payloads and steps of the secure sums, and what silos sign.
 
 The protocol is in :mod:`hedgerow.boosting.sums`.
 """
@@ -22,14 +22,14 @@ _PASSES = 256  # repeats of an agreement within one sum; more cannot happen belo
 
 @dataclass(frozen=True, slots=True)
 class SumParameters:
-    """How sums are made.
+    """How silos make sums.
 
     Parameters
     ----------
     secure : bool
-        False sends plain vectors.
+        ``False`` sends plain vectors.
     dropout_recovery : bool
-        False saves an exchange a sum and ends the job when a silo is lost.
+        ``False`` saves an exchange a sum and ends the job when a silo is lost.
     blind_coordinator : bool
         Hide totals from the coordinator.
     threshold : int or None
@@ -69,7 +69,7 @@ class SumParameters:
 
     @property
     def self_masks(self) -> bool:
-        """Whether vectors carry a self mask, whose shares are dealt beforehand."""
+        """Whether vectors carry a self mask; silos exchange its shares beforehand."""
         return self.secure and self.dropout_recovery
 
 
@@ -200,17 +200,10 @@ class SumSteps(Generic[Reply]):
     agree: Step[SetSignature, PresentSet]
     seeds: Step[PairSeeds, PresentSet]
     unmask: Step[Unmasking, Reply]
-    repeatable: bool
 
 
 def sum_steps(
-    name: str,
-    upload: Call,
-    closing: Call,
-    reply: type[Reply],
-    what: str,
-    *,
-    repeatable: bool = False,
+    name: str, upload: Call, closing: Call, reply: type[Reply], what: str
 ) -> SumSteps[Reply]:
     """Return the exchanges of a kind of sum.
 
@@ -219,15 +212,12 @@ def sum_steps(
     name : str
         Unique within the strategy.
     upload, closing : Call
-        The RPCs of the vectors and of the unmasking. Both must be able to carry ``reply``: without
-        dropout recovery, and without secure sums, the upload is answered by it.
+        The RPCs of the vectors and of the unmasking. Both must carry ``reply``: without dropout
+        recovery, and without secure sums, it answers the upload.
     reply : type
-        What the strategy answers a sum with; :class:`SumTotal` to tell the silos the sum.
+        The strategy's answer to a sum; :class:`SumTotal` where the silos receive the total.
     what : str
         What the sum is of, for the silo's ledger.
-    repeatable : bool
-        The same vector may be summed over different sets. Only for what may be known of each
-        silo anyway, such as its number of rows.
     """
     hidden = f"only the sum over all silos: {what}"
     return SumSteps(
@@ -236,10 +226,21 @@ def sum_steps(
         Step(f"{name}-plain", upload, PlainVector, reply, f"to the coordinator: {what}"),
         Step(f"{name}-single", upload, MaskedVector, reply, hidden),
         Step(f"{name}-masked", upload, MaskedVector, PresentSet, hidden),
-        Step(f"{name}-agree", Call.SIGNATURES, SetSignature, PresentSet, "whom the silo agrees on"),
-        Step(f"{name}-seeds", Call.SIGNATURES, PairSeeds, PresentSet, "masks of vectors lost"),
+        Step(
+            f"{name}-agree",
+            Call.SIGNATURES,
+            SetSignature,
+            PresentSet,
+            "the set of silos that it agrees to",
+        ),
+        Step(
+            f"{name}-seeds",
+            Call.SIGNATURES,
+            PairSeeds,
+            PresentSet,
+            "masks shared with lost silos, of one sum",
+        ),
         Step(f"{name}-unmask", closing, Unmasking, reply, f"the sum over the agreed set: {what}"),
-        repeatable,
     )
 
 
