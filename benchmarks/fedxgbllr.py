@@ -17,178 +17,42 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xgboost as xgb
 from numpy.typing import NDArray
 
+from benchmarks._fedxgbllr_played import (
+    REGRESSIONS,
+    SETS,
+    TREES,
+    Floats,
+    Played,
+    Study,
+    grow,
+    linear_of,
+    load_set,
+    margins_of,
+    strategies,
+    studies,
+    wire_bytes,
+)
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, HeadCombiner, Rows
+from hedgerow.boosting.strategies.fedxgbllr.agreement import Terms
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
-from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule, fit_head
+from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-from hedgerow.boosting.strategies.fedxgbllr.record import Agreed
+from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
 from hedgerow.boosting.strategies.fedxgbllr.uploads import encode_trees
-from hedgerow.boosting.strategies.fedxgbllr.vectors import (
-    read_points,
-    read_update,
-    update,
-    write_points,
-)
-from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.tensors import Tensors, scalar
-from hedgerow.boosting.trees.ensemble import Tree, trees_of
-from hedgerow.boosting.trees.local import booster_parameters, matrix
-from hedgerow.services.wire import codec_of
+from hedgerow.boosting.trees.ensemble import trees_of
 
-ADULT = Path(__file__).resolve().parent.parent / "examples/data/adult.parquet"
-REGRESSIONS = ("abalone", "cpusmall", "space_ga")
-SETS = ("a9a", "cod_rna", "abalone", "cpusmall", "higgs_26k")
-TREES = 500
-PAPER = Booster(eta=0.1, max_depth=8, subsample=0.8, alpha=5.0, gamma=5.0)
 HELD = 0.2
 Row = dict[str, object]
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Study:
-    """One data set, number of silos and seed: who holds which rows, and everyone's trees."""
-
-    name: str
-    job: JobParameters
-    silos: tuple[Dataset, ...]
-    test: Dataset
-    center: float
-
-    @property
-    def task(self) -> Task:
-        """What is predicted."""
-        return self.job.task
-
-    def score(self, margins: Floats) -> float:
-        """Return the accuracy in percent, or the mean squared error."""
-        if self.task is Task.BINARY:
-            return float(100 * np.mean((margins >= 0) == (self.test.labels == 1)))
-        return float(np.mean((margins + self.center - self.test.labels) ** 2))
-
-
-def load_set(name: str, folder: Path | None) -> Dataset:
-    """Return a table; of a set with published parts the one for training."""
-    task = Task.REGRESSION if name in REGRESSIONS else Task.BINARY
-    path = ADULT if folder is None else folder / f"{name}.parquet"
-    table = read_table(str(path))
-    if "_split" in table.column_names and folder is not None:
-        parts = np.array(table["_split"].to_pylist())
-        table = table.filter(parts == "train")
-    return for_job(table, JobParameters("t", FedXGBllr(), task=task), path.name)
-
-
-def studies(name: str, rows: Dataset, n_silos: int, seed: int) -> Study:
-    """Return the set split by seed: a quarter tests, the rest is divided equally."""
-    order = np.random.default_rng(seed).permutation(rows.n_samples)
-    n_test = round(rows.n_samples / 4)
-    test, train = order[:n_test], order[n_test:]
-    job = JobParameters("t", FedXGBllr(), task=rows.schema.task, seed=seed, booster=PAPER)
-    center = float(rows.labels[train].mean()) if job.task is Task.REGRESSION else 0.0
-    parts = tuple(rows.take(part) for part in np.array_split(train, n_silos))
-    return Study(name, job, parts, rows.take(test), center)
-
-
-def grow(
-    study: Study, rows: Dataset, n_steps: int, number: int, *, shared: bool = False
-) -> xgb.Booster:
-    """Return a booster as a silo grows it; ``shared`` with ``share_penalties``."""
-    job = FedXGBllr(share_penalties=shared).silo_job(study.job, len(study.silos))
-    parameters = {
-        **booster_parameters(job, 1, 1),
-        "base_score": 0.5 if study.task is Task.BINARY else 0.0,
-        "seed": 1000 * study.job.seed + number,
-    }
-    table = rows if study.task is Task.BINARY else replace(rows, y=rows.labels - study.center)
-    return xgb.train(parameters, matrix(table, 1), n_steps)
-
-
-def margins_of(booster: xgb.Booster, rows: Dataset) -> Floats:
-    """Return a booster's margins."""
-    found = booster.predict(matrix(rows, 1), output_margin=True, validate_features=False)
-    return np.asarray(found, np.float64)
-
-
-@dataclass
-class Played:
-    """A federation in this process: all trees, and each silo's rows as ordinals."""
-
-    study: Study
-    trees: list[list[Tree]]
-    rows: list[Rows]
-    test: LeafOrdinals
-
-    @classmethod
-    def of(cls, study: Study, boosters: Sequence[xgb.Booster], silos: Sequence[Dataset]) -> Played:
-        """Return the federation after round 0."""
-        trees = [trees_of(booster) for booster in boosters]
-        every = [tree for part in trees for tree in part]
-        rows = [Rows(LeafOrdinals.of(every, part.X), part.labels - study.center) for part in silos]
-        return cls(study, trees, rows, LeafOrdinals.of(every, study.test.X))
-
-    def combiner(self, strategy: FedXGBllr) -> Combiner:
-        """Return the strategy's combiner of these trees."""
-        study = self.study
-        table = self.test.table
-        return strategy.combine(table, study.task, len(self.trees), 1, study.job.seed)
-
-    def rounds(
-        self, strategy: FedXGBllr, *, seconds: list[float] | None = None
-    ) -> Iterator[tuple[Combiner, Any, int]]:
-        """Yield combiner, state and bytes of each round's vectors."""
-        combiner = self.combiner(strategy)
-        state, seed = combiner.initial(), self.study.job.seed
-        yield combiner, state, 0
-        for round_ in range(1, combiner.n_rounds + 1):
-            total, sent, known = np.zeros(combiner.width(round_)), 0, state.candidates[0]
-            for number, rows in enumerate(self.rows):
-                rng = np.random.default_rng([seed, number, round_])
-                started = time.process_time()
-                vector = combiner.local(state.candidates, rows, round_, 0, rng, lambda: None)
-                if seconds is not None:
-                    seconds.append(time.process_time() - started)
-                arrays = update(strategy, combiner, vector, round_, known, rng)
-                sent += wire_bytes(Tensors(arrays))
-                total += read_update(strategy, combiner, arrays, round_, known)
-            state = combiner.advance(state, total, round_)
-            rng = np.random.default_rng([seed, round_])
-            arrays, state = write_points(strategy, combiner, state, known, rng)
-            read_points(strategy, combiner, Tensors(arrays), known)
-            sent += wire_bytes(Tensors(arrays)) * len(self.rows)
-            yield combiner, state, sent
-
-
-def wire_bytes(payload: Tensors) -> int:
-    """Return the bytes of a payload's protobuf frames."""
-    return sum(len(m.SerializeToString()) for m in codec_of(Tensors).encode(payload))
-
-
-def linear_of(task: Task) -> str:
-    """Return the name of the one-rate-a-tree combiner."""
-    return "ridge" if task is Task.REGRESSION else "logit_ridge"
-
-
-def strategies(task: Task, *, validation: float = 0.0) -> dict[str, FedXGBllr]:
-    """Return the combiners of the table, as a user would set them."""
-    return {
-        "cnn": FedXGBllr(trees=TREES, validation=validation),
-        linear_of(task): FedXGBllr(trees=TREES, combiner=linear_of(task), validation=validation),
-        "leaves": FedXGBllr(trees=TREES, combiner="leaves", rounds=30, validation=validation),
-    }
-
-
 Key = tuple[str, int, int]
 
 
@@ -331,9 +195,11 @@ def step_times(n_rows: int = 6400) -> Iterator[Row]:
     y = (rng.random(n_rows) < 0.5).astype(float)
     head = Head(HeadKind.CNN, 2, TREES // 2)
     weights = head.initial(rng)
-    fit_head(head, weights, leaves, y, Task.BINARY, Schedule(1, 64), rng)
-    started = time.process_time()
-    fit_head(head, weights, leaves, y, Task.BINARY, Schedule(5, 64), rng)
+    rows = TrainingRows(leaves, y)
+    for n_epochs in (1, 5):
+        started = time.process_time()
+        for _ in fit_head_by_epoch(head, weights, rows, Task.BINARY, Schedule(n_epochs, 64), rng):
+            pass
     ours = (time.process_time() - started) / (5 * n_rows / 64)
     torch.set_num_threads(1)
     network = torch.nn.Sequential(
@@ -392,7 +258,7 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
 
     n_silos, schema = len(study.silos), study.silos[0].schema
     job = replace(study.job, parameters=strategy)
-    agreed = Agreed.start(strategy, job, schema, n_silos)
+    terms = Terms.start(strategy, job, schema, n_silos)
     sent = {"network": 0, "trees": 0}
     if strategy.shared_cuts:
         numeric = [j for j, f in enumerate(schema.features) if not f.is_categorical]
@@ -404,20 +270,21 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
         for j, given in points.items():
             inner[j] = merge_summaries(given, strategy.shared_cuts)
             sent["trees"] += sum(12 * len(p.values) + 8 for p in given)
-        agreed = replace(agreed, cuts=with_fences(inner))
-        sent["trees"] += n_silos * wire_bytes(Tensors(agreed.told()))
+        terms = replace(terms, cuts=with_fences(inner))
+        sent["trees"] += n_silos * wire_bytes(Tensors(terms.told()))
     trees = []
     for number, part in enumerate(study.silos):
-        X = part.X if agreed.cuts is None else cut_columns(part.X, agreed.cuts, schema)
+        X = part.X if terms.cuts is None else cut_columns(part.X, terms.cuts, schema)
         grown = trees_of(grow(study, replace(part, X=X), TREES // n_silos, number))
-        if agreed.cuts is not None:
-            grown = uncut(grown, agreed.cuts, schema)
-        upload = {"rows": scalar(float(part.n_samples)), **encode_trees(grown, agreed.form)}
+        if terms.cuts is not None:
+            grown = uncut(grown, terms.cuts, schema)
+        upload = {"rows": scalar(float(part.n_samples)), **encode_trees(grown, terms.form)}
         sent["trees"] += n_silos * wire_bytes(Tensors(upload))  # one up, K - 1 down
-        trees.append(agreed.decode(Tensors(upload)))
+        trees.append(terms.decode(Tensors(upload)))
     every = [tree for part in trees for tree in part]
     rows = [
-        Rows(LeafOrdinals.of(every, part.X), part.labels - study.center) for part in study.silos
+        TrainingRows(LeafOrdinals.of(every, part.X), part.labels - study.center)
+        for part in study.silos
     ]
     played = Played(study, trees, rows, LeafOrdinals.of(every, study.test.X))
     for combiner, state, size in played.rounds(strategy):

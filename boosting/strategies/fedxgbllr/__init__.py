@@ -1,17 +1,55 @@
-"""Strategy fedxgbllr."""
+"""FedXGBllr: trees once, then what combines them is learnt on all silos' rows.
+
+Round 0: each silo trains M = trees / silos boosting steps on its rows from a base score that all
+share, and every silo receives all ensembles. Rounds 1 to R: the combination of the trees' outputs
+is learnt on all silos' rows (:mod:`.combiners`).
+
+| step | RPC | round, level | silo offers | silo gets |
+|---|---|---|---|---|
+| ``base`` | ExchangeSums | 0 | count, sum, sum of squares of labels | mean and spread |
+| ``cuts`` | ExchangeSketches | 0 | quantile summaries (``shared_cuts``) | cut points |
+| ``trees`` | ExchangeTrees | 0 | its packed trees | the other silos' |
+| ``weights`` | ExchangeWeights | t | its network's weights and row count | their mean |
+| ``sums`` | ExchangeSums | t | normal equations, or loss gradient | the next point |
+| ``scores`` | ExchangeScores | t, 1 | metric sums on validation rows | what was chosen |
+| ``rates`` | ExchangeScores | last, 2 | mean derivative by each tree's output | – |
+| ``sync`` | ExchangeTrees | – | – | the state of the job: all trees, the point |
+
+``base`` is for regression only, ``scores`` with ``validation`` only, ``rates`` with a network
+only. With ``secure`` each of ``base``, ``weights``, ``sums``, ``scores`` and ``rates`` is the
+exchanges of :mod:`hedgerow.boosting.sums.floats`, and silos agree on fresh keys in each round.
+
+Round 0's score is that of the mean of the ensembles. A round's mean is over the silos present in
+it; the trees of an absent silo stay. A silo that is absent in round 0 has no trees in the result: K
+is the number of ensembles received. A silo that arrives (again) later synchronises, and trains on
+its rows from the next round on. A silo without rows sends no trees.
+
+Who learns what is in :data:`.steps.REVEALS`.
+
+References
+----------
+Ma, Qiu, Beutel, Lane, "Gradient-less federated gradient boosting trees with learnable learning
+rates", EuroMLSys 2023, algorithm 1. The combiners beside ``cnn`` are ours.
+"""
 
 from __future__ import annotations
 
 from hedgerow.boosting.ports import Horizontal, Strategy
+from hedgerow.boosting.strategies.fedxgbllr.checkpoint import artefact
+from hedgerow.boosting.strategies.fedxgbllr.coordinator import coordinate
+from hedgerow.boosting.strategies.fedxgbllr.forecast import forecast
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.silo import participate
+from hedgerow.boosting.strategies.fedxgbllr.stacked_model import margins_of_files
+from hedgerow.boosting.strategies.fedxgbllr.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=FedXGBllr,
     layout=Horizontal(),
-    reveals=FedXGBllr.reveals,
-    coordinate=FedXGBllr.coordinate,
-    participate=FedXGBllr.participate,
-    artefact=FedXGBllr.artefact,
-    forecast=FedXGBllr.forecast,
-    result=FedXGBllr.margins,
+    reveals=REVEALS,
+    coordinate=coordinate,
+    participate=participate,
+    artefact=artefact,
+    forecast=forecast,
+    result=margins_of_files,
 )

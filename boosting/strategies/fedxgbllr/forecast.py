@@ -10,10 +10,12 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.strategies.fedxgbllr.heads import Head
-from hedgerow.boosting.strategies.fedxgbllr.record import validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.agreement import validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.steps import REVEALS
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import BLOCK
 from hedgerow.boosting.sums.costs import SMALL, Bill
+from hedgerow.boosting.sums.exact import LIMBS
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def leaves_of_tree(job: JobParameters, n_rows: float) -> float:
 
 
 def forecast(
-    strategy: FedXGBllr, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+    parameters: FedXGBllr, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
 ) -> Forecast:
     """Return rounds, messages and bytes of one silo, and what is revealed.
 
@@ -49,78 +51,78 @@ def forecast(
     their size, and with it the vectors of ``leaves``, depends on the data and is estimated.
     """
     n_silos = max(1, sum(1 for n in n_samples.values() if n > 0))
-    n_rows = sum(n_samples.values()) / n_silos * (1 - strategy.validation)
+    n_rows = sum(n_samples.values()) / n_silos * (1 - parameters.validation)
     n_outputs = schema.n_outputs
-    per_silo = strategy.steps_per_silo(max(1, len(n_samples)))
+    per_silo = parameters.steps_per_silo(max(1, len(n_samples)))
     width = per_silo * n_outputs * job.booster.num_parallel_tree
-    leaves = leaves_of_tree(strategy.silo_job(job, max(1, len(n_samples))), n_rows)
-    own = width * leaves * _LEAF_BYTES[strategy.scrub, strategy.leaf_bits] + _FRAME
-    bill = Bill(n_silos, secure=strategy.secure)
+    leaves = leaves_of_tree(parameters.silo_job(job, max(1, len(n_samples))), n_rows)
+    own = width * leaves * _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + _FRAME
+    bill = Bill(n_silos, secure=parameters.secure)
     bill.exchange(Call.TREES, own + _FRAME, (n_silos - 1) * (own + _FRAME))
-    rounds = strategy.n_rounds
-    up, down = _vectors(strategy, width, n_silos, n_outputs, leaves)
-    call = Call.WEIGHTS if strategy.is_network else Call.SUMS
-    number_bytes = 8 if strategy.secure else 4
+    rounds = parameters.n_rounds
+    up, down = _vectors(parameters, width, n_silos, n_outputs, leaves)
+    call = Call.WEIGHTS if parameters.is_network else Call.SUMS
+    number_bytes = 8 if parameters.secure else 4
 
     def add(call: Call, up: float, down: float, times: int = 1) -> None:
-        if strategy.secure:
+        if parameters.secure:
             bill.float_sum(call, up, down + SMALL, times)
         else:
             bill.exchange(call, up + _FRAME, down + _FRAME, times)
 
     if rounds:
         add(call, up, down, rounds)
-    if strategy.validation:
+    if parameters.validation:
         add(Call.SCORES, 8 * metrics.width(validation_metrics(job), n_outputs), 0, rounds)
-    if strategy.is_network and rounds:
+    if parameters.is_network and rounds:
         add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
-    if strategy.needs_label_sums(job):
-        add(Call.SUMS, 24, 16)
-    if strategy.shared_cuts:
-        size = schema.n_features * strategy.shared_cuts
+    if parameters.needs_label_sums(job):
+        bill.sum(Call.SUMS, 8 * 3 * LIMBS, SMALL + _FRAME)
+    if parameters.shared_cuts:
+        size = schema.n_features * parameters.shared_cuts
         bill.exchange(Call.SKETCHES, 48 * size, 4 * size)
-    bill.setups(_BATCH, rounds + strategy.needs_label_sums(job), 1)
+    bill.setups(_BATCH, rounds + parameters.needs_label_sums(job), 1)
     full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * 24)
     notes = [
         f"trees: {leaves:.0f} leaves each are assumed, half or twice that is common; "
         f"at most {full} bytes up",
         f"{per_silo} boosting steps a silo",
     ]
-    if strategy.is_network:
-        notes.append(f"network: {_head(strategy, width, n_silos, n_outputs).n_parameters} weights")
-    slow = strategy.is_network and n_rows * strategy.epochs * rounds > 2e6
+    if parameters.is_network:
+        notes.append(
+            f"network: {_head(parameters, width, n_silos, n_outputs).n_parameters} weights"
+        )
+    slow = parameters.is_network and n_rows * parameters.epochs * rounds > 2e6
     return Forecast(
         rounds + 1,
         {
             call: (bill.messages[call], bill.up[call], bill.down[call])
             for call in sorted(bill.messages)
         },
-        strategy.reveals,
+        REVEALS,
         tuple(notes),
         "minutes" if slow else "seconds",
     )
 
 
-def _head(strategy: FedXGBllr, width: int, n_silos: int, n_outputs: int) -> Head:
-    from hedgerow.boosting.strategies.fedxgbllr.parameters import HEADS
-
-    return Head(HEADS[strategy.combiner], n_silos, width, n_outputs, strategy.channels)
+def _head(parameters: FedXGBllr, width: int, n_silos: int, n_outputs: int) -> Head:
+    return Head(HeadKind(parameters.combiner), n_silos, width, n_outputs, parameters.channels)
 
 
 def _vectors(
-    strategy: FedXGBllr, width: int, n_silos: int, n_outputs: int, leaves: float
+    parameters: FedXGBllr, width: int, n_silos: int, n_outputs: int, leaves: float
 ) -> tuple[float, float]:
     """Return bytes up and down of a round's vectors."""
-    if strategy.is_network:
-        n = _head(strategy, width, n_silos, n_outputs).n_parameters
-        if strategy.secure:
+    if parameters.is_network:
+        n = _head(parameters, width, n_silos, n_outputs).n_parameters
+        if parameters.secure:
             return 6 * (n + 1), 4 * n
-        each = n * strategy.weight_bits / 8 + (
-            0 if strategy.weight_bits == 32 else 4 * -(-n // BLOCK)
+        each = n * parameters.weight_bits / 8 + (
+            0 if parameters.weight_bits == 32 else 4 * -(-n // BLOCK)
         )
         return each + 8, each
-    if strategy.combiner == "leaves":
+    if parameters.combiner == "leaves":
         size = width * n_silos * leaves + n_outputs
-        return size * (8 if strategy.secure else 4), size * 4
+        return size * (8 if parameters.secure else 4), size * 4
     p = width * n_silos // n_outputs + 1
     return 8.0 * n_outputs * (p * (p + 1) // 2 + p), 8.0 * (width * n_silos + n_outputs)

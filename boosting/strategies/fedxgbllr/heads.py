@@ -1,7 +1,7 @@
-"""The small networks that turn per-tree outputs into a prediction, without a deep-learning library.
+"""The small networks that turn per-tree outputs into a prediction: shape, start and forward pass.
 
-Here are their shapes, their start values and their forward pass; training them is
-``boosting.strategies.fedxgbllr.learning_rates``. Weights travel as one flat float32 vector.
+They need no deep-learning library; :mod:`.training` does. Weights travel as one flat float32
+vector.
 
 References
 ----------
@@ -48,9 +48,9 @@ class Head:
     block_width : int
         Trees of an ensemble: boosting rounds times classes times parallel trees.
     n_outputs : int
-        Margins per row.
+        Margins a row.
     channels : int
-        Learning-rate strategies, C; not used by the dense network.
+        Learning-rate strategies, C; the dense network has none.
     """
 
     kind: HeadKind
@@ -108,9 +108,9 @@ class Head:
         return np.concatenate(parts).astype(np.float32)
 
     def arrays(self, weights: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Return views of the flat vector by name."""
+        """Return views of the flat vector by layer name."""
         if weights.shape != (self.n_parameters,):
-            raise ValueError(f"expected {self.n_parameters} weights, got shape {weights.shape}")
+            raise ValueError(f"expected {self.n_parameters} weights, received {weights.shape}")
         views, first = {}, 0
         for name, shape in self.shapes.items():
             views[name] = weights[first : first + prod(shape)].reshape(shape)
@@ -118,7 +118,7 @@ class Head:
         return views
 
     def state(self, weights: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Return the weights as a plain torch network would name and order them.
+        """Return the weights by the names, and in the order, of a plain torch network.
 
         ``CNN`` and ``CONV3`` give the state of ``Sequential(Conv1d, ReLU, Flatten, Linear)``,
         ``DENSE`` of ``Sequential(Linear, ReLU, Linear)``, with ``inner`` and ``outer`` as names.
@@ -143,7 +143,7 @@ class Head:
                 outer = array.reshape(self.n_outputs, self.channels, self.n_blocks)
                 array = outer.transpose(0, 2, 1)
             if array.size != prod(shape):
-                raise ValueError(f"{name}: expected {prod(shape)} values, got {array.size}")
+                raise ValueError(f"{name}: expected {prod(shape)} values, received {array.size}")
             parts.append(array.reshape(-1))
         return np.concatenate(parts)
 

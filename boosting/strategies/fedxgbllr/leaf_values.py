@@ -1,15 +1,15 @@
-"""What every tree of an ensemble says about every row, held as one byte a tree and row.
+"""The leaf that every row reaches in every tree of an ensemble, one byte a row and tree.
 
-A tree's output for a row is one of its leaf values. Storing the leaf's ordinal (a byte where no
-tree has more than 256 leaves) instead of the value takes 375 MB for 750,000 rows and 500 trees
-where float32 outputs take 1.5 GB; the values are looked up a batch at a time.
+A tree's output for a row is one of its leaf values. The ordinals of leaves (a byte where no tree
+has more than 256 leaves) take 375 MB for 750,000 rows and 500 trees, float32 outputs 1.5 GB. The
+values are looked up in batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.ensemble import Tree
 
-_ROWS_PER_BLOCK = 2048  # rows whose features stay in cache while all trees are walked
+_ROWS_PER_BLOCK = 2048  # rows whose features stay in the cache for all trees
 
 
 @dataclass(frozen=True, slots=True)
 class LeafTable:
-    """The leaves of an ordered list of trees: their values and where each tree's begin.
+    """The leaves of an ordered list of trees: their values, and the first one of each tree.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class LeafTable:
 
 @dataclass(frozen=True, slots=True)
 class LeafOrdinals:
-    """For each row and tree, which of the tree's leaves the row reaches.
+    """The leaf that each row reaches in each tree.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ class LeafOrdinals:
         table = LeafTable.of(trees)
         largest = int(np.diff(table.offsets).max(initial=1))
         if largest > 65536:
-            raise ValueError(f"a tree has {largest} leaves; at most 65536 can be told apart")
+            raise ValueError(f"a tree has {largest} leaves; expected at most 65536")
         dtype: Any = np.uint8 if largest <= 256 else np.uint16
         ordinals = np.empty((len(X), table.n_trees), dtype)
         if ordinals.size:
-            _walk(np.ascontiguousarray(X, np.float32), *_columns(trees), ordinals)
+            _walk(np.ascontiguousarray(X, np.float32), _forest(trees), ordinals)
         return cls(table, ordinals)
 
     @property
@@ -151,8 +151,25 @@ class LeafOrdinals:
         return out
 
 
-def _columns(trees: Sequence[Tree]) -> tuple[NDArray[Any], ...]:
-    """Concatenate the trees' nodes, children and categories as positions in one array."""
+class _Forest(NamedTuple):
+    """Nodes of all trees in one array each; children are positions in it, -1 for a leaf's.
+
+    ``codes[begin[node]:end[node]]`` are a categorical split's categories that go right.
+    """
+
+    roots: NDArray[np.int64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float32]
+    default_left: NDArray[np.bool_]
+    ordinal: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    codes: NDArray[np.int32]
+
+
+def _forest(trees: Sequence[Tree]) -> _Forest:
     roots = np.cumsum([0, *(tree.n_nodes for tree in trees)], dtype=np.int64)
     left = np.concatenate(
         [np.where(t.left < 0, -1, t.left + root) for t, root in zip(trees, roots, strict=False)]
@@ -170,7 +187,7 @@ def _columns(trees: Sequence[Tree]) -> tuple[NDArray[Any], ...]:
             begin[root + node], end[root + node] = total, total + len(right_codes)
             codes.append(np.asarray(right_codes, np.int32))
             total += len(right_codes)
-    return (
+    return _Forest(
         roots[:-1],
         left,
         right,
@@ -185,9 +202,10 @@ def _columns(trees: Sequence[Tree]) -> tuple[NDArray[Any], ...]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _walk(  # type: ignore[no-untyped-def]
-    X, roots, left, right, feature, threshold, default_left, ordinal, begin, end, codes, out
-):
+def _walk(X, forest, out):  # type: ignore[no-untyped-def]
+    roots, left, right, ordinal = forest.roots, forest.left, forest.right, forest.ordinal
+    feature, threshold, default_left = forest.feature, forest.threshold, forest.default_left
+    begin, end, codes = forest.begin, forest.end, forest.codes
     n_samples = X.shape[0]
     for first in range(0, n_samples, _ROWS_PER_BLOCK):
         last = min(first + _ROWS_PER_BLOCK, n_samples)

@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.strategies.fedxgbllr.combiners import (
-    Combiner,
-    HeadCombiner,
-    LeafCombiner,
-    RateCombiner,
-)
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
-from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule
+from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.training import Schedule
+from hedgerow.boosting.strategies.fedxgbllr.tree_rates import RateCombiner
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load
 
 if TYPE_CHECKING:

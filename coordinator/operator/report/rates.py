@@ -1,4 +1,4 @@
-"""What FedXGBllr learnt, for people: which silo's trees got which weight."""
+"""Figures of what FedXGBllr learnt: the weight of each silo's trees."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import altair as alt
 from safetensors import SafetensorError
 
 from hedgerow.boosting.strategies.fedxgbllr import stacked_model
+from hedgerow.boosting.strategies.fedxgbllr.parameters import NETWORKS
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import ENSEMBLE, HEAD, MANIFEST, SiloRates
 from hedgerow.boosting.trees import ensemble
 from hedgerow.coordinator.operator.report.figures import (
@@ -23,10 +24,8 @@ from hedgerow.coordinator.operator.report.figures import (
 )
 from hedgerow.coordinator.operator.report.runs import Run, RunUnusable
 
-NETWORKS = ("cnn", "conv3", "dense")
-"""Combiners in which a tree has no rate of its own; see :attr:`Rates.combiner`."""
 PLAIN = "#7b8794"
-"""Colour of the line at the plain mean; it stands out on white and on black."""
+"""Colour of the line at the plain mean; readable on white and on black."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Rates:
     plain : float
         Rate of every tree in the plain mean of the silos' ensembles.
     combiner : str
-        What learnt them, by its name in the job file.
+        Its name in the job file. In :data:`NETWORKS` a tree has no rate of its own.
     """
 
     silos: tuple[SiloRates, ...]
@@ -67,7 +66,7 @@ class Rates:
 
 
 def rates_of(run: Run) -> Rates | None:
-    """Return what a run learnt about its silos' trees, or None where it has no such thing.
+    """Return what a run learnt about its silos' trees, or None for runs of other strategies.
 
     Raises
     ------
@@ -85,12 +84,12 @@ def rates_of(run: Run) -> Rates | None:
         combiner = str(json.loads(files[MANIFEST]).get("combiner", ""))
     except (ValueError, KeyError, SafetensorError) as error:
         raise RunUnusable(f"{run.folder}: the learnt rates cannot be read: {error}") from error
-    whose = [silo.silo for silo in silos for _ in range(silo.trees)]
-    if not silos or len(whose) != len(trees) or rates.shape[1:] != (len(trees),):
+    owners = [silo.silo for silo in silos for _ in range(silo.trees)]
+    if not silos or len(owners) != len(trees) or rates.shape[1:] != (len(trees),):
         raise RunUnusable(f"{run.folder}: {MANIFEST}, {HEAD} and {ENSEMBLE} do not fit together")
     steps: dict[tuple[str, int], int] = {}
     found = []
-    for k, (silo, tree) in enumerate(zip(whose, trees, strict=True)):
+    for k, (silo, tree) in enumerate(zip(owners, trees, strict=True)):
         if tree.group >= len(rates):
             raise RunUnusable(f"{run.folder}: {HEAD} has no rate for output {tree.group}")
         steps[silo, tree.group] = steps.get((silo, tree.group), 0) + 1
@@ -117,7 +116,7 @@ def _by_silo(found: list[tuple[Run, Rates]]) -> Figure:
         for run, learnt in found
         for silo in learnt.silos
     ]  # fmt: skip
-    title = "Which silo's trees got which weight"
+    title = "The weight of each silo's trees"
     lead = (
         "Dots are the mean learnt rate of a silo's trees, bars from the least to the largest; the "
         "grey tick is the plain mean, where each tree counts one over the number of silos."

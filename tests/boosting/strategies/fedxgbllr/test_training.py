@@ -8,8 +8,9 @@ import torch
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
-from hedgerow.boosting.strategies.fedxgbllr.learning_rates import Schedule, fit_head
+from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
 from tests.boosting.strategies.fedxgbllr.test_heads import random_leaves, torch_network
 
 TASKS = tuple(Task)
@@ -20,6 +21,13 @@ def labels_for(task, n_rows, seed):
     if task is Task.REGRESSION:
         return rng.normal(size=n_rows)
     return rng.integers(0, 3 if task is Task.MULTICLASS else 2, n_rows).astype(float)
+
+
+def trained(head, weights, rows, task, schedule, seed=0, **given):
+    """Return the weights after the last epoch."""
+    rng = np.random.default_rng(seed)
+    *_, last = fit_head_by_epoch(head, weights, rows, task, schedule, rng, **given)
+    return last
 
 
 def trained_by_torch(head, weights, leaves, y, task, schedule, rng, row_weights=None):
@@ -67,9 +75,7 @@ def test_training_equals_torchs_modules_losses_and_adam(kind, task):
     weights = head.initial(np.random.default_rng(3))
     schedule = Schedule(epochs=3, batch_size=16, learning_rate=1e-2, proximal=0.3)
     scale = np.random.default_rng(4).random(50) + 0.5
-    found = fit_head(
-        head, weights, leaves, y, task, schedule, np.random.default_rng(5), row_weights=scale
-    )
+    found = trained(head, weights, TrainingRows(leaves, y, scale), task, schedule, seed=5)
     expected = trained_by_torch(
         head, weights, leaves, y, task, schedule, np.random.default_rng(5), scale
     )
@@ -106,7 +112,7 @@ def test_cnn_gradient_equals_a_numpy_loop():
         down[i] -= h
         slopes[i] = (loss(up) - loss(down)) / (2 * h)
     schedule = Schedule(epochs=1, batch_size=8, learning_rate=1e-3)
-    found = fit_head(head, weights, leaves, y, Task.BINARY, schedule, np.random.default_rng(0))
+    found = trained(head, weights, TrainingRows(leaves, y), Task.BINARY, schedule)
     moved = found.astype(np.float64) - weights
     # Adam's first step is -rate·g/(|g| + eps)
     expected = -1e-3 * slopes / (np.abs(slopes) + 1e-8)
@@ -122,7 +128,7 @@ def test_training_lowers_the_loss_and_leaves_its_input_alone():
     weights = head.initial(np.random.default_rng(3))
     before = weights.copy()
     schedule = Schedule(epochs=60, batch_size=32, learning_rate=3e-3)
-    found = fit_head(head, weights, leaves, y, Task.REGRESSION, schedule, np.random.default_rng(0))
+    found = trained(head, weights, TrainingRows(leaves, y), Task.REGRESSION, schedule)
     assert np.array_equal(weights, before)
     outputs = leaves.outputs(np.arange(300))
     error = ((head.margins(found, outputs)[:, 0] - y) ** 2).mean()
@@ -132,20 +138,11 @@ def test_training_lowers_the_loss_and_leaves_its_input_alone():
 def test_strong_proximal_term_holds_the_weights_near_their_start():
     head = Head(HeadKind.CNN, 2, 10, channels=8)
     leaves = random_leaves(100, 20, seed=1)
-    y = labels_for(Task.REGRESSION, 100, 3)
+    rows = TrainingRows(leaves, labels_for(Task.REGRESSION, 100, 3))
     weights = head.initial(np.random.default_rng(3))
     moves = [
         np.linalg.norm(
-            fit_head(
-                head,
-                weights,
-                leaves,
-                y,
-                Task.REGRESSION,
-                Schedule(20, 32, proximal=mu),
-                np.random.default_rng(0),
-            )
-            - weights
+            trained(head, weights, rows, Task.REGRESSION, Schedule(20, 32, proximal=mu)) - weights
         )
         for mu in (0.0, 10.0)
     ]
@@ -154,18 +151,17 @@ def test_strong_proximal_term_holds_the_weights_near_their_start():
 
 def test_torchs_thread_count_is_one_during_training_and_restored_after():
     head = Head(HeadKind.CNN, 2, 2, channels=2)
-    leaves = random_leaves(5, 4, seed=1)
+    rows = TrainingRows(random_leaves(5, 4, seed=1), np.zeros(5))
+    weights = head.initial(np.random.default_rng(0))
     seen = []
     torch.set_num_threads(2)
     try:
-        fit_head(
+        trained(
             head,
-            head.initial(np.random.default_rng(0)),
-            leaves,
-            np.zeros(5),
+            weights,
+            rows,
             Task.BINARY,
             Schedule(1, 4),
-            np.random.default_rng(0),
             check=lambda: seen.append(torch.get_num_threads()),
         )
         assert seen == [1]
@@ -177,13 +173,6 @@ def test_torchs_thread_count_is_one_during_training_and_restored_after():
 def test_without_torch_the_job_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     head = Head(HeadKind.CNN, 2, 2, channels=2)
+    rows = TrainingRows(random_leaves(5, 4, seed=1), np.zeros(5))
     with pytest.raises(InvalidJob, match="hedgerow\\[torch\\]"):
-        fit_head(
-            head,
-            head.initial(np.random.default_rng(0)),
-            random_leaves(5, 4, seed=1),
-            np.zeros(5),
-            Task.BINARY,
-            Schedule(1, 4),
-            np.random.default_rng(0),
-        )
+        trained(head, np.zeros(head.n_parameters, np.float32), rows, Task.BINARY, Schedule(1, 4))

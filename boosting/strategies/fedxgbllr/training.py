@@ -1,11 +1,10 @@
-"""Training of a head by mini-batches on one silo's rows; the only module that imports torch.
+"""Training of a network by mini-batches on one silo's rows; the only module that imports torch.
 
-The network is tiny (at most some 16,000 weights for the paper's setting), so a step is a handful
-of calls of a few microseconds each. The convolution with kernel and stride of a block is one
-matrix product, its gradient is written out by hand into one flat vector, and Adam updates that
-vector in five calls: about 0.2 ms of CPU a step of 64 rows and 500 trees
-(``python -m benchmarks.fedxgbllr`` prints it beside torch's own modules). One thread, always: a
-product this small is slower on more.
+The network is small (at most some 16,000 weights in the paper's setting), so a step is a few calls
+of some microseconds each. The convolution with kernel and stride of a block is one matrix product,
+its gradient is written into one flat vector, and Adam updates that vector in five calls: about
+0.2 ms of CPU a step of 64 rows and 500 trees (``python -m benchmarks.fedxgbllr`` prints it beside
+torch's own modules). It runs in one thread: so small a product is slower in several.
 
 References
 ----------
@@ -16,7 +15,6 @@ section 2.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,25 +26,25 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
-from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 
-Tensor = Any  # torch is an optional dependency: its types are not there without it
+Tensor = Any  # torch is optional: without it its types do not exist
 
 _ROWS_PER_GATHER = 4096  # rows looked up at once; 8 MB for 500 trees
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a silo trains the head in one round.
+    """How a silo trains the network in one round.
 
     Parameters
     ----------
     epochs, batch_size : int
-        The last batch of an epoch may be smaller; rows are reshuffled each epoch.
+        The last batch of an epoch may be smaller; rows are shuffled in each epoch.
     learning_rate : float
     betas : tuple[float, float]
-        Adam's; its state starts anew each round.
+        Of Adam, whose state is reset in each round.
     proximal : float
         FedProx's μ: adds ``μ/2·|w − w_round|²`` to the loss.
     """
@@ -70,49 +68,19 @@ def torch_module() -> Any:
         import torch
     except ImportError as absent:
         raise InvalidJob(
-            "combiner 'cnn' trains a network and needs torch: install hedgerow[torch], "
-            "or choose combiner 'leaves', 'ridge', 'logit_ridge' or 'mean'"
+            "combiners 'cnn', 'conv3' and 'dense' train a network and need torch: install "
+            "hedgerow[torch], or choose combiner 'leaves', 'ridge', 'logit_ridge' or 'mean'"
         ) from absent
     return torch
-
-
-def fit_head(
-    head: Head,
-    weights: NDArray[np.float32],
-    leaves: LeafOrdinals,
-    targets: NDArray[np.float64],
-    task: Task,
-    schedule: Schedule,
-    rng: np.random.Generator,
-    *,
-    row_weights: NDArray[np.float64] | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> NDArray[np.float32]:
-    """Return the weights after ``schedule.epochs`` epochs; see :func:`fit_head_by_epoch`."""
-    points = fit_head_by_epoch(
-        head,
-        weights,
-        leaves,
-        targets,
-        task,
-        schedule,
-        rng,
-        row_weights=row_weights,
-        check=check,
-    )
-    return deque(points, maxlen=1)[0]
 
 
 def fit_head_by_epoch(
     head: Head,
     weights: NDArray[np.float32],
-    leaves: LeafOrdinals,
-    targets: NDArray[np.float64],
+    rows: TrainingRows,
     task: Task,
     schedule: Schedule,
     rng: np.random.Generator,
-    *,
-    row_weights: NDArray[np.float64] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[NDArray[np.float32]]:
     """Train by Adam from ``weights``; yield the weights after each epoch.
@@ -120,24 +88,20 @@ def fit_head_by_epoch(
     Parameters
     ----------
     weights : ndarray of shape (head.n_parameters,), float32
-        Start; left as it is.
-    leaves : LeafOrdinals
-        Of the rows to train on.
-    targets : ndarray of shape (leaves.n_samples,), float64
-        0 or 1, class index, or the centred number.
+        Start; not changed.
+    rows : TrainingRows
+        Their weights are scaled to mean one.
     task : Task
         Loss: binary cross-entropy, softmax cross-entropy or mean squared error.
     rng : numpy.random.Generator
         Shuffles the rows.
-    row_weights : ndarray of shape (leaves.n_samples,), float64, or None
-        Scaled to mean one.
     check : callable
-        Called once a gather; raises when the silo is to stop.
+        Called every few thousand rows; raises when the silo must stop.
 
     Yields
     ------
     ndarray of shape (head.n_parameters,), float32
-        The next epoch overwrites it.
+        Overwritten by the next epoch.
     """
     torch = torch_module()
     with _one_thread(torch), torch.no_grad():
@@ -145,12 +109,12 @@ def fit_head_by_epoch(
         gradient = torch.zeros_like(point)
         network = _network(torch, head, point, gradient, schedule.batch_size)
         adam = _Adam(torch, point, gradient, schedule)
-        n = leaves.n_samples
+        leaves, n = rows.leaves, rows.leaves.n_samples
         buffer = torch.empty((min(_ROWS_PER_GATHER, max(1, n)), head.n_inputs))
-        labels = torch.from_numpy(_label_matrix(targets, task, head.n_outputs))
+        labels = torch.from_numpy(_label_matrix(rows.y, task, head.n_outputs))
         scale = None
-        if row_weights is not None:
-            scale = torch.from_numpy((row_weights / row_weights.mean()).astype(np.float32))
+        if rows.weight is not None:
+            scale = torch.from_numpy((rows.weight / rows.weight.mean()).astype(np.float32))
         error = _ERRORS[task]
         for _ in range(schedule.epochs):
             shuffled = rng.permutation(n)
@@ -183,7 +147,7 @@ def _one_thread(torch: Any) -> Iterator[None]:
 
 
 def _label_matrix(targets: NDArray[np.float64], task: Task, n_outputs: int) -> NDArray[np.float32]:
-    """Return labels as the head's margins are shaped: (n_samples, n_outputs), float32."""
+    """Return labels in the shape of the margins: (n_samples, n_outputs), float32."""
     if task is not Task.MULTICLASS:
         return targets.astype(np.float32)[:, None]
     return np.eye(n_outputs, dtype=np.float32)[targets.astype(np.int64)]
@@ -198,7 +162,7 @@ _ERRORS: dict[Task, Callable[[Any, Tensor, Tensor], Tensor]] = {
 
 
 class _Network(Protocol):
-    """A head's forward pass and the gradient of its weights, in place."""
+    """A network's forward pass and the gradient of its weights, in place."""
 
     def forward(self, outputs: Tensor) -> Tensor:
         """Return margins (batch, n_outputs) of tree outputs (batch, n_inputs)."""

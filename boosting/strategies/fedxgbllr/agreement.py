@@ -1,0 +1,204 @@
+"""What both halves of FedXGBllr agree on: scale of the labels, cut points, form of the trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Schema, Task
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
+from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafTable
+from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.training import Schedule
+from hedgerow.boosting.strategies.fedxgbllr.tree_rates import RateCombiner
+from hedgerow.boosting.strategies.fedxgbllr.uploads import UploadForm, decode_trees
+from hedgerow.boosting.streams import Purpose
+from hedgerow.boosting.sums.steps import SumParameters
+from hedgerow.boosting.tensors import Tensors
+from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.boosting.trees.limits import TreeLimits, step_groups
+from hedgerow.boosting.trees.packing import Shrinkage
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+
+Floats = NDArray[np.float64]
+Arrays = dict[str, NDArray[Any]]
+
+UPLOAD = ("trees", "leaves")
+_LOSSES = {Task.BINARY: "logloss", Task.MULTICLASS: "mlogloss", Task.REGRESSION: "mse"}
+
+
+def job_metrics(job: JobParameters) -> tuple[str, ...]:
+    """Return the metrics that the job reports on test rows."""
+    return job.metrics or metrics.defaults(job.task)
+
+
+def validation_metrics(job: JobParameters) -> tuple[str, ...]:
+    """Return the metrics that silos add up on validation rows; the first one selects.
+
+    AUC is not among them: its sums are a histogram, several times the network's size. Where a job
+    names it first, the next one selects. The task's loss is always among them.
+    """
+    named = [name for name in job_metrics(job) if name != "auc"]
+    return tuple(dict.fromkeys([*named, _LOSSES[job.task]]))
+
+
+def named(upload: Mapping[str, NDArray[Any]], silo: Silo) -> Arrays:
+    """Return an upload's arrays under names that carry its silo."""
+    return {f"{name}.{silo}": upload[name] for name in UPLOAD if name in upload}
+
+
+def silos_of(told: Tensors) -> tuple[Silo, ...]:
+    """Return whose uploads are among the arrays, sorted."""
+    start = "trees."
+    return tuple(sorted(Silo(name[len(start) :]) for name in told.arrays if name.startswith(start)))
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How both halves read labels, cut points and trees.
+
+    Parameters
+    ----------
+    n_steps : int
+        Boosting steps of each silo.
+    center, scale : float
+        Trees are grown on ``(label - center) / scale``.
+    cuts : list of ndarray, or None
+        Shared cut points between fences.
+    """
+
+    parameters: FedXGBllr
+    job: JobParameters
+    schema: Schema
+    n_steps: int
+    center: float = 0.0
+    scale: float = 1.0
+    cuts: list[NDArray[np.float32]] | None = None
+
+    @classmethod
+    def start(
+        cls, parameters: FedXGBllr, job: JobParameters, schema: Schema, n_silos: int
+    ) -> Terms:
+        """Return the terms before anything has been exchanged."""
+        job = parameters.silo_job(job, max(1, n_silos))
+        base = job.booster.base_score
+        center = base if base is not None and job.task is Task.REGRESSION else 0.0
+        return cls(parameters, job, schema, parameters.steps_per_silo(n_silos), center)
+
+    @property
+    def form(self) -> UploadForm:
+        """How trees are sent."""
+        booster = self.job.booster
+        shrinkage = Shrinkage(
+            booster.eta / booster.num_parallel_tree, booster.lambda_, booster.alpha
+        )
+        scrub = self.parameters.scrub == "stats"
+        return UploadForm(shrinkage, scrub, self.parameters.leaf_bits, self.cuts)
+
+    @property
+    def limits(self) -> TreeLimits:
+        """Limits of a silo's trees."""
+        booster = self.job.booster
+        return TreeLimits(
+            step_groups(self.n_steps, self.schema.n_outputs, booster.num_parallel_tree),
+            tuple(len(feature.categories or ()) for feature in self.schema.features),
+            booster.max_depth,
+        )
+
+    @property
+    def sums(self) -> SumParameters:
+        """How silos add up their vectors."""
+        secure = self.parameters.secure
+        return SumParameters(secure=secure, least_silos=max(3 if secure else 1, self.job.min_silos))
+
+    def decode(self, told: Tensors, suffix: str = "") -> list[Tree]:
+        """Return the trees of an upload among ``told``."""
+        return decode_trees(told, suffix, self.form, self.schema, self.limits)
+
+    def combine(self, trees: list[list[Tree]]) -> tuple[Combiner, list[Tree]]:
+        """Return the combiner of the silos' trees, and the trees in one list."""
+        every = [tree for of_silo in trees for tree in of_silo]
+        seed = np.random.SeedSequence([self.job.seed, Purpose.NETWORK_START]).generate_state(1)[0]
+        combiner = combiner_of(
+            self.parameters,
+            LeafTable.of(every),
+            self.job.task,
+            len(trees),
+            self.schema.n_outputs,
+            int(seed),
+        )
+        return combiner, every
+
+    def targets(self, dataset: Dataset) -> Floats:
+        """Return the labels that trees and combiners are trained on."""
+        if self.job.task is not Task.REGRESSION:
+            return dataset.labels
+        return (dataset.labels - self.center) / self.scale
+
+    def margins(self, combined: Floats) -> Floats:
+        """Return margins on the label's scale."""
+        return self.center + self.scale * combined
+
+    def told(self) -> Arrays:
+        """Return it as arrays, for silos that synchronise and for checkpoints."""
+        arrays: Arrays = {"labels": np.array([self.center, self.scale])}
+        if self.cuts is not None:
+            arrays["cuts"] = np.concatenate(self.cuts)
+            arrays["cut_counts"] = np.array([len(c) for c in self.cuts], np.int64)
+        return arrays
+
+    def heard(self, told: Tensors) -> Terms:
+        """Return it after what :meth:`told` says."""
+        center, scale = (float(v) for v in told.get("labels", "<f8", (2,)))
+        cuts = self.cuts
+        if told.has("cuts"):
+            counts = told.get("cut_counts", "<i8", (self.schema.n_features,))
+            values = told.get("cuts", "<f4", (int(counts.sum()),))
+            cuts = np.split(values, np.cumsum(counts)[:-1])
+        return replace(self, center=center, scale=scale, cuts=cuts)
+
+
+def combiner_of(
+    parameters: FedXGBllr, table: LeafTable, task: Task, n_silos: int, n_outputs: int, seed: int
+) -> Combiner:
+    """Return the combiner of the trees of ``table``, an equal share of which each silo grew.
+
+    Parameters
+    ----------
+    seed : int
+        Of a network's start weights.
+    """
+    if parameters.is_network:
+        kind, width = HeadKind(parameters.combiner), table.n_trees // n_silos
+        return HeadCombiner(
+            Head(kind, n_silos, width, n_outputs, parameters.channels),
+            task,
+            parameters.rounds,
+            Schedule(
+                parameters.epochs,
+                parameters.batch_size,
+                parameters.learning_rate,
+                (parameters.beta1, parameters.beta2),
+                parameters.proximal,
+            ),
+            seed,
+            parameters.epoch_choices,
+            parameters.server_optimiser,
+            parameters.server_rate,
+            parameters.server_momentum,
+        )
+    rounds, penalties = parameters.n_rounds, parameters.penalties
+    if parameters.combiner == "leaves":
+        return LeafCombiner(table, task, n_silos, n_outputs, rounds, penalties)
+    return RateCombiner(table, task, n_silos, n_outputs, rounds, penalties)

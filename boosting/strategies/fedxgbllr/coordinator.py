@@ -1,0 +1,341 @@
+"""The coordinator half of FedXGBllr."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.engine.summaries import QuantileSummaries, Summary, merge_summaries
+from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.ports import CoordinatorStart, RoundResult
+from hedgerow.boosting.strategies.fedxgbllr.agreement import (
+    Arrays,
+    Floats,
+    Terms,
+    job_metrics,
+    named,
+    validation_metrics,
+)
+from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.steps import (
+    BASE,
+    CUTS,
+    RATES,
+    SCORES,
+    SUMS,
+    SYNC,
+    TREES,
+    WEIGHTS,
+)
+from hedgerow.boosting.strategies.fedxgbllr.uploads import with_fences
+from hedgerow.boosting.strategies.fedxgbllr.vectors import (
+    read_update,
+    update_form,
+    write_points,
+)
+from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.exact import LIMBS, exact_sums
+from hedgerow.boosting.sums.floats import FloatSum, total_securely
+from hedgerow.boosting.tensors import Tensors
+from hedgerow.boosting.trees.ensemble import Tree
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+
+
+async def coordinate(
+    parameters: FedXGBllr, hub: Hub, start: CoordinatorStart
+) -> AsyncIterator[RoundResult]:
+    """Run the coordinator half from the beginning or from a checkpoint."""
+    half = _StackingCoordinator(parameters, hub, start)
+    if start.checkpoint is not None:
+        await asyncio.to_thread(half.restore, start.checkpoint)
+    hub.serve(SYNC, half.progress)
+    if start.checkpoint is None:
+        yield await half.gather_trees()
+    while not half.record.final:
+        yield await half.take_round()
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """A sum over silos, the silos in it, and what releases them."""
+
+    total: Floats
+    present: tuple[Silo, ...]
+    answer: Callable[[Tensors], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _SoundUpload:
+    """A silo's rows, its trees, and the arrays that they were sent as."""
+
+    rows: int
+    trees: list[Tree]
+    arrays: Arrays
+
+
+class _StackingCoordinator:
+    """The coordinator's run."""
+
+    def __init__(self, parameters: FedXGBllr, hub: Hub, start: CoordinatorStart) -> None:
+        self.parameters, self.hub, self.start = parameters, hub, start
+        self.job, self.quorum = start.job, max(1, start.job.min_silos)
+        self.terms = Terms.start(parameters, start.job, start.schema, len(start.silos))
+        self.is_agreed = not (parameters.needs_label_sums(start.job) or parameters.shared_cuts)
+        self.record: Checkpoint
+        self.has_trees = False
+        self.test_leaves: LeafOrdinals | None = None
+        self.sums = CoordinatorSums.of(hub, start, self.terms.sums)
+
+    def restore(self, checkpoint: bytes) -> None:
+        """Continue from a checkpoint."""
+        self._begin(Checkpoint.decode(self.parameters, self.job, self.start.schema, checkpoint))
+
+    def progress(self, silo: Silo, at: Place, offer: Tensors) -> Tensors:
+        """Return the state of the job, for a silo that arrives (again)."""
+        if self.has_trees:
+            return Tensors(self.record.told())
+        told = self.terms.told() if self.is_agreed else {}
+        return Tensors({**told, "round": np.zeros(1, np.int64)})
+
+    # round 0
+
+    async def gather_trees(self) -> RoundResult:
+        """Agree on labels and cuts, collect all silos' trees, give each silo the others'."""
+        at = Place(0)
+        if self.parameters.needs_label_sums(self.job):
+            await self._agree_on_labels(at)
+        if self.parameters.shared_cuts:
+            await self._agree_on_cuts(at)
+        self.is_agreed = True
+        sound = await self.hub.collect(TREES, at, read=self._read_upload, quorum=self.quorum)
+        uploads = {silo: given.arrays for silo, given in sound.items() if given.rows}
+        if not uploads:
+            raise QuorumLost("step 'trees': expected the trees of a silo with rows, received none")
+        rows = {silo: given.rows for silo, given in sound.items()}
+        trees = [sound[silo].trees for silo in uploads]
+        record = await asyncio.to_thread(Checkpoint.begin, self.terms, uploads, rows, trees)
+        await asyncio.to_thread(self._begin, record)
+        for silo in rows:
+            reply: Arrays = {}
+            for other, upload in uploads.items():
+                if other != silo:
+                    reply |= named(upload, other)
+            self.hub.answer(TREES, at, {silo: Tensors(reply)})
+        return await self._result(0, tuple(rows), {})
+
+    def _read_upload(self, silo: Silo, offer: Tensors) -> _SoundUpload:
+        count = offer.number("rows")
+        if not (0 <= count < 2**53 and count == int(count)):
+            raise OfferRejected(f"rows: expected a count, received {count}")
+        if not count:
+            return _SoundUpload(0, [], {})
+        arrays = {k: v for k, v in offer.arrays.items() if k != "rows"}
+        return _SoundUpload(int(count), self.terms.decode(offer), arrays)
+
+    def _begin(self, record: Checkpoint) -> None:
+        if self.start.test is not None:
+            every = [tree for trees in record.trees for tree in trees]
+            self.test_leaves = LeafOrdinals.of(every, self.start.test.X)
+        self.record, self.terms, self.has_trees = record, record.terms, True
+
+    def _mean(self) -> Combiner:
+        parameters = replace(self.parameters, combiner="mean")
+        return replace(self.terms, parameters=parameters).combine(self.record.trees)[0]
+
+    async def _agree_on_labels(self, at: Place) -> None:
+        await self.sums.setup(at)
+        outcome = await self.sums.sum(BASE, at, 3 * LIMBS)
+        assert outcome.total is not None, "only sums over a fixed set are abandoned"
+        count, first, second = exact_sums(outcome.total)
+        if count > 0:
+            mean = first / count
+            spread = math.sqrt(max(float(second / count - mean * mean), 0.0))
+            if self.parameters.center_target and self.job.booster.base_score is None:
+                self.terms = replace(self.terms, center=float(mean))
+            if self.parameters.scale_target and spread > 0:
+                self.terms = replace(self.terms, scale=spread)
+        self.sums.answer(BASE, outcome, Tensors(self.terms.told()))
+
+    async def _agree_on_cuts(self, at: Place) -> None:
+        features = self.start.schema.features
+        numeric = [j for j, feature in enumerate(features) if not feature.is_categorical]
+
+        def read(silo: Silo, offer: Tensors) -> list[Summary]:
+            return QuantileSummaries(
+                offer.get("sizes", "<i8", (None,)),
+                offer.get("values", "<f4", (None,)),
+                offer.get("weights", "<f8", (None,)),
+            ).read(len(numeric))
+
+        summaries = await self.hub.collect(CUTS, at, read=read, quorum=self.quorum)
+
+        def merge() -> list[NDArray[np.float32]]:
+            inner = [np.empty(0, np.float32)] * len(features)
+            for place, feature in enumerate(numeric):
+                of_feature = [given[place] for given in summaries.values()]
+                inner[feature] = merge_summaries(of_feature, self.parameters.shared_cuts)
+            return with_fences(inner)
+
+        self.terms = replace(self.terms, cuts=await asyncio.to_thread(merge))
+        self.hub.answer(CUTS, at, dict.fromkeys(summaries, Tensors(self.terms.told())))
+
+    # rounds 1 to R
+
+    async def take_round(self) -> RoundResult:
+        """Collect and combine vectors; choose on validation rows where there are any."""
+        record, parameters, round_ = self.record, self.parameters, self.record.round
+        combiner, known = record.combiner, record.state.candidates[0]
+        await self.sums.setup(Place(round_))
+        updates = await self._collect_updates(Place(round_), known)
+        state = await asyncio.to_thread(combiner.advance, record.state, updates.total, round_)
+        last = round_ >= combiner.n_rounds
+        rng = generator(self.job.seed, len(self.start.silos), round_, Purpose.NETWORK_ROUNDING)
+        reply, record.state = write_points(parameters, combiner, state, known, rng)
+        final = last and not parameters.validation
+        updates.answer(Tensors({**reply, "final": np.array([final], np.uint8)}))
+        scores: dict[str, dict[str, float]] = {}
+        if parameters.validation:
+            scores["valid"], final = await self._choose(Place(round_, 1), updates.present, last)
+        else:
+            record.best, record.best_round = record.state.solution, round_
+        if final and isinstance(combiner, HeadCombiner):
+            await self._gather_rates(Place(round_, 2), updates.present)
+        record.round, record.final = round_ + 1, final
+        return await self._result(round_, updates.present, scores)
+
+    async def _collect_updates(self, at: Place, known: NDArray[Any]) -> _Collected:
+        combiner = self.record.combiner
+        form = update_form(self.parameters, combiner, at.round)
+
+        def read(silo: Silo, offer: Tensors) -> Floats:
+            arrays = {name: offer.get(name, *shape) for name, shape in form.items()}
+            if "rows" in form and arrays["rows"][0] < 0:
+                raise OfferRejected("rows: expected a count")
+            return read_update(self.parameters, combiner, arrays, at.round, known)
+
+        kind = WEIGHTS if self.parameters.is_network else SUMS
+        return await self._collect(kind, at, combiner.width(at.round), read=read)
+
+    async def _choose(
+        self, at: Place, silos: tuple[Silo, ...], last: bool
+    ) -> tuple[dict[str, float], bool]:
+        record, names = self.record, validation_metrics(self.job)
+        n_outputs, n_points = self.start.schema.n_outputs, len(record.state.candidates)
+        size = metrics.width(names, n_outputs)
+        sums = await self._collect(SCORES, at, size * n_points, silos)
+        found = [
+            metrics.combine(names, part, n_outputs=n_outputs)
+            for part in sums.total.reshape(n_points, size)
+        ]
+        choice, first = 0, names[0]
+        for number, scores in enumerate(found):
+            if metrics.better(first, scores[first], found[choice][first]):
+                choice = number
+        if n_points > 1:
+            record.choice = choice
+        record.state = record.combiner.choose(record.state, choice)
+        score = found[choice][first]
+        if record.best is None or metrics.better(first, score, record.best_score):
+            record.best, record.best_round = record.state.solution, at.round
+            record.best_score = score
+        waited, patience = at.round - record.best_round, self.parameters.early_stopping_rounds
+        final = last or bool(patience and waited >= patience)
+        reply: Arrays = {
+            "choice": np.array([choice], np.int64),
+            "final": np.array([final], np.uint8),
+        }
+        if len(record.state.candidates) > 1:
+            reply["all"] = np.ones(1, np.uint8)
+        if final and waited and self.parameters.is_network:
+            reply["solution"] = record.best[None].astype(record.combiner.point_type)
+        sums.answer(Tensors(reply))
+        return found[choice], final
+
+    async def _gather_rates(self, at: Place, silos: tuple[Silo, ...]) -> None:
+        n_outputs = self.start.schema.n_outputs
+        n_trees = sum(len(trees) for trees in self.record.trees)
+        try:
+            sums = await self._collect(RATES, at, n_outputs * n_trees + 1, silos, dtype="<f4")
+        except QuorumLost:
+            return  # the model is complete without its learnt rates
+        if sums.total[-1] > 0:
+            self.record.rates = (sums.total[:-1] / sums.total[-1]).reshape(n_outputs, n_trees)
+        sums.answer(Tensors())
+
+    async def _collect(
+        self,
+        kind: FloatSum[Tensors, Tensors],
+        at: Place,
+        width: int,
+        silos: tuple[Silo, ...] | None = None,
+        *,
+        dtype: str = "<f8",
+        read: Callable[[Silo, Tensors], Floats] | None = None,
+    ) -> _Collected:
+        """Return the sum of the silos' vectors of ``width`` numbers, masked or in the clear."""
+        if self.parameters.secure:
+            secure = await total_securely(self.hub, self.sums, kind, at, width, self.quorum)
+            return _Collected(secure.total, secure.present, secure.answer)
+        if silos is not None:
+            silos = tuple(silo for silo in silos if silo in self.hub.silos)
+        vectors = await self.hub.collect(
+            kind.plain,
+            at,
+            read=read or partial(_read_vector, width, dtype),
+            silos=silos,
+            quorum=self.quorum,
+        )
+
+        def add_up() -> Floats:
+            total = np.zeros(width)
+            for silo in sorted(vectors):  # in this order the sum is the same bits in every run
+                total += vectors[silo]
+            return total
+
+        def answer(reply: Tensors) -> None:
+            self.hub.answer(kind.plain, at, dict.fromkeys(vectors, reply))
+
+        return _Collected(await asyncio.to_thread(add_up), tuple(sorted(vectors)), answer)
+
+    async def _result(
+        self, round_: int, silos: tuple[Silo, ...], scores: dict[str, dict[str, float]]
+    ) -> RoundResult:
+        record = self.record
+
+        def encode() -> bytes:
+            if self.start.test is not None and self.test_leaves is not None:
+                combiner, point = record.combiner, record.state.solution
+                if round_ == 0:  # a network before its first training predicts nothing of use
+                    combiner = self._mean()
+                    point = combiner.initial().solution
+                combined = combiner.margins(point, self.test_leaves)
+                scores["test"] = metrics.evaluate(
+                    job_metrics(self.job),
+                    self.start.test.labels,
+                    record.terms.margins(combined),
+                    objective=self.job.objective,
+                    weight=self.start.test.weight,
+                )
+            return record.encode()
+
+        checkpoint = await asyncio.to_thread(encode)
+        return RoundResult(round_, checkpoint, scores, silos, record.final, record.best_round)
+
+
+def _read_vector(width: int, dtype: str, silo: Silo, offer: Tensors) -> Floats:
+    return offer.get("sum", dtype, (width,)).astype(np.float64)

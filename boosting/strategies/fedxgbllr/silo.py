@@ -1,0 +1,254 @@
+"""The silo half of FedXGBllr."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
+from hedgerow.boosting.errors import DataError, OfferRejected, PlacePassed
+from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.fedxgbllr.agreement import (
+    Arrays,
+    Floats,
+    Terms,
+    named,
+    silos_of,
+    validation_metrics,
+)
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.steps import (
+    BASE,
+    CUTS,
+    RATES,
+    SCORES,
+    SUMS,
+    SYNC,
+    TREES,
+    WEIGHTS,
+)
+from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, encode_trees, uncut
+from hedgerow.boosting.strategies.fedxgbllr.vectors import read_points, update
+from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
+from hedgerow.boosting.sums.exact import exact_parts
+from hedgerow.boosting.sums.floats import FloatSum, add_securely
+from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.tensors import Tensors, scalar
+from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.local import (
+    booster_parameters,
+    first_line,
+    matrix,
+    roster_index,
+    split_rows,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+    from hedgerow.crypto.vault import Vault
+
+_POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
+
+
+def participate(parameters: FedXGBllr, link: Link, vault: Vault | None, start: SiloStart) -> None:
+    """Run the silo half to the end of the job; nothing stays in the silo."""
+    _StackingSilo(parameters, link, vault, start).run()
+
+
+class _StackingSilo:
+    """A silo's run: grow trees, receive all silos', then a round at a time."""
+
+    def __init__(
+        self, parameters: FedXGBllr, link: Link, vault: Vault | None, start: SiloStart
+    ) -> None:
+        self.parameters, self.link, self.start = parameters, link, start
+        self.job, self.number = start.job, roster_index(start.silo, start.silos)
+        rng = generator(self.job.seed, self.number, 0, Purpose.NETWORK_SPLIT)
+        rows, held = split_rows(start.dataset.n_samples, parameters.validation, rng)
+        self.train: Dataset = start.dataset.take(rows) if len(held) else start.dataset
+        self.valid: Dataset = start.dataset.take(held)
+        self.terms = Terms.start(parameters, self.job, start.schema, len(start.silos))
+        self.knows_labels = not parameters.needs_label_sums(self.job)
+        self.knows_cuts = not parameters.shared_cuts
+        self.sums = SiloSums.of(link, vault, start, self.terms.sums)
+        self.upload: Arrays = {}
+        self.combiner: Combiner
+        self.rows: TrainingRows
+        self.valid_leaves: LeafOrdinals
+        self.candidates: NDArray[Any]
+        self.choice = 0
+        self.round = 0
+        self.final = False
+        self.n_syncs = 0
+
+    def run(self) -> None:
+        """Take part until the job ends; a silo that was left out synchronises and continues."""
+        behind = self.start.first_round > 0
+        while not self.final:
+            try:
+                if behind:
+                    self._synchronise()
+                    behind = False
+                elif self.round == 0:
+                    self._grow()
+                else:
+                    self._take_round()
+            except PlacePassed:
+                self.link.check()
+                behind = True
+
+    def _synchronise(self) -> None:
+        told = self.link.exchange(SYNC, Place(0, 0, self.n_syncs), Tensors())
+        self.n_syncs += 1
+        if told.has("labels"):
+            self.terms = self.terms.heard(told)
+            self.knows_labels = self.knows_cuts = True
+        self.round = int(told.get("round", "<i8", (1,))[0])
+        if self.round:
+            self._learn_trees(told)
+            self.candidates = told.get("candidates", self.combiner.point_type, (None, None))
+            self.choice = int(told.get("choice", "<i8", (1,))[0])
+            self.final = bool(told.get("final", "|u1", (1,))[0])
+
+    # round 0
+
+    def _grow(self) -> None:
+        at = Place(0)
+        if not self.knows_labels:
+            self._agree_on_labels(at)
+        if not self.knows_cuts:
+            self._agree_on_cuts(at)
+        if not self.upload:
+            trees = encode_trees(self._trees(), self.terms.form) if self.train.n_samples else {}
+            self.upload = {"rows": scalar(float(self.train.n_samples)), **trees}
+        told = self.link.exchange(TREES, at, Tensors(self.upload))
+        own = named(self.upload, self.start.silo)
+        self._learn_trees(Tensors({**told.arrays, **own}))
+        self.candidates = self.combiner.initial().candidates
+        self.round = 1
+        self.final = self.parameters.n_rounds == 0
+
+    def _agree_on_labels(self, at: Place) -> None:
+        self.sums.setup(at)
+        y = self.train.labels
+        parts = exact_parts(np.ones(len(y)), y, y * y)
+        self.terms = self.terms.heard(self.sums.sum(BASE, at, parts))
+        self.knows_labels = True
+
+    def _agree_on_cuts(self, at: Place) -> None:
+        size = _POINTS_A_CUT * self.parameters.shared_cuts
+        points = [
+            summarise(self.train.X[:, j], size, self.train.weight)
+            for j, feature in enumerate(self.start.schema.features)
+            if not feature.is_categorical
+        ]
+        found = QuantileSummaries.of(points)
+        offer: Arrays = {"sizes": found.sizes, "values": found.values, "weights": found.weights}
+        self.terms = self.terms.heard(self.link.exchange(CUTS, at, Tensors(offer)))
+        self.knows_cuts = True
+
+    def _trees(self) -> list[Tree]:
+        import xgboost
+
+        start, cuts = self.start, self.terms.cuts
+        X = self.train.X if cuts is None else cut_columns(self.train.X, cuts, start.schema)
+        table = replace(self.train, X=X, y=self.terms.targets(self.train))
+        rows = matrix(table, start.n_threads)
+        parameters = {
+            **booster_parameters(self.terms.job, start.schema.n_outputs, start.n_threads),
+            "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
+            "seed": xgboost_seed(self.job.seed, self.number, 0, Purpose.SILO_TREES),
+        }
+        if cuts is not None:
+            parameters["max_bin"] = max(2, *(len(of_feature) for of_feature in cuts))
+        try:
+            booster = xgboost.Booster(parameters, [rows])
+            for step in range(self.terms.n_steps):
+                self.link.check()
+                booster.update(rows, step)
+        except xgboost.core.XGBoostError as error:
+            reason = first_line(error)
+            raise DataError(f"XGBoost cannot train on this silo's rows: {reason}") from error
+        trees = trees_of(booster)
+        return trees if cuts is None else uncut(trees, cuts, start.schema)
+
+    def _learn_trees(self, told: Tensors) -> None:
+        """Take in all silos' trees; of its own, what it has sent."""
+        trees = [self.terms.decode(told, f".{silo}") for silo in silos_of(told)]
+        self.combiner, every = self.terms.combine(trees)
+        leaves = LeafOrdinals.of(every, self.train.X)
+        self.rows = TrainingRows(leaves, self.terms.targets(self.train), self.train.weight)
+        self.valid_leaves = LeafOrdinals.of(every, self.valid.X)
+
+    # rounds 1 to R
+
+    def _take_round(self) -> None:
+        at, known = Place(self.round), self.candidates[0]
+        kind = WEIGHTS if self.parameters.is_network else SUMS
+        rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_TRAINING)
+        vector = self.combiner.local(
+            self.candidates, self.rows, self.round, self.choice, rng, self.link.check
+        )
+        self.sums.setup(at)
+        if self.parameters.secure:
+            told = add_securely(self.link, self.sums, kind, at, vector)
+        else:
+            rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
+            arrays = update(self.parameters, self.combiner, vector, self.round, known, rng)
+            told = self.link.exchange(kind.plain, at, Tensors(arrays))
+        self.candidates = read_points(self.parameters, self.combiner, told, known)
+        self.final = bool(told.get("final", "|u1", (1,))[0])
+        if self.parameters.validation:
+            self._score(Place(self.round, 1))
+        if self.final and isinstance(self.combiner, HeadCombiner):
+            self._offer_rates(Place(self.round, 2))
+        self.round += 1
+
+    def _score(self, at: Place) -> None:
+        names = validation_metrics(self.job)
+        parts = [
+            metrics.sums(
+                names,
+                self.valid.labels,
+                self.terms.margins(self.combiner.margins(point, self.valid_leaves)),
+                objective=self.job.objective,
+                weight=self.valid.weight,
+                center=self.terms.center,
+            )
+            for point in self.candidates
+        ]
+        told = self._add(SCORES, at, np.concatenate(parts))
+        choice = int(told.get("choice", "<i8", (1,))[0])
+        if not 0 <= choice < len(self.candidates):
+            raise OfferRejected(
+                f"choice: expected a number below {len(self.candidates)}, received {choice}"
+            )
+        if len(self.candidates) > 1:
+            self.choice = choice
+        if told.has("solution"):
+            self.candidates = told.get("solution", self.combiner.point_type, (1, None))
+        elif not told.has("all"):
+            self.candidates = self.candidates[choice : choice + 1]
+        self.final = bool(told.get("final", "|u1", (1,))[0])
+
+    def _offer_rates(self, at: Place) -> None:
+        rates = self.combiner.rates(self.candidates[0], self.rows.leaves)
+        n = float(self.train.n_samples)
+        vector = np.append(n * rates.reshape(-1), n).astype(np.float32)
+        if self.parameters.secure:
+            add_securely(self.link, self.sums, RATES, at, vector.astype(np.float64))
+        else:
+            self.link.exchange(RATES.plain, at, Tensors({"sum": vector}))
+
+    def _add(self, kind: FloatSum[Tensors, Tensors], at: Place, vector: Floats) -> Tensors:
+        if self.parameters.secure:
+            return add_securely(self.link, self.sums, kind, at, vector)
+        return self.link.exchange(kind.plain, at, Tensors({"sum": vector}))

@@ -1,0 +1,236 @@
+"""One learnt rate a tree: ``mean``, ``ridge`` and ``logit_ridge``.
+
+``mean`` weights every silo's trees by 1/K. ``ridge`` and ``logit_ridge`` learn one rate a tree by
+penalised least squares or Newton steps. A silo sends sums over its rows, so that the federated
+result is the pooled one. Rows count by their weight, where they have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.strategies.fedxgbllr.combiners import (
+    CombinerState,
+    TrainingRows,
+    linear_margins,
+    rates_by_output,
+)
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
+from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
+
+Arrays = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+
+_ROWS_PER_BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRates:
+    """One learnt rate a tree and one intercept an output.
+
+    Parameters
+    ----------
+    rates : ndarray of shape (n_trees,), float64
+    intercept : ndarray of shape (n_outputs,), float64
+    """
+
+    rates: Floats
+    intercept: Floats
+
+    @classmethod
+    def mean(cls, table: LeafTable, n_silos: int, n_outputs: int) -> TreeRates:
+        """Return the average of the silos' ensembles."""
+        return cls(np.full(table.n_trees, 1.0 / n_silos), np.zeros(n_outputs))
+
+    def leaf_values(self, table: LeafTable) -> Floats:
+        """Return the leaves' values times their trees' rates, shape (n_leaves,)."""
+        return table.values.astype(np.float64) * self.rates[table.trees]
+
+
+def gram_width(table: LeafTable, n_outputs: int) -> int:
+    """Return the length of :func:`gram_sums`."""
+    return sum(_system_width(len(trees)) for trees in _by_output(table, n_outputs))
+
+
+def gram_sums(rows: TrainingRows, task: Task, at: TreeRates) -> Floats:
+    """Return one silo's share of the normal equations around ``at``.
+
+    For output c with features F (its trees' outputs and a one) the equations are
+    ``A = Fᵀ diag(h) F`` and ``b = −Fᵀ g``; the derivatives g and h are taken at ``at``. For
+    squared error h = 1, so one solution is the exact one; for several classes the Hessian's
+    blocks between classes are left out.
+
+    Returns
+    -------
+    ndarray of shape (gram_width,), float64
+        Output by output: the upper triangle of A by rows, then b.
+    """
+    leaves, outputs = rows.leaves, _by_output(rows.leaves.table, len(at.intercept))
+    grams = [np.zeros((len(trees) + 1,) * 2) for trees in outputs]
+    slopes = [np.zeros(len(trees) + 1) for trees in outputs]
+    for first in range(0, leaves.n_samples, _ROWS_PER_BLOCK):
+        some = np.arange(first, min(first + _ROWS_PER_BLOCK, leaves.n_samples))
+        of_some = leaves.outputs(some).astype(np.float64)
+        weights = np.ones(len(some)) if rows.weight is None else rows.weight[some]
+        features = [np.column_stack([of_some[:, trees], np.ones(len(some))]) for trees in outputs]
+        margins = np.column_stack(
+            [
+                F @ np.append(at.rates[trees], at.intercept[c])
+                for c, (F, trees) in enumerate(zip(features, outputs, strict=True))
+            ]
+        )
+        _, g, h = loss_and_derivatives(rows.y[some], margins, task)
+        for c, F in enumerate(features):
+            weighted = F * (h[:, c] * weights)[:, None]
+            grams[c] += weighted.T @ F
+            slopes[c] -= F.T @ (g[:, c] * weights)
+    parts = []
+    for gram, slope in zip(grams, slopes, strict=True):
+        parts += [gram[np.triu_indices(len(slope))], slope]
+    return np.concatenate(parts)
+
+
+def newton_step(
+    sums: Floats, table: LeafTable, at: TreeRates, prior: TreeRates, penalty: float
+) -> TreeRates:
+    """Return the solution of all silos' normal equations with a pull towards ``prior``.
+
+    Minimises the quadratic model of the loss around ``at`` plus ``penalty/2·|rates − prior|²``;
+    intercepts are not penalised.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (gram_width,), float64
+        :func:`gram_sums` of all silos at ``at``, added up.
+    """
+    rates, intercept = at.rates.copy(), at.intercept.copy()
+    start = 0
+    for c, trees in enumerate(_by_output(table, len(intercept))):
+        p = len(trees) + 1
+        upper = sums[start : start + p * (p + 1) // 2]
+        slope = sums[start + len(upper) : start + len(upper) + p].copy()
+        start += len(upper) + p
+        gram = np.zeros((p, p))
+        gram[np.triu_indices(p)] = upper
+        gram = gram + np.triu(gram, 1).T
+        gram[np.arange(p - 1), np.arange(p - 1)] += penalty
+        gram[-1, -1] += 1e-12 * max(1.0, float(gram[-1, -1]))
+        slope[:-1] -= penalty * (at.rates[trees] - prior.rates[trees])
+        step = np.linalg.solve(gram, slope)
+        rates[trees] += step[:-1]
+        intercept[c] += step[-1]
+    return TreeRates(rates, intercept)
+
+
+def _by_output(table: LeafTable, n_outputs: int) -> list[NDArray[np.intp]]:
+    return [np.flatnonzero(table.groups == c) for c in range(n_outputs)]
+
+
+def _system_width(n_trees: int) -> int:
+    p = n_trees + 1
+    return p * (p + 1) // 2 + p
+
+
+@dataclass(frozen=True, slots=True)
+class RateCombiner:
+    """One rate a tree: the mean, or penalised least squares or Newton steps around it.
+
+    Parameters
+    ----------
+    n_steps : int
+        0 for the mean; 1 solves squared error exactly.
+    penalties : tuple[float, ...]
+        With several, the last round gives a candidate of each.
+    """
+
+    table: LeafTable
+    task: Task
+    n_silos: int
+    n_outputs: int
+    n_steps: int
+    penalties: tuple[float, ...] = ()
+
+    @property
+    def n_rounds(self) -> int:
+        """Newton steps."""
+        return self.n_steps
+
+    def initial(self) -> CombinerState:
+        """Return the mean of the ensembles."""
+        point = self._flat(TreeRates.mean(self.table, self.n_silos, self.n_outputs))
+        return CombinerState(point[None], point)
+
+    def width(self, round_: int) -> int:
+        """Return the size of the normal equations."""
+        return gram_width(self.table, self.n_outputs)
+
+    def local(
+        self,
+        candidates: NDArray[Any],
+        rows: TrainingRows,
+        round_: int,
+        choice: int,
+        rng: np.random.Generator,
+        check: Callable[[], None],
+    ) -> Floats:
+        """Return the silo's share of the normal equations at the point."""
+        check()
+        return gram_sums(rows, self.task, self._rates(candidates[0]))
+
+    @property
+    def point_type(self) -> str:
+        """Float64, since normal equations lose digits."""
+        return "<f8"
+
+    def form(self, round_: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the form of the normal equations."""
+        return {"sum": ("<f8", (self.width(round_),))}
+
+    def compact(self, vector: Floats, round_: int) -> dict[str, NDArray[Any]]:
+        """Return the vector as it is."""
+        return {"sum": vector}
+
+    def expand(self, arrays: Arrays, round_: int) -> Floats:
+        """Return the vector."""
+        return np.asarray(arrays["sum"])
+
+    def advance(self, state: CombinerState, total: Floats, round_: int) -> CombinerState:
+        """Solve; in the last round for every penalty."""
+        at = self._rates(state.solution)
+        prior = TreeRates.mean(self.table, self.n_silos, self.n_outputs)
+        middle = self.penalties[len(self.penalties) // 2]
+        penalties = self.penalties if round_ == self.n_steps else (middle,)
+        points = [self._flat(newton_step(total, self.table, at, prior, p)) for p in penalties]
+        return CombinerState(np.array(points), points[len(points) // 2])
+
+    def choose(self, state: CombinerState, choice: int) -> CombinerState:
+        """Keep one penalty's solution."""
+        point = state.candidates[choice]
+        return replace(state, candidates=point[None], solution=point)
+
+    def margins(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
+        """Return the margins of the rated trees."""
+        at = self._rates(point)
+        return linear_margins(at.leaf_values(self.table), at.intercept, leaves)
+
+    def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
+        """Return the rates themselves."""
+        return rates_by_output(self._rates(point).rates, self.table, self.n_outputs)
+
+    def leaf_values(self, point: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Return the leaf values and intercepts that make a stock model of the point."""
+        at = self._rates(point)
+        return at.leaf_values(self.table), at.intercept
+
+    def _flat(self, at: TreeRates) -> Floats:
+        return np.append(at.rates, at.intercept)
+
+    def _rates(self, point: NDArray[Any]) -> TreeRates:
+        wide = np.asarray(point, np.float64)
+        return TreeRates(wide[: self.table.n_trees], wide[self.table.n_trees :])
