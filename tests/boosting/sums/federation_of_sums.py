@@ -81,8 +81,8 @@ class Federation:
     silos: tuple[Silo, ...]
     parameters: SumParameters = field(default_factory=SumParameters)
     through_wire: bool = False
-    timeout_seconds: float = 20.0
-    linger_seconds: float = 20.0  # how long silos get to finish after the coordinator half
+    timeout_seconds: float = 60.0
+    linger_seconds: float = 60.0  # for silos to finish after the coordinator half
     make_vault: Callable[[], Vault] = LocalVault
     authority: Authority = field(default_factory=Authority)
     memories: dict[Silo, dict[str, bytes]] = field(default_factory=dict)

@@ -66,9 +66,9 @@ class Everything:
         self.shares: dict[Silo, set[Silo]] = {silo: set() for silo in SEVEN}
         self.seeds: dict[Silo, set[Silo]] = {silo: set() for silo in SEVEN}
 
-    async def gather(self, hub: Any, place: Place, seconds: float = 0.3) -> None:
-        """Take what silos reveal at a place, as long as any may still come."""
-        unmasked = await hub.collect(SUM.unmask, place, quorum=0, timeout_seconds=seconds)
+    async def gather(self, hub: Any, place: Place, silos: tuple[Silo, ...] = SEVEN) -> None:
+        """Take what silos reveal at a place; those that refuse are dropped."""
+        unmasked = await hub.collect(SUM.unmask, place, silos=silos, quorum=0)
         for silo, offer in unmasked.items():
             for owner in offer.shares:
                 self.shares[owner].add(silo)
@@ -97,16 +97,14 @@ def test_silos_that_are_shown_different_sets_open_one_sum_at_most(n_full: int) -
         gained = {silo: signed[silo].signature for silo in fooled}
         mixed = signatures(offers) | gained  # the others' signatures are over another set
         hub.answer(SUM.agree, AT, dict.fromkeys(fooled, PresentSet(OTHERS, mixed)))
-        seeds = await hub.collect(
-            SUM.seeds, Place(0, 0, 1), silos=fooled, quorum=0, timeout_seconds=0.3
-        )
+        seeds = await hub.collect(SUM.seeds, Place(0, 0, 1), silos=fooled, quorum=0)
         for silo, offer in seeds.items():
             for peer in offer.seeds:
                 seen.seeds[peer].add(silo)
         hub.answer(SUM.seeds, Place(0, 0, 1), dict.fromkeys(seeds, PresentSet(OTHERS, {})))
         await seen.gather(hub, AT)
 
-    ended = Federation(SEVEN, linger_seconds=0.5).run(coordinate, take_part)
+    ended = Federation(SEVEN, linger_seconds=0.0).run(coordinate, take_part)
     assert ended.error is None
     for silo in fooled:
         if len(fooled) < THRESHOLD:
@@ -137,9 +135,9 @@ def test_a_laggard_that_is_handed_the_others_signatures_reveals_for_their_set_on
                 seen.seeds[peer].add(silo)
         hub.answer(SUM.seeds, AT, {laggard: PresentSet(OTHERS, {})})
         hub.answer(SUM.seeds, Place(0, 0, 1), dict.fromkeys(signers, PresentSet(OTHERS, {})))
-        await seen.gather(hub, AT)
+        await seen.gather(hub, AT, OTHERS)
 
-    Federation(SEVEN, linger_seconds=0.5).run(coordinate, take_part)
+    Federation(SEVEN, linger_seconds=0.0).run(coordinate, take_part)
     assert seen.opens_without_victim()
     assert not seen.shares[VICTIM]
 
@@ -149,9 +147,9 @@ def test_a_set_without_enough_signatures_is_not_unmasked() -> None:
         offers = await upload(sums, hub)
         few = dict(list(signatures(offers).items())[: THRESHOLD - 1])
         hub.answer(SUM.masked, AT, dict.fromkeys(SEVEN, PresentSet(SEVEN, few)))
-        return await hub.collect(SUM.unmask, AT, quorum=0, timeout_seconds=1.0)
+        return await hub.collect(SUM.unmask, AT, quorum=0)
 
-    ended = Federation(SEVEN, linger_seconds=0.5).run(coordinate, take_part)
+    ended = Federation(SEVEN, linger_seconds=0.0).run(coordinate, take_part)
     assert ended.result == {}
     assert all(isinstance(ended.errors[silo], SignatureInvalid) for silo in SEVEN)
 
@@ -163,9 +161,9 @@ def test_sets_below_the_threshold_or_with_strangers_are_not_signed(
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
         await upload(sums, hub)
         hub.answer(SUM.masked, AT, dict.fromkeys(present[:4], PresentSet(present, {})))
-        return await hub.collect(SUM.agree, AT, silos=present[:4], quorum=0, timeout_seconds=1.0)
+        return await hub.collect(SUM.agree, AT, silos=present[:4], quorum=0)
 
-    ended = Federation(SEVEN, linger_seconds=0.5).run(coordinate, take_part)
+    ended = Federation(SEVEN, linger_seconds=0.0).run(coordinate, take_part)
     assert ended.result == {}
     for silo in present[:4]:
         assert isinstance(ended.errors[silo], SumRefused)
@@ -389,7 +387,7 @@ def test_a_blind_coordinator_sees_unrelated_words_each_time() -> None:
 
 def test_masks_of_a_redone_sum_are_fresh() -> None:
     """The same data under the same masks twice would show nothing new, under others' the mask."""
-    federation = Federation(SEVEN, linger_seconds=0.5)
+    federation = Federation(SEVEN, linger_seconds=0.0)
     uploads = []
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> None:
