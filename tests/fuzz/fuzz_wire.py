@@ -38,12 +38,13 @@ with atheris.instrument_imports(include=["hedgerow.services.wire", "hedgerow.boo
     from hedgerow.services.wire.arrays import DTYPES
     from hedgerow.services.wire.records import TYPES
 
-CODECS = [
-    codec
+MODULES = [
+    importlib.import_module(f"{wire.__name__}.{name}")
     for names in wire.MODULES.values()
     for name in names.split()
-    for codec in importlib.import_module(f"{wire.__name__}.{name}").CODECS
 ]
+CODECS = [codec for module in MODULES for codec in module.CODECS]
+BOXES = [module.BOXES for module in MODULES if hasattr(module, "BOXES")]
 KINDS = sorted({codec.frame for codec in CODECS})
 TEXTS = ["", "a", "b", "ash", *sorted(DTYPES)]
 WIDTHS = {number: int(name[2]) for name, number in TYPES.items()}
@@ -117,6 +118,20 @@ def fill(message: Message, provider: Any, depth: int = 0) -> None:
             setattr(message, field.name, value_of(field, provider))
 
 
+def fill_part(part: Message, provider: Any) -> None:
+    """Set one field of a message that is a oneof, all fields of another."""
+    if not part.DESCRIPTOR.oneofs:
+        fill(part, provider)
+        return
+    fields = part.DESCRIPTOR.oneofs[0].fields
+    field = fields[provider.ConsumeIntInRange(0, len(fields) - 1)]
+    if field.message_type is None:
+        setattr(part, field.name, value_of(field, provider))
+    else:
+        getattr(part, field.name).SetInParent()
+        fill(getattr(part, field.name), provider)
+
+
 def changed(valid: bytes, provider: Any) -> bytes:
     """Change a few bytes of something valid."""
     out = bytearray(valid)
@@ -135,16 +150,7 @@ def offered(provider: Any, kind: str) -> Iterator[bytes]:
         request = request_type()
         part = getattr(request, kind)
         part.SetInParent()
-        group = part.DESCRIPTOR.oneofs_by_name.get("part")
-        if group is None:
-            fill(part, provider)
-        else:
-            field = group.fields[provider.ConsumeIntInRange(0, len(group.fields) - 1)]
-            if field.message_type is None:
-                setattr(part, field.name, value_of(field, provider))
-            else:
-                getattr(part, field.name).SetInParent()
-                fill(getattr(part, field.name), provider)
+        fill_part(part, provider)
         frame = request.SerializeToString()
         yield changed(frame, provider) if provider.ConsumeIntInRange(0, 7) == 0 else frame
 
@@ -180,6 +186,20 @@ def decode_frames(provider: Any) -> None:
             part.SerializeToString()
 
 
+def open_box(provider: Any) -> None:
+    """Read what a party sealed as every payload that travels sealed."""
+    for boxes in BOXES:
+        box = boxes._box()
+        fill_part(box, provider)
+        data = changed(box.SerializeToString(), provider)
+        for kind in boxes._known:
+            try:
+                payload = boxes.load(kind, data)
+            except OfferRejected:
+                continue
+            boxes.dump(payload)
+
+
 def stump(n_categories: int) -> Tree:
     """Return a tree of three nodes that splits on feature 1."""
     index, value = np.array([1, -1, -1], np.int32), np.array([0.5, -1.0, 2.0], np.float32)
@@ -202,9 +222,12 @@ def unpack_trees(provider: Any) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """Run the target that the first bit names."""
+    """Run the target that the last byte names."""
     provider = atheris.FuzzedDataProvider(data)
-    (unpack_trees if provider.ConsumeIntInRange(0, 7) == 0 else decode_frames)(provider)
+    TARGETS[provider.ConsumeIntInRange(0, len(TARGETS) - 1)](provider)
+
+
+TARGETS = [*[decode_frames] * 6, open_box, unpack_trees]
 
 
 if __name__ == "__main__":
