@@ -28,7 +28,7 @@ setup-base: $(VENV)/base  ## what `make demo` needs
 
 setup: $(VENV)/full  ## everything a user, the tests and the benchmarks need
 
-services:  ## Debian's Prometheus, PostgreSQL and Chromium, for the tests that use the real ones
+services:  ## Debian's Prometheus, PostgreSQL, Chromium and Node, for the tests that use the real ones
 	deploy/ci/install-services
 
 demo: setup-base  ## five silos train one model on the Adult data

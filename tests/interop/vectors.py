@@ -1,0 +1,382 @@
+"""The test vectors of docs/wire.md; ``python -m tests.interop.vectors`` writes them.
+
+Bytes are hexadecimal digits. Numbers that JavaScript cannot hold exactly (64-bit residues) are
+decimal texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
+from hedgerow.boosting.sums.exact import exact_parts
+from hedgerow.boosting.sums.steps import (
+    KeyOffer,
+    SumParameters,
+    key_digest,
+    key_statement,
+    layout,
+    session_name,
+)
+from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.boosting.trees.golomb import ColumnWriter, ordinal
+from hedgerow.boosting.trees.packing import Shrinkage, pack
+from hedgerow.crypto import key_agreement, keystream, masking, shamir
+from hedgerow.crypto.fixed_point import pack as pack_residues
+from hedgerow.crypto.key_agreement import encode_fields
+from hedgerow.services.rpc.federation import accept_message
+from hedgerow.services.wire.scores import pack_sums
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs/wire-vectors"
+
+NAMES = ("ash", "birch", "cedar")
+
+
+def fixed(label: str, n_bytes: int = 32) -> bytes:
+    """Return bytes that look random and are always the same."""
+    return hashlib.shake_128(label.encode()).digest(n_bytes)
+
+
+def vectors() -> dict[str, Any]:
+    """Return the document of each file, by name."""
+    return {
+        "acceptance": _acceptance(),
+        "columns": _columns(),
+        "trees": _trees(),
+        "tree-digest": _digests(),
+        "score-sums": _score_sums(),
+        "residues": _residues(),
+        "exact-sums": _exact_sums(),
+        "secure-sum": _secure_sum(),
+    }
+
+
+def _acceptance() -> Any:
+    spec = fixed("spec", 40)
+    digest = hashlib.sha256(spec).digest()
+    message = accept_message("0123abcd", digest)
+    return {
+        "job_id": "0123abcd",
+        "spec": spec.hex(),
+        "spec_digest": digest.hex(),
+        "message": message.hex(),
+    }
+
+
+def _columns() -> Any:
+    integers = {
+        "zeros": [0, 0, 0],
+        "nothing": [],
+        "even": [9, 8, 11, 10, 9, 12, 7],
+        "skewed": [0, 0, 1, 0, 0, 0, 5000, 0, 2, 0, 0, 0, 1, 0],
+        "wide": [1 << 33, 3, (1 << 33) + 7],
+    }
+    floats = {
+        "halves": [0.5, -0.25, 1.5, 0.0, -0.0],
+        "any": [0.1, -3.4e38, 1e-30, 7.0],
+        "nothing": [],
+    }
+    out: dict[str, Any] = {"integers": [], "floats": []}
+    first = np.array([1, 0, 1], np.bool_)
+    for name, values in integers.items():
+        writer = ColumnWriter(bytearray(b"\xaa"), first)
+        writer.plain(np.array([5, 2]), 3)
+        writer.golomb(np.array(values, np.int64))
+        out["integers"].append({"name": name, "values": values, "bytes": writer.done().hex()})
+    for name, numbers in floats.items():
+        writer = ColumnWriter(bytearray(b"\xaa"), first)
+        writer.floats(np.array(numbers, np.float32))
+        out["floats"].append(
+            {"name": name, "values": _floats(numbers), "bytes": writer.done().hex()}
+        )
+    samples = [0.0, -0.0, 1.0, -1.0, 1.5, 3.4e38]
+    out["ordinals"] = {
+        "values": _floats(samples),
+        "ordinals": ordinal(np.array(samples, np.float32)).tolist(),
+    }
+    return out
+
+
+def _tree(
+    left: Sequence[int],
+    right: Sequence[int],
+    feature: Sequence[int],
+    threshold: Sequence[float],
+    *,
+    default: Sequence[bool] = (),
+    stats: tuple[Sequence[float], Sequence[float], Sequence[float]] | None = None,
+    categories: Sequence[tuple[int, Sequence[int]]] = (),
+    group: int = 0,
+) -> Tree:
+    n = len(left)
+    zeros = [0.0] * n
+    gain, cover, weight = stats or (zeros, zeros, zeros)
+    return Tree(
+        np.array(left, np.int32),
+        np.array(right, np.int32),
+        np.array(feature, np.int32),
+        np.array(threshold, np.float32),
+        np.array(default or [False] * n, np.bool_),
+        np.array(gain, np.float32),
+        np.array(cover, np.float32),
+        np.array(weight, np.float32),
+        tuple((node, np.array(codes, np.int32)) for node, codes in categories),
+        group,
+    )
+
+
+def _stump(group: int = 0) -> Tree:
+    return _tree([1, -1, -1], [2, -1, -1], [2, 0, 0], [0.75, -0.1, 0.2], group=group)
+
+
+def _trees() -> Any:
+    deeper = _tree(
+        [1, 3, -1, -1, -1],
+        [2, 4, -1, -1, -1],
+        [1, 0, 0, 0, 0],
+        [-2.5, 0.75, 0.03125, -0.5, 0.25],
+        default=[True, False, False, False, False],
+    )
+    counted = _tree(
+        [1, -1, -1],
+        [2, -1, -1],
+        [0, 0, 0],
+        [1.25, -0.15, 0.3],
+        stats=([6.5, 0.0, 0.0], [10.0, 6.0, 4.0], [0.02, -0.5, 1.0]),
+    )
+    categorical = _tree(
+        [1, -1, -1], [2, -1, -1], [3, 0, 0], [0.0, 1.0, -1.0], categories=[(0, [1, 4, 5])]
+    )
+    scattered = _tree(
+        [2, -1, 3, -1, -1], [1, -1, 4, -1, -1], [0, 0, 1, 0, 0], [1.0, 2.0, 4.0, 3.0, 5.0]
+    )
+    cases: list[tuple[str, list[Tree], Shrinkage]] = [
+        ("no trees", [], Shrinkage()),
+        ("a stump", [_stump()], Shrinkage()),
+        ("two classes' stumps", [_stump(), _stump(1)], Shrinkage()),
+        ("two levels, a default direction", [deeper, _stump()], Shrinkage()),
+        ("a single leaf", [_tree([-1], [-1], [0], [0.5])], Shrinkage()),
+        ("statistics", [counted], Shrinkage(0.3, 1.0, 0.0)),
+        ("a categorical split", [categorical], Shrinkage()),
+        ("children out of the usual order", [scattered], Shrinkage()),
+    ]
+    return [
+        {
+            "name": name,
+            "trees": [_tree_document(tree) for tree in trees],
+            "shrinkage": [by.eta, by.lambda_, by.alpha],
+            "bytes": pack(trees, by).hex(),
+        }
+        for name, trees, by in cases
+    ]
+
+
+def _tree_document(tree: Tree) -> Any:
+    return {
+        "group": tree.group,
+        "left": tree.left.tolist(),
+        "right": tree.right.tolist(),
+        "feature": tree.feature.tolist(),
+        "threshold": _floats(tree.threshold),
+        "default_left": tree.default_left.tolist(),
+        "gain": _floats(tree.gain),
+        "cover": _floats(tree.cover),
+        "weight": _floats(tree.weight),
+        "categories": [[node, codes.tolist()] for node, codes in tree.categories],
+    }
+
+
+def _digests() -> Any:
+    blocks = [
+        TreeBlock(Silo("ash"), 0, 1, 1.0, pack([_stump()])),
+        TreeBlock(Silo("birch"), 0, 1, 0.5, pack([_stump()])),
+        TreeBlock(Silo("öland"), 3, 2, 1.0, b""),
+    ]
+    out = []
+    digest = GENESIS
+    for block in blocks:
+        digest = extend_digest(digest, block)
+        out.append(
+            {
+                "silo": block.silo,
+                "round": block.round,
+                "steps": block.steps,
+                "factor": block.factor,
+                "data": block.data.hex(),
+                "digest": digest.hex(),
+            }
+        )
+    return {"genesis": GENESIS.hex(), "blocks": out}
+
+
+def _score_sums() -> Any:
+    cases = {
+        "nothing": [],
+        "counts": [0.0, 0.0, 3.0, 1.0, 0.0, 12.0, 0.0],
+        "a loss": [12.375, 100.0],
+        "signs": [-1.0, 0.1, 2.0, -0.0],
+    }
+    return [
+        {"name": name, "values": values, "bytes": pack_sums(np.array(values, np.float64)).hex()}
+        for name, values in cases.items()
+    ]
+
+
+def _residues() -> Any:
+    out = []
+    for ring_bits, values in (
+        (32, [0, 1, 2**32 - 1]),
+        (48, [0, 1, 2**48 - 1]),
+        (64, [0, 1, 2**64 - 1]),
+    ):
+        dtype = np.uint32 if ring_bits == 32 else np.uint64
+        packed = bytes(pack_residues(np.array(values, dtype), ring_bits))
+        out.append({"ring_bits": ring_bits, "values": _texts(values), "bytes": packed.hex()})
+    return out
+
+
+def _exact_sums() -> Any:
+    columns = [[0.1, -2.5, 1e6], [1.0, 1.0, 1.0], [-3.25, 0.0, 1e-50]]
+    parts = exact_parts(*(np.array(column) for column in columns))
+    return {"columns": columns, "residues": _texts(parts.tolist())}
+
+
+def _secure_sum() -> Any:
+    """Three silos, one sum; signatures and boxes' nonces are arbitrary bytes."""
+    at = Place(0)
+    job_id, attempt, ring_bits = "0123abcd", 1, 64
+    roster = tuple(Silo(name) for name in NAMES)
+    session = session_name(job_id, attempt, at)
+    parameters = SumParameters(batch=1)
+    threshold = parameters.threshold_of(len(roster))
+    keys = {
+        silo: key_agreement.new_private_key(lambda n, silo=silo: fixed(f"key {silo}", n))  # type: ignore[misc]
+        for silo in roster
+    }
+    public = {silo: key_agreement.public_bytes(key) for silo, key in keys.items()}
+    offers = {
+        silo: KeyOffer(public[silo], b"a certificate", fixed(f"signature {silo}", 70))
+        for silo in roster
+    }
+    statements = {
+        silo: key_statement(session, roster, parameters, silo, public[silo]).hex()
+        for silo in roster
+    }
+    digest = key_digest(session, offers)
+    values = {silo: [k, 2**64 - 1 - k, 7] for k, silo in enumerate(roster)}
+    place = layout("sum", at, 3, ring_bits)
+    context = masking.sum_context(session, 0, place)
+    roots = {
+        (a, b): key_agreement.pair_root(keys[a], public[b], digest)
+        for a in roster
+        for b in roster
+        if a != b
+    }
+    box_key = key_agreement.expand(roots["ash", "birch"], encode_fields("box", "ash", "birch"))  # type: ignore[index]
+    box_context = encode_fields("hedgerow shares v1", session, 0, 1, "ash", "birch")
+    share = fixed("share")[:31] + b"\0"
+    nonce = fixed("nonce", 12)
+    box = key_agreement.seal(box_key, share, box_context, lambda n: nonce)
+    silos = []
+    masked_vectors = []
+    self_seeds = []
+    for me, silo in enumerate(roster):
+        secret = fixed(f"self mask {silo}")[:31] + b"\0"
+        shares = shamir.split(
+            [secret],
+            threshold,
+            len(roster),
+            lambda n, silo=silo: fixed(f"poly {silo}", n),  # type: ignore[misc]
+        )
+        seeds = [masking.pair_seed(roots[silo, peer], context) for peer in roster if peer != silo]
+        self_seed = masking.self_seed(secret, context)
+        masked = masking.masked(
+            np.array(values[silo], np.uint64), ring_bits, [*seeds[me:], self_seed], seeds[:me]
+        )
+        masked_vectors.append(masked)
+        self_seeds.append(self_seed)
+        silos.append(
+            {
+                "silo": silo,
+                "private_key": keys[silo].private_bytes_raw().hex(),
+                "public_key": public[silo].hex(),
+                "statement": statements[silo],
+                "signature": offers[silo].signature.hex(),
+                "self_mask": secret.hex(),
+                "shares": [own[0].hex() for own in shares],
+                "commitment": masking.commitment(secret, context).hex(),
+                "pair_seeds": [seed.hex() for seed in seeds],
+                "self_seed": self_seed.hex(),
+                "values": _texts(values[silo]),
+                "masked": _texts(masked.tolist()),
+            }
+        )
+    total = masking.summed(masked_vectors, 3, ring_bits)
+    opened = masking.unmasked(total, ring_bits, self_seeds)
+    return {
+        "fields": {"encoded": encode_fields("ash", b"\x00\xff", 0, -12, "").hex()},
+        "job_id": job_id,
+        "attempt": attempt,
+        "roster": list(roster),
+        "parameters": {
+            "threshold": 0,
+            "batch": parameters.batch,
+            "least_silos": parameters.least_silos,
+            "dropout_recovery": 1,
+            "blind_coordinator": 0,
+        },
+        "threshold": threshold,
+        "session": session,
+        "key_digest": digest.hex(),
+        "layout": place.hex(),
+        "context": context.hex(),
+        "root_ash_birch": roots[roster[0], roster[1]].hex(),
+        "box": {
+            "sender": "ash",
+            "receiver": "birch",
+            "key": box_key.hex(),
+            "associated": box_context.hex(),
+            "nonce": nonce.hex(),
+            "plaintext": share.hex(),
+            "bytes": box.hex(),
+        },
+        "keystream": {
+            "key": fixed("stream").hex(),
+            "bytes": keystream.keystream(fixed("stream"), 40).hex(),
+        },
+        "set_statement": masking.set_statement(digest, context, roster, roster).hex(),
+        "silos": silos,
+        "sum": _texts(opened.tolist()),
+    }
+
+
+def _floats(values: Any) -> list[float]:
+    """Return float32 as the shortest decimals that are theirs."""
+    return [float(str(np.float32(value))) for value in values]
+
+
+def _texts(values: Sequence[int]) -> list[str]:
+    return [str(value) for value in values]
+
+
+def text_of(document: Any) -> str:
+    """Return a document as it is in its file."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write the files."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, document in vectors().items():
+        (FOLDER / f"{name}.json").write_text(text_of(document), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
