@@ -30,7 +30,7 @@ from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
 from hedgerow.crypto import cipher_schemes
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.services.wire import codec_of
+from hedgerow.services.wire import BoxCodec, codec_of
 
 PHASES = {
     "encrypt_gradients": "encrypt",
@@ -138,7 +138,7 @@ def in_process(
         def half(silo: Silo) -> None:
             start = SiloStart(
                 job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
-                dataset=parties[silo], test=(tests or {}).get(silo),
+                dataset=parties[silo], test=(tests or {}).get(silo), codec=BoxCodec(),
             )  # fmt: skip
             records = {}
             if model is not None:

@@ -67,3 +67,10 @@ class DataError(FederationError):
 
 class Unreachable(FederationError):
     """A peer cannot be reached, or refused the connection; names its address."""
+
+
+class VaultForgot(FederationError):
+    """A crypto process has lost what it held for a job, as after a restart.
+
+    Nobody else's fault: the attempt is repeated from the last finished round.
+    """

@@ -19,10 +19,17 @@ Payload = TypeVar("Payload")
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Element type (numpy type string) and number of dimensions of an array field."""
+    """Element type (numpy type string) and number of dimensions of an array field.
+
+    Parameters
+    ----------
+    also : tuple of str
+        Other element types that the array may have; it travels in its own.
+    """
 
     dtype: str
     ndim: int
+    also: tuple[str, ...] = ()
 
 
 Bits = Annotated[NDArray[np.bool_], Elements("|b1", 1)]

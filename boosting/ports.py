@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hedgerow.boosting.dataset import Dataset, Schema
+    from hedgerow.boosting.payloads import PayloadCodec
     from hedgerow.boosting.trees.ensemble import Tree
     from hedgerow.crypto.vault import Vault
 
@@ -126,6 +127,8 @@ class SiloStart:
         Where stock XGBoost's trees grow; None for this process.
     ids : tuple of int
         Least and most distinct row ids that this silo's policy takes from any party.
+    codec : PayloadCodec or None
+        Of messages that silos seal for each other.
     """
 
     job: JobParameters
@@ -141,6 +144,7 @@ class SiloStart:
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
     ids: tuple[int, int] = (1, 20_000_000)
+    codec: PayloadCodec | None = None
 
 
 class LocalTrainer(Protocol):

@@ -41,6 +41,7 @@ from hedgerow.services.rpc.federation import (
     Registration,
 )
 from hedgerow.services.rpc.metering import MeteredChannel
+from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire import schema as schema_wire
 
 log = structlog.get_logger()
@@ -335,6 +336,7 @@ class Agent:
                     identity=identity,
                     trainer=around.trainer,
                     ids=(around.policy.min_ids, around.policy.max_ids),
+                    codec=BoxCodec(),
                 ),
             )
         finally:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from hedgerow.boosting.exchange import Receipt
+from hedgerow.boosting.payloads import PayloadCodec
 from hedgerow.services.wire.bulk import Part
 
 Payload = TypeVar("Payload")
@@ -62,7 +63,7 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.strategies.bagging.steps": "trees scores",
     "hedgerow.boosting.strategies.dp_tree.parameters": "noisy_tree",
     "hedgerow.boosting.strategies.fedga.steps": "structures",
-    "hedgerow.boosting.strategies.secureboost.courier": "parcels",
+    "hedgerow.boosting.strategies.secureboost.steps": "vertical",
     "hedgerow.boosting.sums.steps": "masking",
     "hedgerow.boosting.tensors": "tensors",
 }
@@ -118,3 +119,21 @@ def family(
             )
         )
     return tuple(codecs)
+
+
+class BoxCodec:
+    """Payloads as bytes, for what is sealed: the ``PayloadCodec`` that a silo half is given."""
+
+    def dump(self, payload: object) -> bytes:
+        """Return a payload as bytes."""
+        return _boxes_of(type(payload)).dump(payload)
+
+    def load(self, kind: type[Payload], data: bytes) -> Payload:
+        """Return the payload of :meth:`dump`; raises OfferRejected for anything else."""
+        return _boxes_of(kind).load(kind, data)
+
+
+def _boxes_of(payload: type[Any]) -> PayloadCodec:
+    (name,) = MODULES[payload.__module__].split()
+    boxes: PayloadCodec = importlib.import_module(f"{__name__}.{name}").BOXES
+    return boxes

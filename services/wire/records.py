@@ -65,9 +65,10 @@ class _Tail:
 
     def put(self, tensor: Any, array: NDArray[Any], elements: Elements) -> None:
         """Write an array into a tensor, or its elements behind the head."""
-        flat = np.ascontiguousarray(array, np.dtype(elements.dtype))
+        dtype = array.dtype.str if array.dtype.str in elements.also else elements.dtype
+        flat = np.ascontiguousarray(array, np.dtype(dtype))
         assert flat.ndim == elements.ndim, f"{flat.ndim} dimensions, {elements.ndim} declared"
-        tensor.type = TYPES[elements.dtype]
+        tensor.type = TYPES[dtype]
         tensor.shape.extend(flat.shape)
         if not flat.size:
             return
@@ -81,14 +82,15 @@ class _Tail:
     def take(self, tensor: Any, elements: Elements, name: str) -> NDArray[Any]:
         """Return a tensor's array."""
         shape = tuple(tensor.shape)
-        if tensor.type != TYPES[elements.dtype] or len(shape) != elements.ndim:
+        known = {TYPES[dtype]: dtype for dtype in (elements.dtype, *elements.also)}
+        if tensor.type not in known or len(shape) != elements.ndim:
             raise OfferRejected(
                 f"{name}: expected {elements.ndim}-dimensional {elements.dtype}, received "
                 f"{len(shape)}-dimensional {tensor_pb2.ElementType.Name(tensor.type)}"
                 if tensor.type in tensor_pb2.ElementType.values()
                 else f"{name}: element type {tensor.type} is not known"
             )
-        dtype = np.dtype(elements.dtype)
+        dtype = np.dtype(known[tensor.type])
         spanned = math.prod(max(length, 1) for length in shape) * dtype.itemsize
         n_bytes = 0 if 0 in shape else spanned
         self.total += n_bytes
@@ -245,6 +247,14 @@ class Record:
         for field in self._fields:
             field.put(message, getattr(payload, field.name), tail)
 
+    def write(self, message: Message, payload: Any) -> None:
+        """Write a payload whose arrays have less than 1 MiB into its message."""
+        self.put(message, payload, _Tail())
+
+    def read(self, message: Any) -> Any:
+        """Return the payload of a message that contains all of it."""
+        return self.take(message, _Tail())
+
     def take(self, message: Any, tail: _Tail) -> Any:
         """Return the payload of a message."""
         values = {field.name: field.take(message, tail) for field in self._fields}
@@ -316,26 +326,40 @@ class Boxes:
 
     Parameters
     ----------
-    messages : Mapping
-        Payload type to its message type.
+    box : type
+        Message with one oneof, of the payloads' messages.
+    payloads : Mapping
+        Field of the oneof to the payload's dataclass.
     """
 
-    def __init__(self, messages: Mapping[type[Any], type[Any]]) -> None:
-        self._messages = messages
+    def __init__(self, box: type[Any], payloads: Mapping[str, type[Any]]) -> None:
+        self._box = box
+        self._oneof = box.DESCRIPTOR.oneofs[0].name
+        self._known = {
+            payload: (field, record_of(payload, box.DESCRIPTOR.fields_by_name[field].message_type))
+            for field, payload in payloads.items()
+        }
 
     def dump(self, payload: object) -> bytes:
-        """Return a payload as bytes: its message, then the elements of large arrays."""
-        message = self._messages[type(payload)]()
+        """Return a payload as bytes: a box message that contains it, arrays and all."""
+        field, record = self._known[type(payload)]
+        message = self._box()
+        content = getattr(message, field)
+        content.SetInParent()
         tail = _Tail()
         tail.inline = -MAX_BYTES  # a sealed box is cut into frames as it is
-        record_of(type(payload), message.DESCRIPTOR).put(message, payload, tail)
+        record.put(content, payload, tail)
         return bytes(message.SerializeToString(deterministic=True))
 
     def load(self, kind: type[Any], data: bytes) -> Any:
         """Return the payload of :meth:`dump`; raises OfferRejected for anything else."""
-        message = self._messages[kind]()
+        field, record = self._known[kind]
+        message = self._box()
         try:
             message.ParseFromString(data)
         except DecodeError as error:
-            raise OfferRejected(f"expected a {kind.__name__}, received other bytes") from error
-        return record_of(kind, message.DESCRIPTOR).take(message, _Tail())
+            raise OfferRejected(f"expected {field}, received other bytes") from error
+        received = message.WhichOneof(self._oneof)
+        if received != field:
+            raise OfferRejected(f"expected {field}, received {received}")
+        return record.take(getattr(message, field), _Tail())

@@ -24,6 +24,7 @@ from hedgerow.boosting.ports import (
     SiloStart,
 )
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
+from hedgerow.services.wire import BoxCodec
 
 
 class SiloKilled(BaseException):
@@ -196,6 +197,7 @@ def run_in_memory(
                 first_round=first_round,
                 test=(tests or {}).get(silo),
                 identity=identities(silo) if identities else None,
+                codec=BoxCodec(),
             )
             try:
                 kept[silo] = (participate_as or job.strategy.participate)(

@@ -11,13 +11,13 @@ import xgboost as xgb
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.secureboost.bitmaps import BATCH_DIVISIONS, batches
 from hedgerow.boosting.strategies.secureboost.routing import (
     margins,
     n_exchanges,
     router_of_active,
     router_of_passive,
 )
+from hedgerow.boosting.strategies.secureboost.steps import BATCH_DIVISIONS, batches
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault

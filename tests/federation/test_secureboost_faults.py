@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Link
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
-from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
@@ -131,20 +131,17 @@ def test_a_silos_own_limits_of_ids_bind_the_alignment(
     parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
     parties = {name: vertical.by_id(table) for name, table in parties.items()}
 
-    class Strict(SecureBoost):
-        def participate(self, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
-            if start.silo == party:
-                start = replace(start, ids=ids)
-            return super().participate(link, vault, start)
+    def strict(parameters: Any, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+        if start.silo == party:
+            start = replace(start, ids=ids)
+        return participate(parameters, link, vault, start)
 
-    plain = vertical.job(alignment=alignment)
-    values = {f.name: getattr(plain.parameters, f.name) for f in fields(SecureBoost)}
     outcome = run_in_memory(
-        replace(plain, parameters=Strict(**values)),
+        vertical.job(alignment=alignment),
         parties,
         schema=parties["guest"].schema,
         vaults=vertical.vaults(),
-        participate_as=Strict.participate,
+        participate_as=strict,
     )
     how = {"psi": "private set intersection", "digest": "row digest"}[alignment]
     assert f"{party}: {how}: {party} has too {why} distinct ids" in str(outcome.error)
@@ -225,15 +222,15 @@ def test_a_column_without_any_value_is_no_hindrance() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"key_bits": 1024}, "secureboost.key_bits: expected one of 2048, 3072, 4096"),
+        ({"key_bits": 1024}, r"\[secureboost\] key_bits: expected one of 2048, 3072, 4096"),
         ({"encryption": "plain", "allow_insecure": False}, "needs allow_insecure = true"),
         ({"encryption": "iterative_affine"}, "expected one of paillier, elgamal, plain"),
-        ({"early_stopping_rounds": 3}, "needs a share of validation rows"),
+        ({"early_stopping_rounds": 3}, "needs validation above 0"),
         ({"inference": "eini", "encryption": "plain"}, "eini encrypts"),
-        ({"mode": "layered", "rounds": 0}, "secureboost.rounds"),
+        ({"mode": "layered", "rounds": 0}, r"\[secureboost\] rounds"),
         ({"predict_from": "a", "warm_start": "b"}, "warm_start does"),
-        ({"min_leaf": 0}, "secureboost.min_leaf"),
-        ({"max_purity": 0.3}, "secureboost.max_purity"),
+        ({"min_leaf": 0}, r"\[secureboost\] min_leaf"),
+        ({"max_purity": 0.3}, r"\[secureboost\] max_purity"),
     ],
 )
 def test_jobs_that_cannot_run_or_are_not_safe_are_refused(

@@ -17,7 +17,7 @@ from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 
-N_ROWS = 2500
+N_ROWS = 4000
 
 
 class CountingLink(MemoryLink):

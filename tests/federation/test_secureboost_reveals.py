@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Place
-from hedgerow.boosting.strategies.secureboost import courier
-from hedgerow.boosting.strategies.secureboost.courier import SEALED, Courier, Parcels, Received
+from hedgerow.boosting.strategies.secureboost import steps
+from hedgerow.boosting.strategies.secureboost.courier import Courier, Delivery
+from hedgerow.boosting.strategies.secureboost.steps import SealedPiece
+from hedgerow.services.wire import BoxCodec
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 
-Box = dict[str, NDArray[Any]]
+KINDS = {
+    "identifiers": steps.BlindedSets,
+    "scores": steps.ModelState,
+    "splits": steps.LevelDivisions,
+    "bitmaps": steps.LeftRows,
+}
+
+
+_OF_ROLE: dict[tuple[str, bool], type[Any]] = {
+    ("gradients", True): steps.TreeGradients,
+    ("gradients", False): steps.CandidateCount,
+    ("histograms", False): steps.CandidateSums,
+}
+"""Contents of boxes by step, and whether they are from the active party; others are refused."""
 
 
 @dataclass
 class Views:
     """What was offered to the coordinator, and what parties were given, in order."""
 
-    offers: list[tuple[str, str, Place, Parcels]] = field(default_factory=list)
-    boxes: dict[str, list[tuple[str, int, str, Box]]] = field(
+    offers: list[tuple[str, str, Place, steps.RelayPass]] = field(default_factory=list)
+    boxes: dict[str, list[tuple[str, int, str, Any]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     ciphertexts: dict[str, list[tuple[str, int, str, int]]] = field(
@@ -46,18 +60,20 @@ def views(monkeypatch: pytest.MonkeyPatch) -> Views:
         seen.offers.append((self.silo, step.name, at, offer))
         return exchange(self, step, at, offer)
 
-    def opened(self: Courier, step: Any, **options: Any) -> Received:
+    def opened(self: Courier, step: Any, **options: Any) -> Delivery:
         round = self._at.round
         received = send(self, step, **options)
-        for sender, box in received.boxes.items():
-            seen.boxes[self.party].append((step.name, round, sender, dict(box)))
+        for sender, data in received.boxes.items():
+            kind = KINDS.get(step.name) or _OF_ROLE[step.name, sender == "guest"]
+            box = BoxCodec().load(kind, data)
+            seen.boxes[self.party].append((step.name, round, sender, box))
         for sender, parts in received.ciphertexts.items():
             n = sum(len(part) for part in parts)
             seen.ciphertexts[self.party].append((step.name, round, sender, n))
         return received
 
     monkeypatch.setattr(MemoryLink, "exchange", recorded)
-    monkeypatch.setattr(courier.Courier, "send", opened)
+    monkeypatch.setattr(Courier, "send", opened)
     return seen
 
 
@@ -72,10 +88,16 @@ def run(parties: dict[str, Dataset], **changes: Any) -> Any:
     return outcome
 
 
+def size_of(piece: Any) -> tuple[str, int, int]:
+    """Return receiver, part (-1 for a box) and length of a piece."""
+    part = -1 if isinstance(piece, SealedPiece) else piece.part
+    return piece.party, part, len(piece.data)
+
+
 def shape_of_offers(views: Views) -> list[tuple[str, str, int, tuple[tuple[str, int, int], ...]]]:
     """Return all that the coordinator can tell of gradients: who sent how much to whom."""
     return [
-        (silo, step, at.round, tuple((p.party, p.part, len(p.data)) for p in offer.pieces))
+        (silo, step, at.round, tuple(size_of(piece) for piece in offer.pieces))
         for silo, step, at, offer in views.offers
         if step in ("identifiers", "gradients")
     ]
@@ -87,16 +109,23 @@ def test_the_coordinator_sees_sealed_boxes_ciphertexts_and_scores_only(views: Vi
     assert whole.ids is not None
     ids = [str(i).encode() for i in whole.ids]
     for silo, step, _, offer in views.offers:
-        data = b"".join(piece.data for piece in offer.pieces)
+        data = b"".join(_bytes_of(piece) for piece in offer.pieces)
         assert not any(i in data for i in ids), (silo, step)
-        open_pieces = [piece for piece in offer.pieces if piece.part != SEALED]
+        open_pieces = [piece for piece in offer.pieces if not isinstance(piece, SealedPiece)]
         if step not in ("keys", "gradients", "histograms"):
             assert not open_pieces, (silo, step)
-        if silo != "guest":
-            assert not offer.numbers
-        known = {"train.auc", "train.logloss", "best_round"}
-        assert set(offer.numbers) <= known
-        assert bool(offer.numbers) == (silo == "guest" and step == "scores")
+        note = offer.note
+        scores = {f"{score.rows.value}.{score.metric}" for score in note.scores}
+        assert scores <= {"train.auc", "train.logloss"}
+        ends_round = silo == "guest" and step == "scores"
+        assert bool(scores) == (note.best_round is not None) == ends_round
+        assert silo == "guest" or note.then is None
+
+
+def _bytes_of(piece: Any) -> bytes:
+    if isinstance(piece, steps.PartyKeys):
+        return piece.box_key + piece.cipher_key + piece.model + piece.certificate
+    return bytes(piece.data)
 
 
 def test_sizes_tell_the_coordinator_rows_only_to_an_eighth(views: Views) -> None:
@@ -111,31 +140,23 @@ def test_sizes_tell_the_coordinator_rows_only_to_an_eighth(views: Views) -> None
 
 def test_a_passive_party_gets_rows_and_names_of_nodes_and_no_numbers(views: Views) -> None:
     run(vertical.cut_by_columns(vertical.table(150, 4), [2, 2]))
-    allowed = {
-        "identifiers": None,
-        "gradients": {"sample", "layout"},
-        "splits": {"nodes", "owners", "tied", "starts", "masks"},
-        "scores": {"digest", "trees"},
-    }
-    assert views.steps_of("host-1") <= set(allowed)
-    for step, _, _, box in views.boxes["host-1"]:
-        names = allowed[step]
-        assert names is None or set(box) == names
-        assert all(array.dtype.kind != "f" for array in box.values())
+    assert views.steps_of("host-1") <= {"identifiers", "gradients", "splits", "scores"}
+    assert not any(has_fractions(box) for _, _, _, box in views.boxes["host-1"])
+
+
+def has_fractions(content: Any) -> bool:
+    """Tell whether there is a float in a box, at any depth."""
+    if is_dataclass(content):
+        return any(has_fractions(getattr(content, f.name)) for f in fields(content))
+    if isinstance(content, tuple):
+        return any(map(has_fractions, content))
+    return isinstance(content, float) or getattr(content, "dtype", np.dtype(int)).kind == "f"
 
 
 def test_the_active_party_gets_no_feature_or_threshold_of_another(views: Views) -> None:
     outcome = run(vertical.cut_by_columns(vertical.table(150, 4), [2, 2]))
-    allowed = {
-        "identifiers": None,
-        "gradients": {"divisions"},
-        "histograms": {"allowed", "sources"},
-        "bitmaps": {"masks", "features"},
-    }
-    for step, _, _, box in views.boxes["guest"]:
-        names = allowed[step]
-        assert names is None or set(box) == names
-        assert all(array.dtype.kind != "f" for array in box.values())
+    assert views.steps_of("guest") <= {"identifiers", "gradients", "histograms", "bitmaps"}
+    assert not any(has_fractions(box) for _, _, _, box in views.boxes["guest"])
     _, passive = vertical.parts(outcome.kept)
     # Features go under numbers that the passive party has shuffled.
     assert sorted(passive["host-1"].anonymous) == [0, 1]
@@ -152,9 +173,9 @@ def test_candidates_come_in_another_order_for_every_tree(views: Views) -> None:
     }
     assert len(divisions) == 1, "the same division wins every time"
     chosen = [
-        tuple(box["tied"].tolist())
+        box.divisions[0].tied
         for step, _, _, box in views.boxes["host-1"]
-        if step == "splits" and len(box["nodes"])
+        if step == "splits" and box.divisions
     ]
     assert len(chosen) == 4
     assert len(set(chosen)) > 1
@@ -203,10 +224,10 @@ def test_in_layered_mode_the_passive_party_is_not_told_the_lower_levels(views: V
         mode="layered", host_depth=2, guest_depth=2, rounds=1,
     )  # fmt: skip
     told = {
-        int(node)
+        division.node
         for step, _, _, box in views.boxes["host-1"]
         if step == "splits"
-        for node in box["nodes"]
+        for division in box.divisions
     }
     active, _ = vertical.parts(outcome.kept)
     own = {k for k, owner in enumerate(active.trees[0].owner) if owner == 1}

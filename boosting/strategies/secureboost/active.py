@@ -1,19 +1,17 @@
-"""The active party's half: labels, key, structures and leaf values."""
+"""The active party: it has the labels, the key, the structures and the leaf values."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
@@ -28,14 +26,15 @@ from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import start_score, weight_exponent
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients, layered
+from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
-from hedgerow.boosting.strategies.secureboost.courier import size_class
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
+from hedgerow.boosting.strategies.secureboost.meeting import meet
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
-from hedgerow.boosting.strategies.secureboost.party import PART, Half, Rows, held_back
-from hedgerow.boosting.strategies.secureboost.plain_vault import said
+from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Party, held_back
+from hedgerow.boosting.strategies.secureboost.predictions import PREDICTIONS, predictions
+from hedgerow.boosting.strategies.secureboost.refusals import public_text
 from hedgerow.boosting.strategies.secureboost.routing import (
     margins,
     n_exchanges,
@@ -43,47 +42,43 @@ from hedgerow.boosting.strategies.secureboost.routing import (
     router_of_active,
 )
 from hedgerow.boosting.strategies.secureboost.steps import (
-    END,
-    GRADIENTS,
-    IDENTIFIERS,
-    LEAVES,
-    MARGINS,
     SCORES,
-    meet,
+    ModelState,
+    RowSet,
+    StepName,
+    TableScore,
+    size_class,
 )
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.cipher_roles import Scheme
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.fixed_point import OutOfRange
 
-PREDICTIONS = "predictions.csv"
-"""File of a prediction job's result, at the active party."""
 
-
-class ActiveHalf(Half):
-    """Trains, and says at every exchange which step comes next."""
+class ActiveParty(Party):
+    """Trains, and names the next step at every exchange."""
 
     def run(self) -> Artefact:
         """Take part until the job ends."""
-        strategy, start = self.strategy, self.start
+        parameters, start = self.parameters, self.start
         record = self.recalled()
         if record.get("final"):
             return self._kept(ActivePart.load(record["part"].encode()))
-        if strategy.predict_from:
+        if parameters.predict_from:
             return self._predict()
-        earlier = None if record or not strategy.warm_start else self._earlier()
+        earlier = None if record or not parameters.warm_start else self._earlier()
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         opening = self._opening(start.first_round)
         routed = earlier is not None and n_exchanges(earlier.trees) > 0
         key = self._new_key()
-        met = meet(self.courier, start, strategy.active, key, IDENTIFIERS.name, digest)
-        rows = self.align(met.with_test, MARGINS.name if routed else opening)
+        met = meet(self.courier, start, parameters.active, key, StepName.IDENTIFIERS, digest)
+        rows = self.align(met.with_test, StepName.MARGINS if routed else opening)
         self._prepare(rows)
         if record:
             self._restore(record)
         elif earlier is not None:
             self._go_on_from(earlier, rows, opening)
-        for r in range(start.first_round, strategy.rounds):
+        for r in range(start.first_round, parameters.rounds):
             if self._round(r):
                 break
             self.courier.begin_round(r + 1)
@@ -94,8 +89,8 @@ class ActiveHalf(Half):
 
     def _new_key(self) -> bytes:
         """Return the public key of this job; nothing where nothing is encrypted."""
-        scheme: Scheme = "elgamal" if self.strategy.encryption == "elgamal" else "paillier"
-        return self.cipher.create_cipher_key(self.session, self.strategy.key_bits, scheme)
+        scheme: Scheme = "elgamal" if self.parameters.encryption == "elgamal" else "paillier"
+        return self.cipher.create_cipher_key(self.session, self.parameters.key_bits, scheme)
 
     def _earlier(self) -> ActivePart:
         """Return the part that this job starts from, with the table's columns in its order."""
@@ -108,7 +103,7 @@ class ActiveHalf(Half):
         self.use_columns(part.features, part.categories)
         return part
 
-    def _go_on_from(self, earlier: ActivePart, rows: Rows, then: str) -> None:
+    def _go_on_from(self, earlier: ActivePart, rows: AlignedRows, then: StepName) -> None:
         """Begin with an earlier model's trees (warm start)."""
         if earlier.objective != self.job.objective or earlier.n_outputs != self.part.n_outputs:
             raise DataError(
@@ -121,7 +116,7 @@ class ActiveHalf(Half):
         self.first_round = 1 + max((tree.round for tree in earlier.trees), default=-1)
 
     def _route(
-        self, part: ActivePart, trees: list[Skeleton], X: NDArray[np.float32], then: str
+        self, part: ActivePart, trees: list[Skeleton], X: NDArray[np.float32], then: StepName
     ) -> None:
         router = router_of_active(part, len(trees), X)
         route(self.courier, router, trees, then)
@@ -131,56 +126,57 @@ class ActiveHalf(Half):
         """Score the parties' tables with an earlier model."""
         part = self._earlier()
         trees = part.used_trees
-        hidden = self.strategy.inference == "eini" and bool(trees)
-        first = MARGINS.name if n_exchanges(trees) else SCORES.name
+        hidden = self.parameters.inference == "eini" and bool(trees)
+        first = StepName.MARGINS if n_exchanges(trees) else StepName.SCORES
         key = self._new_key() if hidden else b""
         digest = bytes.fromhex(part.digest)
-        meet(self.courier, self.start, self.strategy.active, key, IDENTIFIERS.name, digest)
-        rows = self.align(False, LEAVES.name if hidden else first)
+        meet(self.courier, self.start, self.parameters.active, key, StepName.IDENTIFIERS, digest)
+        rows = self.align(False, StepName.LEAVES if hidden else first)
         if hidden:
             router = router_of_active(part, len(trees), rows.train.X)
+            bits = FRACTION_BITS[self.parameters.encryption]
             self.margins = ask(
-                self.courier, self.cipher, self.session, router, trees, self.parties[1:],
-                part.base_margin, part.n_outputs, FRACTION_BITS[self.strategy.encryption],
-                SCORES.name,
-            )  # fmt: skip
+                self.courier, self.cipher, self.session, router, part, bits, StepName.SCORES
+            )
         else:
-            self._route(part, trees, rows.train.X, SCORES.name)
-        scores = {}
+            self._route(part, trees, rows.train.X, StepName.SCORES)
+        scores: tuple[TableScore, ...] = ()
         if rows.train.y is not None:
             names = self.job.metrics or metrics.defaults(self.job.task)
             found = metrics.evaluate(
                 names, rows.train.y, self.margins.astype(np.float64), objective=part.objective
             )
-            scores = {f"test.{name}": value for name, value in found.items()}
-        self.courier.send(SCORES, then=END, numbers=scores)
+            scores = _scores_of(RowSet.TEST, found)
+        self.courier.send(SCORES, then=StepName.END, scores=scores)
         assert rows.train.ids is not None
         table = predictions(part, rows.train.ids, rows.rows, self.margins)
         return Artefact({PREDICTIONS: table}, PREDICTIONS)
 
-    def _opening(self, round: int) -> str:
+    def _opening(self, round: int) -> StepName:
         """Return the first step of a round."""
-        return GRADIENTS.name if self.strategy.turn(round, self.parties).passive else SCORES.name
+        shared = self.parameters.turn(round, self.parties).passive
+        return StepName.GRADIENTS if shared else StepName.SCORES
 
-    def _prepare(self, rows: Rows) -> None:
-        strategy, job = self.strategy, self.job
+    def _prepare(self, rows: AlignedRows) -> None:
+        parameters, job = self.parameters, self.job
         train = rows.train
         schema = train.schema
         self.objective: Objective = objective_of(job.objective, schema.task, job.booster)
         self.objective.check_labels(train.labels, schema.n_classes)
         self.n_train = train.n_samples
         self.train, self.test = train, rows.test
-        self.valid = held_back(strategy.validation, job.seed, self.n_train)
+        self.valid = held_back(parameters.validation, job.seed, self.n_train)
         self.fit = np.setdiff1d(np.arange(self.n_train, dtype=np.int32), self.valid)
         self.weight = None if train.weight is None else train.weight[self.fit]
         self.y = train.labels[self.fit]
         base = start_score(self.objective, job.booster, self.y, self.weight)
         margin = self.objective.margin_of(base)
-        self.cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
-        self.binned = bin_features(rows.values(self.cuts), self.cuts, self.start.n_threads)
-        self.margins = np.full((self.binned.n_samples, schema.n_outputs), margin, np.float32)
-        self.parameters = TreeParameters.of(job.booster, schema.n_features)
-        self.sampler = strategy.sampler(job.booster)
+        cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
+        self.setup = self.tree_setup(rows, cuts)
+        n_rows = self.setup.binned.n_samples
+        self.margins = np.full((n_rows, schema.n_outputs), margin, np.float32)
+        self.tree_parameters = TreeParameters.of(job.booster, schema.n_features)
+        self.sampler = parameters.sampler(job.booster)
         self.part = ActivePart(
             party=self.parties[0],
             parties=list(self.parties),
@@ -215,30 +211,28 @@ class ActiveHalf(Half):
 
     def _round(self, r: int) -> bool:
         """Train and score a round; return whether it was the last."""
-        strategy = self.strategy
-        turn = strategy.turn(r, self.parties)
+        parameters = self.parameters
+        turn = parameters.turn(r, self.parties)
         g, h = self.objective.gradients(self.margins[self.fit], self.y, self.weight)
         drawn = self.sampler.draw(g, h, generator(self.job.seed, 0, r, Purpose.SAMPLING))
         sample = Sample(self.fit[drawn.rows], drawn.weight)
         n_outputs = self.margins.shape[1]
         groups = [[c] for c in range(n_outputs)]
-        if strategy.multi_output:
+        if parameters.multi_output:
             groups = [list(range(n_outputs))]
-        parameters = self.parameters
-        if strategy.mode == "layered" and turn.passive:
-            parameters = layered(parameters, strategy.host_depth, strategy.guest_depth)
+        tree_parameters = self.tree_parameters
+        if parameters.mode == "layered" and turn.passive:
+            both = parameters.host_depth + parameters.guest_depth
+            tree_parameters = replace(tree_parameters, max_depth=both)
         trees: list[Skeleton] = []
         for t, group in enumerate(groups):
             columns = None
-            if parameters.samples_columns:
+            if tree_parameters.samples_columns:
                 rng = generator(self.job.seed, 0, r * len(groups) + t, Purpose.COLUMNS)
-                columns = ColumnSampler(self.train.schema.n_features, parameters, rng)
-            tree = ActiveTree(
-                self.courier, self.cipher, self.session, self.parties, turn, self.binned, self.cuts,
-                parameters, columns, PurityGuard(strategy.max_purity), self.start.n_threads,
-                strategy.max_split_nodes,
-            )  # fmt: skip
-            then = SCORES.name if t == len(groups) - 1 else GRADIENTS.name
+                columns = ColumnSampler(self.train.schema.n_features, tree_parameters, rng)
+            guard = PurityGuard(parameters.max_purity)
+            tree = ActiveTree(self.setup, turn, tree_parameters, columns, guard)
+            then = StepName.SCORES if t == len(groups) - 1 else StepName.GRADIENTS
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
             trees.append(tree.grow(sample, gradients, group, self.first_round + r, then))
             for leaf in tree.leaves:
@@ -259,7 +253,7 @@ class ActiveHalf(Half):
                 bound = bound_of_exponents(*exponents(g, h, drawn))
             n_rows = size_class(len(self.fit))
             layout = layout_of_gradients(
-                self.strategy.encryption, n_rows, bound, n_outputs, self.strategy.fraction_bits
+                self.parameters.encryption, n_rows, bound, n_outputs, self.parameters.fraction_bits
             )
             quantiser = Quantiser.fitting(len(self.fit), bound)
             fine = quantiser.lossless(g, h, drawn)
@@ -268,13 +262,13 @@ class ActiveHalf(Half):
             hess = (h[drawn.rows] * weight).astype(np.float64)
             stored = layout.quantise(grad, hess)
         except (OutOfRange, PackingRefused) as error:
-            raise DataError(f"gradients: {said(error)}") from error
+            raise DataError(f"gradients: {public_text(error)}") from error
         searched = np.zeros((len(self.margins), 2 * n_outputs), np.int64)
         exact = np.zeros_like(searched)
         exact[sample.rows] = fine[drawn.rows]
         searched[sample.rows, 0::2], searched[sample.rows, 1::2] = stored
         labels = None
-        if self.train.schema.task is Task.BINARY and self.strategy.max_purity < 1:
+        if self.train.schema.task is Task.BINARY and self.parameters.max_purity < 1:
             labels = np.zeros((len(self.margins), 2))
             w = np.ones(len(drawn.rows)) if drawn.weight is None else drawn.weight.astype(float)
             labels[sample.rows, 0] = w
@@ -282,13 +276,13 @@ class ActiveHalf(Half):
         return Gradients(layout, grad, hess, searched, exact, quantiser.scale, labels)
 
     def _close(self, r: int) -> bool:
-        """Score the round, make it durable, and tell the others."""
-        strategy = self.strategy
-        found = {f"train.{k}": v for k, v in self._scores(self.fit, self.train).items()}
+        """Score the round, make it durable, and report it."""
+        parameters = self.parameters
+        scores = _scores_of(RowSet.TRAIN, self._evaluated(self.fit, self.train))
         if len(self.valid):
-            scores = self._scores(self.valid, self.train)
-            found |= {f"valid.{k}": v for k, v in scores.items()}
-            value = scores[self.names[0]]
+            found = self._evaluated(self.valid, self.train)
+            scores += _scores_of(RowSet.VALID, found)
+            value = found[self.names[0]]
             if metrics.better(self.names[0], value, self._best_value):
                 self._best, self._best_value, self._stale = r, value, 0
             else:
@@ -297,9 +291,9 @@ class ActiveHalf(Half):
             self._best = r
         if self.test is not None:
             at = np.arange(self.n_train, len(self.margins))
-            found |= {f"test.{k}": v for k, v in self._scores(at, self.test).items()}
-        patience = strategy.early_stopping_rounds
-        final = r == strategy.rounds - 1 or bool(patience and self._stale >= patience)
+            scores += _scores_of(RowSet.TEST, self._evaluated(at, self.test))
+        patience = parameters.early_stopping_rounds
+        final = r == parameters.rounds - 1 or bool(patience and self._stale >= patience)
         best = [self._best, None if math.isnan(self._best_value) else self._best_value, self._stale]
         self.part.best_round = self.first_round + (self._best if patience else r)
         self.remember(
@@ -311,58 +305,24 @@ class ActiveHalf(Half):
                 "final": final,
             },
         )
-        about: dict[str, NDArray[Any]] = {
-            "digest": np.frombuffer(bytes.fromhex(self.part.digest), np.uint8),
-            "trees": np.array([len(self.part.trees), len(self.part.used_trees)], np.int64),
-        }
+        state = ModelState(
+            bytes.fromhex(self.part.digest), len(self.part.trees), len(self.part.used_trees)
+        )
         self.courier.send(
             SCORES,
-            boxes=dict.fromkeys(self.parties[1:], about),
-            then=END if final else self._opening(r + 1),
-            numbers={**found, "best_round": float(self._best)},
+            boxes=dict.fromkeys(self.parties[1:], state),
+            then=StepName.END if final else self._opening(r + 1),
+            scores=scores,
+            best_round=self._best,
         )
         return final
 
-    def _scores(self, rows: NDArray[np.integer], table: Dataset) -> dict[str, float]:
+    def _evaluated(self, rows: NDArray[np.integer], table: Dataset) -> dict[str, float]:
         labels = table.labels[rows - (0 if table is self.train else self.n_train)]
         return metrics.evaluate(
             self.names, labels, self.margins[rows].astype(np.float64), objective=self.job.objective
         )
 
 
-def predictions(
-    part: ActivePart,
-    ids: NDArray[np.object_],
-    rows: NDArray[np.int64],
-    margins: NDArray[np.float32],
-) -> bytes:
-    """Return a CSV table: ``_id``, ``prediction`` and, for classes, their probabilities.
-
-    Parameters
-    ----------
-    ids : ndarray of shape (n_rows,), object
-    rows : ndarray of shape (n_rows,), int64
-        Where they were in the party's table: the order of the result.
-    """
-    values = metrics.link(part.objective, margins.astype(np.float64))
-    names = ["_id", "prediction"]
-    if part.task == Task.REGRESSION.value:
-        columns: list[list[Any]] = [values.reshape(-1).tolist()]
-    elif part.task == Task.BINARY.value:
-        flat = values.reshape(-1)
-        columns = [_labels((flat >= 0.5).astype(int), part.classes), flat.tolist()]
-        names.append("probability")
-    else:
-        columns = [_labels(values.argmax(axis=1), part.classes), *values.T.tolist()]
-        labels = part.classes or [str(k) for k in range(values.shape[1])]
-        names += [f"probability_{label}" for label in labels]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for k in np.argsort(rows, kind="stable"):
-        writer.writerow([ids[k], *(column[k] for column in columns)])
-    return out.getvalue().encode()
-
-
-def _labels(codes: NDArray[np.integer], classes: list[str]) -> list[Any]:
-    return [classes[code] for code in codes] if classes else codes.tolist()
+def _scores_of(rows: RowSet, found: Mapping[str, float]) -> tuple[TableScore, ...]:
+    return tuple(TableScore(rows, metric, value) for metric, value in found.items())

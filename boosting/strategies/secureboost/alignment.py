@@ -6,24 +6,26 @@ import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.courier import Courier, Received
-from hedgerow.boosting.strategies.secureboost.plain_vault import said
-from hedgerow.boosting.strategies.secureboost.steps import IDENTIFIERS
+from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.refusals import public_text
+from hedgerow.boosting.strategies.secureboost.steps import (
+    IDENTIFIERS,
+    BlindedSet,
+    BlindedSets,
+    DigestKey,
+    RowDigest,
+    StepName,
+)
 from hedgerow.crypto.errors import PsiRefused
 from hedgerow.crypto.identifiers import alignment_digest, distinct_ids
-from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy, VaultBlinder, n_exchanges
+from hedgerow.crypto.psi import PsiMessage, PsiParty, PsiPolicy, VaultBlinder, n_exchanges
 from hedgerow.crypto.vault import CipherVault
-
-
-class Unaligned(DataError):
-    """Parties whose rows cannot be brought together; the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Alignment:
     dataset : Dataset
     rows : ndarray of shape (n_common,), int64
         Where they are in the party's table.
-    then : str
+    then : StepName
         The step that follows.
     report : Mapping[str, int]
         Own rows without an id and with an id that came before, and common rows.
@@ -43,7 +45,7 @@ class Alignment:
 
     dataset: Dataset
     rows: NDArray[np.int64]
-    then: str
+    then: StepName
     report: Mapping[str, int]
 
 
@@ -53,7 +55,7 @@ def align(
     dataset: Dataset,
     session: str,
     method: str,
-    then: str,
+    then: StepName | None,
     vault: CipherVault | None = None,
     policy: PsiPolicy | None = None,
 ) -> Alignment:
@@ -67,8 +69,8 @@ def align(
         Names this run; never used twice.
     method : str
         ``psi`` or ``digest``.
-    then : str
-        The step after this.
+    then : StepName or None
+        The step after this, from the active party.
     vault : CipherVault, optional
         Keeps the secret under which ids are blinded; this process does where it is left out.
     policy : PsiPolicy, optional
@@ -76,7 +78,7 @@ def align(
 
     Raises
     ------
-    Unaligned
+    DataError
         No common id, unequal digests (names the party), ids that cannot be used, or a number of
         them that the policy does not allow.
     """
@@ -87,7 +89,11 @@ def align(
 
 
 def _check_digest(
-    courier: Courier, parties: tuple[str, ...], dataset: Dataset, then: str, policy: PsiPolicy
+    courier: Courier,
+    parties: tuple[str, ...],
+    dataset: Dataset,
+    then: StepName | None,
+    policy: PsiPolicy,
 ) -> Alignment:
     """Compare keyed digests of the id columns at the active party.
 
@@ -103,31 +109,31 @@ def _check_digest(
     try:
         policy.check(courier.party, len(ids.ids))
     except PsiRefused as error:
-        raise Unaligned(f"row digest: {error}") from error
-    key = np.frombuffer(os.urandom(32), np.uint8)
-    boxes = {party: {"key": key} for party in others} if leads else {}
-    received = courier.send(IDENTIFIERS, boxes=boxes, then=IDENTIFIERS.name)
-    if not leads:
-        key = _array(received, active, "key", np.uint8)
-    own = alignment_digest(key.tobytes(), dataset.ids) if usable else b""
+        raise DataError(f"row digest: {error}") from error
+    again = StepName.IDENTIFIERS if leads else None
+    drawn = DigestKey(os.urandom(32))
+    received = courier.send(
+        IDENTIFIERS, boxes=dict.fromkeys(others, drawn) if leads else {}, then=again
+    )
+    key = (drawn if leads else received.read(active, DigestKey)).key
+    own = alignment_digest(key, dataset.ids) if usable else b""
     if leads:
-        answers = courier.send(IDENTIFIERS, then=IDENTIFIERS.name)
+        answers = courier.send(IDENTIFIERS, then=again)
         unequal = [
             party
             for party in others
-            if not hmac.compare_digest(_array(answers, party, "digest", np.uint8).tobytes(), own)
+            if not hmac.compare_digest(answers.read(party, RowDigest).digest, own)
         ]
         if not usable:
-            raise Unaligned("rows without an id, or two with the same, cannot be aligned already")
+            raise DataError("rows without an id, or two with the same, cannot be aligned already")
         if unequal:
-            raise Unaligned(
+            raise DataError(
                 f"the row digest of {unequal[0]} differs from that of {active}: its rows are "
                 "others, or in another order; use alignment = psi"
             )
         received = courier.send(IDENTIFIERS, then=then)
     else:
-        digest = {active: {"digest": np.frombuffer(own, np.uint8)}}
-        courier.send(IDENTIFIERS, boxes=digest)
+        courier.send(IDENTIFIERS, boxes={active: RowDigest(own)})
         received = courier.send(IDENTIFIERS)
     report = {
         "rows": dataset.n_samples,
@@ -143,7 +149,7 @@ def _intersect(
     parties: tuple[str, ...],
     dataset: Dataset,
     session: str,
-    then: str,
+    then: StepName | None,
     vault: CipherVault | None,
     policy: PsiPolicy | None,
 ) -> Alignment:
@@ -160,52 +166,32 @@ def _intersect(
         outbox = party.start()
         n = n_exchanges(len(parties))
         for k in range(n):
-            boxes: dict[str, dict[str, NDArray[Any]]] = {}
+            sets: dict[str, list[BlindedSet]] = {}
             for message in outbox:
-                box = boxes.setdefault(message.recipient, {})
-                at = len(box) // 3
-                box[f"{at}.kind"] = np.array([int(message.kind)], np.int32)
-                box[f"{at}.owner"] = np.array([parties.index(message.owner)], np.int32)
-                box[f"{at}.payload"] = np.frombuffer(message.payload, np.uint8)
+                own = BlindedSet(message.kind, message.owner, message.payload)
+                sets.setdefault(message.recipient, []).append(own)
             received = courier.send(
-                IDENTIFIERS, boxes=boxes, then=IDENTIFIERS.name if k < n - 1 else then
+                IDENTIFIERS,
+                boxes={receiver: BlindedSets(tuple(own)) for receiver, own in sets.items()},
+                then=then if k == n - 1 or then is None else StepName.IDENTIFIERS,
             )
             outbox = []
-            for message in _messages(received, parties, courier.party):
-                outbox += party.receive(message)
+            for sender in received.boxes:
+                for own in received.read(sender, BlindedSets).sets:
+                    message = PsiMessage(own.kind, sender, courier.party, own.owner, own.payload)
+                    outbox += party.receive(message)
     except PsiRefused as error:
-        raise Unaligned(f"private set intersection: {error}") from error
+        raise DataError(f"private set intersection: {error}") from error
     except ValueError as error:
-        raise Unaligned(f"row ids: {said(error)}") from error
+        raise DataError(f"row ids: {public_text(error)}") from error
     result = party.result
     if result is None:
         raise OfferRejected("private set intersection ended without a result")
     if len(result.rows) == 0:
-        raise Unaligned("no row id is common to all parties")
+        raise DataError("no row id is common to all parties")
     report = {
         "rows": len(result.rows),
         "without_id": result.n_missing,
         "repeated": result.n_duplicates,
     }
     return Alignment(dataset.take(result.rows), result.rows, received.then, report)
-
-
-def _messages(received: Received, parties: tuple[str, ...], recipient: str) -> list[PsiMessage]:
-    found = []
-    for sender, box in received.boxes.items():
-        for at in range(len(box) // 3):
-            try:
-                kind = PsiKind(int(box[f"{at}.kind"][0]))
-                owner = parties[int(box[f"{at}.owner"][0])]
-                payload = box[f"{at}.payload"].tobytes()
-            except (KeyError, ValueError, IndexError) as error:
-                raise OfferRejected(f"{sender} sent a malformed message of ids") from error
-            found.append(PsiMessage(kind, sender, recipient, owner, payload))
-    return found
-
-
-def _array(received: Received, sender: str, name: str, dtype: type) -> NDArray[Any]:
-    array = received.boxes.get(sender, {}).get(name)
-    if array is None or array.dtype != dtype:
-        raise OfferRejected(f"{sender} sent no {name}")
-    return array

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hedgerow.boosting.checks import one_of, within
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 
 MOST_BINS = 65535
 _DEFAULT = Booster()
-_PLACES = "columns of text are divided by the place of a category; there are no categorical splits"
-_NOT_OFFERED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "monotone_constraints": (any, "a vertical job does not have them"),
-    "num_parallel_tree": (lambda n: n != 1, "a vertical job grows one tree at a time"),
-    "tree_method": (lambda name: name != "hist", "a vertical job has histograms: expected hist"),
-    "max_cat_to_onehot": (lambda n: n != _DEFAULT.max_cat_to_onehot, _PLACES),
-    "max_cat_threshold": (lambda n: n != _DEFAULT.max_cat_threshold, _PLACES),
-}
-"""By parameter: whether a value asks for what is not there, and what is said of it."""
-_OF_OBJECTIVES = ("scale_pos_weight", "huber_slope", "fair_c", "tweedie_variance_power")
-"""Parameters of some objectives, without a meaning for the others."""
+_POSITIONS = "text columns are divided by the position of a category; no categorical splits"
 
 
 def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
@@ -43,40 +33,44 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
         Names the parameter.
     """
     booster = job.booster
-    for name, (asks, why) in _NOT_OFFERED.items():
-        if asks(getattr(booster, name)):
-            raise InvalidJob(f"booster.{name}: {why}")
-    if not 2 <= booster.max_bin <= MOST_BINS:
-        raise InvalidJob(
-            f"booster.max_bin: expected a value from 2 to {MOST_BINS}, {booster.max_bin} came"
-        )
+    for name, asked, why in (
+        ("monotone_constraints", any(booster.monotone_constraints), "not in a vertical job"),
+        ("num_parallel_tree", booster.num_parallel_tree != 1, "one tree is grown at a time"),
+        ("tree_method", booster.tree_method != "hist", "expected hist"),
+        ("max_cat_to_onehot", booster.max_cat_to_onehot != _DEFAULT.max_cat_to_onehot, _POSITIONS),
+        ("max_cat_threshold", booster.max_cat_threshold != _DEFAULT.max_cat_threshold, _POSITIONS),
+    ):
+        if asked:
+            raise InvalidJob(f"[booster] {name}: {why}")
+    within("booster", "max_bin", booster.max_bin, 2, MOST_BINS)
     if mode == "layered" and booster.grow_policy != "depthwise":
-        raise InvalidJob("booster.grow_policy: mode layered grows level by level (depthwise)")
-    _check_sampling(booster, sampling)
+        raise InvalidJob("[booster] grow_policy: mode layered grows level by level (depthwise)")
+    one_of("booster", "sampling_method", booster.sampling_method, ("uniform", "gradient_based"))
+    if not 0 < booster.subsample <= 1:
+        raise InvalidJob(
+            f"[booster] subsample: expected above 0, to 1, received {booster.subsample:g}"
+        )
+    if sampling != "none":
+        for name, own, default in (
+            ("subsample", booster.subsample, _DEFAULT.subsample),
+            ("sampling_method", booster.sampling_method, _DEFAULT.sampling_method),
+        ):
+            if own != default:
+                raise InvalidJob(
+                    f"[booster] {name}: rows are sampled by secureboost.sampling = {sampling}"
+                )
     TreeParameters.of(booster, 1)
     objective = objective_of(job.objective, job.task, booster)
-    for name in _OF_OBJECTIVES:
-        changed = replace(booster, **{name: getattr(_DEFAULT, name)})
-        if getattr(booster, name) != getattr(_DEFAULT, name) and (
-            objective_of(job.objective, job.task, changed) == objective
-        ):
-            raise InvalidJob(f"booster.{name}: has no meaning for the objective {job.objective}")
+    for name, without in (  # parameters of some objectives, without a meaning for the others
+        ("scale_pos_weight", replace(booster, scale_pos_weight=_DEFAULT.scale_pos_weight)),
+        ("huber_slope", replace(booster, huber_slope=_DEFAULT.huber_slope)),
+        ("fair_c", replace(booster, fair_c=_DEFAULT.fair_c)),
+        (
+            "tweedie_variance_power",
+            replace(booster, tweedie_variance_power=_DEFAULT.tweedie_variance_power),
+        ),
+    ):
+        if without != booster and objective_of(job.objective, job.task, without) == objective:
+            raise InvalidJob(f"[booster] {name}: has no meaning for the objective {job.objective}")
     if booster.base_score is not None:
         objective.margin_of(booster.base_score)
-
-
-def _check_sampling(booster: Booster, sampling: str) -> None:
-    known = ("uniform", "gradient_based")
-    if booster.sampling_method not in known:
-        raise InvalidJob(
-            f"booster.sampling_method: expected one of {', '.join(known)}, "
-            f"{booster.sampling_method!r} came"
-        )
-    if not 0 < booster.subsample <= 1:
-        raise InvalidJob(f"booster.subsample: expected (0, 1], {booster.subsample:g} came")
-    if sampling != "none":
-        for name in ("subsample", "sampling_method"):
-            if getattr(booster, name) != getattr(_DEFAULT, name):
-                raise InvalidJob(
-                    f"booster.{name}: rows are sampled by secureboost.sampling = {sampling}"
-                )

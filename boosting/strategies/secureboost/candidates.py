@@ -12,9 +12,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
-
-NO_ROWS, ALL_ROWS = -1, -2
-"""Sums that need no ciphertext: zero, and the node's total."""
+from hedgerow.boosting.strategies.secureboost.steps import ALL_ROWS, NO_ROWS
 
 
 @dataclass(frozen=True, slots=True)

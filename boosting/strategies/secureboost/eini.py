@@ -18,18 +18,20 @@ X. Chen et al., EINI: efficient and interpretable inference for vertical federat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import Courier
-from hedgerow.boosting.strategies.secureboost.model import Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.routing import Node, Router
-from hedgerow.boosting.strategies.secureboost.steps import LEAVES
+from hedgerow.boosting.strategies.secureboost.steps import (
+    LEAVES,
+    StepName,
+    TreeShape,
+    TreeShapes,
+)
 from hedgerow.crypto.vault import CipherVault
 
 BLOCK_CIPHERTEXTS = 1 << 12
@@ -40,77 +42,46 @@ LEAST_PATHS = 64
 """Ways through own divisions over all trees; with fewer, the sum tells the active party the way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Structures without divisions: what a passive party needs to know of the trees.
+def shapes_of(trees: Sequence[Skeleton]) -> TreeShapes:
+    """Return the shapes of trees: what a passive party needs to know of them.
 
-    Parameters
-    ----------
-    left : tuple of tuple of int
-        Left children by tree and node, -1 at leaves.
-    group : tuple of int
-        Output that a tree adds to.
+    Raises
+    ------
+    DataError
+        A tree has vector leaves.
     """
+    if any(len(tree.groups) != 1 for tree in trees):
+        raise DataError("inference = eini: not for trees with vector leaves (multi_output)")
+    return TreeShapes(tuple(TreeShape(tuple(tree.left), tree.groups[0]) for tree in trees))
 
-    left: tuple[tuple[int, ...], ...]
-    group: tuple[int, ...]
 
-    @classmethod
-    def of(cls, trees: Sequence[Skeleton]) -> Shape:
-        """Return the shape of trees.
-
-        Raises
-        ------
-        DataError
-            A tree has vector leaves.
-        """
-        if any(len(tree.groups) != 1 for tree in trees):
-            raise DataError("inference = eini: not for trees with vector leaves (multi_output)")
-        return cls(tuple(tuple(t.left) for t in trees), tuple(t.groups[0] for t in trees))
-
-    @property
-    def leaves(self) -> list[Node]:
-        """All leaves: the order of a row's numbers."""
-        return [(t, k) for t, own in enumerate(self.left) for k, left in enumerate(own) if left < 0]
-
-    @property
-    def groups(self) -> NDArray[np.int64]:
-        """Output of each leaf."""
-        return np.array([self.group[t] for t, _ in self.leaves], np.int64)
-
-    def pack(self) -> dict[str, NDArray[Any]]:
-        """Return arrays for a box."""
-        return {
-            "left": np.array([x for own in self.left for x in own], np.int32),
-            "sizes": np.array([len(own) for own in self.left], np.int64),
-            "group": np.array(self.group, np.int32),
-        }
-
-    @classmethod
-    def unpack(cls, box: dict[str, NDArray[Any]], sender: str) -> Shape:
-        """Read :meth:`pack`'s arrays; refuses what are no trees."""
-        try:
-            left, sizes, group = box["left"], box["sizes"], box["group"]
-            edges = np.cumsum([0, *sizes.tolist()])
-            trees = [left[a:b].tolist() for a, b in pairwise(edges)]
-            fits = len(left) == edges[-1] and len(group) == len(trees)
-        except (KeyError, TypeError, ValueError) as error:
-            raise OfferRejected(f"{sender} sent no structures") from error
-        for own in trees:
-            # Every node but the root is a child once, of a node before it.
-            children = sorted(c + side for c in own if c >= 0 for side in (0, 1))
-            fits &= children == list(range(1, len(own))) and len(own) > 0
-            fits &= all(c < 0 or c > k for k, c in enumerate(own))
-        if not fits or any(g < 0 for g in group.tolist()):
+def check_shapes(shapes: TreeShapes, sender: str) -> None:
+    """Raise :class:`OfferRejected` for structures that are no trees; names the sender."""
+    for tree in shapes.trees:
+        own = tree.left
+        # Every node but the root is a child once, of a node before it.
+        children = sorted(c + side for c in own if c >= 0 for side in (0, 1))
+        fits = len(own) > 0 and children == list(range(1, len(own)))
+        if not fits or any(0 <= c <= k for k, c in enumerate(own)):
             raise OfferRejected(f"{sender} sent structures that are no trees")
-        return cls(tuple(map(tuple, trees)), tuple(group.tolist()))
 
 
-def reach(shape: Shape, router: Router) -> NDArray[np.bool_]:
+def leaves_of(shapes: TreeShapes) -> list[Node]:
+    """Return all leaves: the order of a row's numbers."""
+    return [
+        (t, k)
+        for t, tree in enumerate(shapes.trees)
+        for k, left in enumerate(tree.left)
+        if left < 0
+    ]
+
+
+def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
     """Tell which leaves own divisions allow each row: shape (n_rows, n_leaves)."""
     n_rows = len(router.X)
     columns: dict[Node, NDArray[np.bool_]] = {}
-    for t, own in enumerate(shape.left):
+    for t, tree in enumerate(shapes.trees):
+        own = tree.left
         allowed = {0: np.ones(n_rows, np.bool_)}
         for node, left in enumerate(own):
             here = allowed.pop(node)
@@ -127,13 +98,14 @@ def reach(shape: Shape, router: Router) -> NDArray[np.bool_]:
                     is_left |= np.isnan(values)
                 goes_left, goes_right = here & is_left, here & ~is_left
             allowed[left], allowed[left + 1] = goes_left, goes_right
-    return np.stack([columns[leaf] for leaf in shape.leaves], axis=1)
+    return np.stack([columns[leaf] for leaf in leaves_of(shapes)], axis=1)
 
 
-def n_paths(shape: Shape, router: Router) -> float:
+def n_paths(shapes: TreeShapes, router: Router) -> float:
     """Return in how many ways own divisions can lead through all trees: their product."""
     total = 1.0
-    for t, own in enumerate(shape.left):
+    for t, tree in enumerate(shapes.trees):
+        own = tree.left
         ways = [1.0] * len(own)
         for node in range(len(own) - 1, -1, -1):
             if own[node] >= 0:
@@ -151,56 +123,62 @@ def blocks(n_rows: int, n_leaves: int) -> list[slice]:
 
 def ask(
     courier: Courier,
-    cipher: CipherVault,
+    vault: CipherVault,
     session: str,
     router: Router,
-    trees: Sequence[Skeleton],
-    others: Sequence[str],
-    base: float,
-    n_outputs: int,
+    part: ActivePart,
     bits: int,
-    then: str,
+    then: StepName,
 ) -> NDArray[np.float32]:
     """Score all rows at the active party.
+
+    Parameters
+    ----------
+    bits : int
+        Fraction bits of a leaf's value, see :data:`FRACTION_BITS`.
+    then : StepName
+        The step after.
 
     Returns
     -------
     ndarray of shape (n_rows, n_outputs), float32
         Margins.
     """
-    shape = Shape.of(trees)
-    mine = reach(shape, router)
-    values = np.array([trees[t].value[k][0] for t, k in shape.leaves], np.float64)
+    trees, others = part.used_trees, part.parties[1:]
+    shapes = shapes_of(trees)
+    mine = reach(shapes, router)
+    values = np.array([trees[t].value[k][0] for t, k in leaves_of(shapes)], np.float64)
     stored = np.rint(np.ldexp(values, bits)).astype(np.int64)
-    out = np.full((len(router.X), n_outputs), base, np.float64)
+    outputs = sorted({tree.output for tree in shapes.trees})
+    out = np.full((len(router.X), part.n_outputs), part.base_margin, np.float64)
     parts = blocks(len(router.X), len(stored))
     for b, rows in enumerate(parts):
         numbers = np.where(mine[rows], stored, 0)
-        boxes = dict.fromkeys(others, shape.pack()) if b == 0 else {}
-        block = cipher.encrypt_integers(session, numbers.reshape(-1).tolist())
+        boxes = dict.fromkeys(others, shapes) if b == 0 else {}
+        block = vault.encrypt_integers(session, numbers.reshape(-1).tolist())
         received = courier.send(
-            LEAVES, boxes=boxes, ciphertexts={others[0]: (block,)}, then=LEAVES.name
+            LEAVES, boxes=boxes, ciphertexts={others[0]: (block,)}, then=StepName.LEAVES
         )
         for k in range(len(others)):
             last = b == len(parts) - 1 and k == len(others) - 1
-            received = courier.send(LEAVES, then=then if last else LEAVES.name)
+            received = courier.send(LEAVES, then=then if last else StepName.LEAVES)
         answer = received.ciphertexts.get(others[-1], (b"",))
-        sums = np.array(cipher.decrypt_integers(session, answer[0]), np.int64)
-        n_groups = len(set(shape.group))
-        if sums.shape != (numbers.shape[0] * n_groups,):
-            raise OfferRejected(f"{others[-1]} sent {len(sums)} sums, {numbers.shape[0]} expected")
-        groups = sorted(set(shape.group))
-        out[rows, groups] += np.ldexp(sums.reshape(-1, n_groups).astype(np.float64), -bits)
+        sums = np.array(vault.decrypt_integers(session, answer[0]), np.int64)
+        n_expected = numbers.shape[0] * len(outputs)
+        if sums.shape != (n_expected,):
+            raise OfferRejected(f"{others[-1]}: expected {n_expected} sums, received {len(sums)}")
+        scaled = np.ldexp(sums.reshape(-1, len(outputs)).astype(np.float64), -bits)
+        out[rows, outputs] += scaled
     return out.astype(np.float32)
 
 
 def serve(
     courier: Courier,
-    cipher: CipherVault,
+    vault: CipherVault,
     public_key: bytes,
     router: Router,
     others: Sequence[str],
-) -> str:
+) -> StepName:
     """Help to score all rows, at a passive party; return the step after.
 
     Raises
@@ -211,54 +189,47 @@ def serve(
     place = others.index(courier.party)
     receiver = router.active if place == len(others) - 1 else others[place + 1]
     sender = router.active if place == 0 else others[place - 1]
-    shape: Shape | None = None
+    shapes: TreeShapes | None = None
     parts: list[slice] = []
     mine = np.zeros((0, 0), np.bool_)
-    b, then = 0, LEAVES.name
-    while then == LEAVES.name:
+    b, then = 0, StepName.LEAVES
+    while then is StepName.LEAVES:
         held: bytes = b""
         for k in range(len(others) + 1):
             send: dict[str, tuple[NDArray[np.uint8], ...]] = {}
-            if k == place + 1 and shape is not None:
+            if k == place + 1 and shapes is not None:
                 last = receiver == router.active
-                answer = _answer(cipher, public_key, shape, mine[parts[b]], held, last)
-                send[receiver] = (answer,)
+                counts, index = _kept(shapes, mine[parts[b]], last)
+                start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+                send[receiver] = (vault.sum_selected(public_key, held, index, start),)
             received = courier.send(LEAVES, ciphertexts=send)
             then = received.then
-            if shape is None:
-                shape = Shape.unpack(dict(received.boxes.get(router.active, {})), router.active)
-                if n_paths(shape, router) < LEAST_PATHS and router.divisions:
+            if shapes is None:
+                shapes = received.read(router.active, TreeShapes)
+                check_shapes(shapes, router.active)
+                if n_paths(shapes, router) < LEAST_PATHS and router.divisions:
                     raise DataError(
                         "inference = eini: so few ways through the divisions of "
                         f"{courier.party} that the sums would tell them; use standard"
                     )
-                mine = reach(shape, router)
-                parts = blocks(len(router.X), len(shape.leaves))
+                mine = reach(shapes, router)
+                parts = blocks(len(router.X), len(leaves_of(shapes)))
             if k == place:
                 held = received.ciphertexts.get(sender, (b"",))[0]
         b += 1
-        if then == LEAVES.name and b >= len(parts):
+        if then is StepName.LEAVES and b >= len(parts):
             raise OfferRejected(f"{router.active} goes on after the last rows")
     return then
 
 
-def _answer(
-    cipher: CipherVault,
-    public_key: bytes,
-    shape: Shape,
-    mine: NDArray[np.bool_],
-    held: bytes,
-    last: bool,
-) -> NDArray[np.uint8]:
-    """Return each row's numbers with the own ones kept; at the last party their sums."""
+def _kept(
+    shapes: TreeShapes, mine: NDArray[np.bool_], last: bool
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Return how many of a block's numbers each sum has, and which: at the last party by output."""
     numbers = np.arange(mine.size, dtype=np.uint32).reshape(mine.shape)
     if not last:
-        counts = mine.reshape(-1).astype(np.int64)
-        index = numbers.reshape(-1)[mine.reshape(-1)]
-    else:
-        groups = shape.groups
-        chosen = [mine & (groups == g) for g in sorted(set(shape.group))]
-        counts = np.stack([c.sum(axis=1) for c in chosen], axis=1).reshape(-1).astype(np.int64)
-        index = np.concatenate([numbers[r][c[r]] for r in range(len(mine)) for c in chosen])
-    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return cipher.sum_selected(public_key, held, index, start)
+        return mine.reshape(-1).astype(np.int64), numbers.reshape(-1)[mine.reshape(-1)]
+    outputs = np.array([shapes.trees[t].output for t, _ in leaves_of(shapes)], np.int64)
+    chosen = [mine & (outputs == output) for output in sorted(set(outputs.tolist()))]
+    counts = np.stack([c.sum(axis=1) for c in chosen], axis=1).reshape(-1).astype(np.int64)
+    return counts, np.concatenate([numbers[r][c[r]] for r in range(len(mine)) for c in chosen])

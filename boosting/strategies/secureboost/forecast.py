@@ -14,9 +14,16 @@ from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.strategies.secureboost.bitmaps import batches, narrow
-from hedgerow.boosting.strategies.secureboost.courier import PASS_PIECES, PIECE_BYTES, size_class
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.steps import (
+    PASS_PIECES,
+    PIECE_BYTES,
+    REVEALS,
+    batches,
+    size_class,
+    source_bytes,
+)
 from hedgerow.crypto.blinding import POINT_BYTES
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES
@@ -26,14 +33,13 @@ from hedgerow.crypto.psi import n_exchanges, tag_bits
 if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
     from hedgerow.boosting.ports import JobParameters
-    from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 ELGAMAL_BYTES = 96
 PLAIN_BYTES = 16
-ARRAY_BYTES = 256 + 28
-"""Of a named array in a box: two headers and a name."""
+FIELD_BYTES = 6
+"""Of a field in a box: its tag, its length, and the shape of an array."""
 PIECE_FRAME_BYTES = 20
-CALL_UP_BYTES, CALL_DOWN_BYTES = 46, 12
+CALL_UP_BYTES, CALL_DOWN_BYTES = 44, 6
 """Of an exchange in which a party has nothing to say: the key of its place, and a note."""
 IDENTITY_BYTES = 650
 """Certificate and signature."""
@@ -74,13 +80,13 @@ def levels(booster: Booster, deepest: int) -> list[Level]:
     return found
 
 
-def box_bytes(*arrays: float) -> float:
-    """Return the length of a sealed box with arrays of so many bytes, its frame included."""
-    content = sum(ARRAY_BYTES + n for n in arrays)
+def box_bytes(*fields: float) -> float:
+    """Return the length of a sealed box with fields of so many bytes, its frame included."""
+    content = sum(FIELD_BYTES + n for n in fields)
     return size_class(math.ceil(content) + 8) + BOX_OVERHEAD_BYTES + PIECE_FRAME_BYTES
 
 
-class Traffic:
+class PartyTraffic:
     """Bytes of one party, by RPC."""
 
     def __init__(self) -> None:
@@ -97,7 +103,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TreeSizes:
     """Of one tree's gradients and answers.
 
     Parameters
@@ -161,13 +167,13 @@ def forecast(
     # A passive party does not know here which of them it is: the mean of all.
     chosen = parties[:1] if active else parties[1:]
     trees = 1 if strategy.multi_output else max(schema.n_outputs, 1)
-    found = [Traffic() for _ in chosen]
+    found = [PartyTraffic() for _ in chosen]
     for me, traffic in zip(chosen, found, strict=True):
         _meet(traffic, strategy, parties, me, n_rows)
         for turn, n in turns.items():
             if turn:
                 _tree(traffic, strategy, job.booster, parties, me, turn, n * trees, sizes)
-        result = box_bytes(32, 16)
+        result = box_bytes(32, 4)
         if me == parties[0]:
             traffic.add(Call.SCORES, rounds, (n_parties - 1) * result + SCORES_BYTES, 0)
         else:
@@ -194,7 +200,7 @@ def forecast(
     return Forecast(
         rounds=rounds,
         steps=steps,
-        reveals=strategy.reveals,
+        reveals=REVEALS,
         notes=notes,
         cpu_class=_cpu_class(strategy.encryption, shared, n_rows),
     )
@@ -240,12 +246,12 @@ def _cpu_class(encryption: str, n_trees: int, n_rows: int) -> str:
 
 
 def _meet(
-    traffic: Traffic, strategy: SecureBoost, parties: tuple[str, ...], me: str, n_rows: int
+    traffic: PartyTraffic, strategy: SecureBoost, parties: tuple[str, ...], me: str, n_rows: int
 ) -> None:
     """Add the exchange of keys and the alignment."""
     n_others = len(parties) - 1
     public = {"paillier": 3 * strategy.key_bits // 8 + 24, "elgamal": 80}
-    hello = 6 * ARRAY_BYTES + 33 + IDENTITY_BYTES + PIECE_FRAME_BYTES
+    hello = 33 + IDENTITY_BYTES + PIECE_FRAME_BYTES
     key = public.get(strategy.encryption, 0)
     leads = me == parties[0]
     others = n_others * hello + (0 if leads else key)
@@ -255,10 +261,10 @@ def _meet(
         up, down = (n_others * box, n_others * box) if leads else (box, box)
         traffic.add(Call.IDENTIFIERS, 3, up / 3, down / 3)
         return
-    points = box_bytes(4, 4, n_rows * POINT_BYTES)
+    points = box_bytes(10, n_rows * POINT_BYTES)
     bits = tag_bits(n_rows, [n_rows] * n_others)
-    tags = box_bytes(4, 4, n_rows * math.ceil(bits / 8))
-    matches = box_bytes(4, 4, math.ceil(n_rows / 8))
+    tags = box_bytes(10, n_rows * math.ceil(bits / 8))
+    matches = box_bytes(10, math.ceil(n_rows / 8))
     # Every set goes to every other party; the leader's comes back as tags, and with three parties
     # or more its matches go the way back.
     way_back = n_others if n_others > 1 else 0
@@ -273,20 +279,20 @@ def _meet(
 
 
 def _tree(
-    traffic: Traffic,
+    traffic: PartyTraffic,
     strategy: SecureBoost,
     booster: Booster,
     parties: tuple[str, ...],
     me: str,
     turn: tuple[str, ...],
     times: float,
-    sizes: Sizes,
+    sizes: TreeSizes,
 ) -> None:
     """Add so many trees in which the passive parties of ``turn`` take part."""
     leads, involved = me == parties[0], me in turn
     n = len(turn)
     copies = 1 if len(turn) == len(parties) - 1 else n
-    about, offer = box_bytes(math.ceil(sizes.rows / 8), 48), box_bytes(8)
+    about, offer = box_bytes(math.ceil(sizes.rows / 8), 24), box_bytes(4)
     up, down = 0.0, 0.0
     if leads:
         up, down = copies * sizes.gradients + n * about, n * offer
@@ -298,22 +304,22 @@ def _tree(
     deepest = strategy.host_depth if strategy.mode == "layered" else booster.max_depth
     for level in levels(booster, deepest):
         allowed = math.ceil(level.decided * sizes.candidates / 8)
-        places = level.asked * sizes.candidates * narrow(sizes.candidates)(0).itemsize
+        places = level.asked * sizes.candidates * source_bytes(sizes.candidates)
         sums, pieces = sizes.answer(level.asked, strategy.max_split_nodes)
         answer = sums + box_bytes(allowed, places)
         traffic.add(Call.HISTOGRAMS, times, answer * involved, n * answer * leads, pieces + 1)
         d = level.divided
-        told = box_bytes(4 * d, 4 * d, 4 * d * theirs, 8 * (d * theirs + 1), sizes.rows * own / 8)
+        told = box_bytes(6 * d, 4 * d * theirs, sizes.rows * own / 8)
         traffic.add(Call.SPLITS, times, n * told * leads, told * involved, n)
         masks = sizes.rows * theirs / 8
         happens, mine = 1 - own**d, 1 - (1 - theirs) ** d
-        to_active, to_passive = box_bytes(masks, 4 * d * theirs), box_bytes(masks)
+        to_active, to_passive = box_bytes(masks, d * theirs), box_bytes(masks)
         up = mine * (to_active + (n - 1) * to_passive) * involved
         down = mine * (n * to_active * leads + (n - 1) * to_passive * involved)
         traffic.add(Call.SPLITS, times * happens, up / happens, down / happens, n)
 
 
-def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: int) -> Sizes:
+def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: int) -> TreeSizes:
     booster = job.booster
     n_outputs = max(schema.n_outputs, 1)
     classes = n_outputs if strategy.multi_output else 1
@@ -341,4 +347,4 @@ def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: in
         for f in schema.features
     ]
     mean = sum(n - 1 for n in n_bins) / max(len(n_bins), 1)
-    return Sizes(n_rows, sampled, tuple(parts), round(used * mean))
+    return TreeSizes(n_rows, sampled, tuple(parts), round(used * mean))

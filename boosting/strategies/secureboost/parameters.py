@@ -1,81 +1,45 @@
-"""Vertical SecureBoost: parties with different columns of the same rows train one model."""
+"""The parameters of secureboost: their meaning, ranges, and what follows from them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.errors import InvalidJob, OfferRejected
-from hedgerow.boosting.exchange import Hub, Link, Silo
-from hedgerow.boosting.ports import (
-    Artefact,
-    CoordinatorStart,
-    Forecast,
-    RoundResult,
-    Safeguards,
-    SiloStart,
-)
-from hedgerow.boosting.strategies.secureboost.steps import END, KEYS, SCORES, STEPS, Turn
+from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.ports import Safeguards
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.engine.sampling import Sampler
     from hedgerow.boosting.job import Booster
     from hedgerow.boosting.ports import JobParameters
-    from hedgerow.crypto.vault import Vault
 
-ENCRYPTIONS = ("paillier", "elgamal", "plain")
-KEY_BITS = (2048, 3072, 4096)
-MODES = ("standard", "mix", "layered")
 MOST_PARTIES = 5
-SUMMARY = "vertical.json"
-"""File that the coordinator keeps of a job: who took part, which round is the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Who takes part in a tree.
+
+    Parameters
+    ----------
+    passive : tuple of str
+        Parties whose features may divide.
+    own : bool
+        Whether the active party's may, on the levels of passive parties.
+    passive_depth : int
+        Levels that passive parties take part in; 0 for all.
+    """
+
+    passive: tuple[str, ...]
+    own: bool = True
+    passive_depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SecureBoost:
-    """Lossless gradient boosting over parties that hold different columns of the same rows.
-
-    The *active* party holds the labels, one to four *passive* parties hold features only. The
-    active party encrypts each row's gradient; passive parties sum ciphertexts over the rows below
-    each of their bin edges; the active party decrypts these sums, picks the best division among its
-    own and theirs, and the owner of the division tells which rows go left. All of it travels
-    through the coordinator, which sees ciphertexts, lengths, scores and the names of steps; what
-    else parties say to each other is sealed between two of them.
-
-    ===========  ===============  ===============================  ==============================
-    step         RPC              active party offers              passive party offers
-    ===========  ===============  ===============================  ==============================
-    keys         ExchangeKeys     signed keys, also for Paillier   signed keys
-    identifiers  ..Identifiers    blinded ids, sealed              blinded ids, sealed
-    gradients    ..Gradients      encrypted gradients; sampled     number of its candidates
-                                  rows, sealed
-    histograms   ..Histograms     nothing                          encrypted sums of candidates,
-                                                                   shuffled and re-randomised
-    splits       ..Splits         who divides which node, and its  nothing
-                                  own row bitmaps, sealed
-    bitmaps      ..Splits         nothing                          its row bitmaps, sealed
-    margins      ..Scores         rows at nodes of others, sealed  the same
-    leaves       ..Gradients      encrypted leaf values (EINI)     encrypted sums of them
-    scores       ..Scores         scores; digest of structures     nothing
-    ===========  ===============  ===============================  ==============================
-
-    Every party takes part in every exchange, and every reply names the next step, which the active
-    party decides. A level of a tree takes two exchanges, or three where a passive party divides a
-    node. Of two children only the one with fewer rows is summed; the other one is parent minus
-    child, in plaintext at the active party.
-
-    **Equality.** With the same cuts the trees are those of
-    :func:`boosting.engine.pooled.train_pooled` over the joined table, columns of the
-    active party first, rows sorted by id; guards
-    (``min_leaf``, ``max_purity``) can make a difference where they bite. Columns of text are
-    divided by the place of their category in alphabetical order. Default parameters of the booster
-    are XGBoost's.
-
-    **Reveals.** See :attr:`reveals`.
+    """Parameters of the table ``[secureboost]``.
 
     Parameters
     ----------
@@ -103,8 +67,8 @@ class SecureBoost:
         Of encrypted gradients, below the smaller bound of g and h; 0 for 26 (Paillier), or as
         many as fit (ElGamal).
     min_leaf : int
-        Least rows on either side of a passive party's division.
-    max_purity : float in (0.5, 1]
+        Fewest rows on either side of a passive party's division.
+    max_purity : float in [0.5, 1]
         Largest estimated share of one label on either side of a passive party's division, for
         binary tasks; 1 turns the rule off.
     max_split_nodes : int
@@ -115,7 +79,7 @@ class SecureBoost:
         Mix: rounds of one party before the next one's turn.
     host_depth, guest_depth : int
         Layered: levels of the passive, then of the active party; they replace ``max_depth``.
-    validation : float in [0, 1)
+    validation : float in [0, 0.9]
         Share of the rows that is kept from training, scored each round and used to stop early.
     early_stopping_rounds : int
         0 for never.
@@ -127,34 +91,9 @@ class SecureBoost:
         Job whose model training goes on from.
     allow_insecure : bool
         Allow ``plain``. For tests and measurements.
-
-    References
-    ----------
-    K. Cheng et al., SecureBoost: a lossless federated learning framework, 2021. W. Chen et al.,
-    SecureBoost+, 2021. X. Chen et al., EINI: efficient and interpretable inference, 2021.
     """
 
     name: ClassVar[str] = "secureboost"
-    reveals: ClassVar[str] = (
-        "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, "
-        "scores each round; not the rows, ids, columns, labels or trees. Numbers of exchanges and "
-        "of ciphertexts show it the depth of each tree and about how many candidates differ at "
-        "its nodes, and who sends bitmaps shows which parties divide nodes of a level, not which "
-        "nodes or where. Passive parties: "
-        "how many ids each party has and which of their own rows all parties have; the rows of "
-        "every node of every tree in which they take part, which of their own candidates won, and "
-        "which rows are sampled or held back; rows of one leaf tend to share a label, most of all "
-        "in the first trees (complete_secure keeps those to the active party, but later ones tell "
-        "nearly as much). Active party: sums "
-        "of gradients over the rows on one side of every candidate of a passive party, in secret "
-        "order, and which rows the chosen ones send left; not features, thresholds or values, but "
-        "how often each anonymous feature divides; how many ids each party has and, with three or "
-        "more parties, how many ids each group of parties shares, not which. Silos that collude "
-        "with the active party show it their own columns, nothing of others. In mode layered "
-        "and mix passive parties see the rows only of the levels and trees that are theirs. With "
-        "encryption = plain gradients are readable by passive parties and the coordinator: labels "
-        "follow from them."
-    )
 
     active: str
     rounds: int = 10
@@ -204,79 +143,64 @@ class SecureBoost:
         return Safeguards(deepest, secure=self.encryption != "plain", key_bits=key_bits)
 
     def validate(self, job: JobParameters) -> None:
-        """Raise :class:`InvalidJob` for a parameter out of range, or two that clash."""
+        """Raise :class:`InvalidJob` for a parameter out of range, or two that contradict."""
         from hedgerow.boosting.strategies.secureboost.booster import check_booster
 
-        for key, known in (
-            ("encryption", ENCRYPTIONS),
-            ("mode", MODES),
-            ("alignment", ("psi", "digest")),
-            ("inference", ("standard", "eini")),
-            ("key_bits", KEY_BITS),
-        ):
-            if getattr(self, key) not in known:
-                hint = ""
-                if key == "key_bits":
-                    hint = "; a shorter key can be broken"
-                raise InvalidJob(
-                    f"secureboost.{key}: expected one of {', '.join(map(str, known))}, "
-                    f"{getattr(self, key)!r} came{hint}"
-                )
-        for key, least, most in (
-            ("rounds", 1, 1 << 20),
-            ("complete_secure", 0, 1 << 20),
-            ("fraction_bits", 0, 52),
-            ("min_leaf", 1, 1 << 30),
-            ("max_purity", 0.5, 1),
-            ("max_split_nodes", 0, 1 << 16),
-            ("rounds_per_party", 1, 1 << 20),
-            ("host_depth", 1, 16),
-            ("guest_depth", 1, 16),
-            ("validation", 0, 0.9),
-            ("early_stopping_rounds", 0, 1 << 20),
-        ):
-            value = getattr(self, key)
-            if not least <= value <= most:
-                raise InvalidJob(
-                    f"secureboost.{key}: expected a value from {least:g} to {most:g}, "
-                    f"{value:g} came"
-                )
+        self._validate_ranges()
         if self.encryption == "plain" and not self.allow_insecure:
             raise InvalidJob(
-                "secureboost.encryption: plain shows gradients, and with them labels, to all "
+                "[secureboost] encryption: plain shows gradients, and with them labels, to all "
                 "parties; it needs allow_insecure = true"
             )
         if self.early_stopping_rounds and not self.validation:
-            raise InvalidJob("secureboost.early_stopping_rounds: needs a share of validation rows")
+            raise InvalidJob("[secureboost] early_stopping_rounds: needs validation above 0")
         if self.inference == "eini" and self.encryption == "plain":
-            raise InvalidJob("secureboost.inference: eini encrypts, encryption = plain does not")
+            raise InvalidJob("[secureboost] inference: eini encrypts, encryption = plain does not")
         if self.predict_from and self.warm_start:
-            raise InvalidJob("secureboost: predict_from does not train, warm_start does")
+            raise InvalidJob("[secureboost] predict_from does not train, warm_start does")
         if job.has_test:
             raise InvalidJob("test_data: a vertical job is scored on the parties' own test tables")
         check_booster(job, mode=self.mode, sampling=self.sampling)
         self.sampler(job.booster)
-        self._validate_parties(job)
+        if job.silos:
+            if self.active not in job.silos:
+                raise InvalidJob(
+                    f"[secureboost] active: expected one of the silos {', '.join(job.silos)}, "
+                    f"received {self.active!r}"
+                )
+            self.validate_cohort(len(job.silos))
         metrics.check(job.metrics, job.task)
 
-    def _validate_parties(self, job: JobParameters) -> None:
-        if not job.silos:
-            return
-        if self.active not in job.silos:
-            raise InvalidJob(
-                f"secureboost.active: {self.active!r} is none of the silos {', '.join(job.silos)}"
-            )
-        self.check_parties(job.silos)
+    def _validate_ranges(self) -> None:
+        table = "secureboost"
+        one_of(table, "encryption", self.encryption, ("paillier", "elgamal", "plain"))
+        one_of(table, "key_bits", self.key_bits, (2048, 3072, 4096))
+        one_of(table, "mode", self.mode, ("standard", "mix", "layered"))
+        one_of(table, "alignment", self.alignment, ("psi", "digest"))
+        one_of(table, "inference", self.inference, ("standard", "eini"))
+        within(table, "rounds", self.rounds, 1, 1 << 20)
+        within(table, "complete_secure", self.complete_secure, 0, 1 << 20)
+        within(table, "fraction_bits", self.fraction_bits, 0, 52)
+        within(table, "min_leaf", self.min_leaf, 1, 1 << 30)
+        within(table, "max_purity", self.max_purity, 0.5, 1)
+        within(table, "max_split_nodes", self.max_split_nodes, 0, 1 << 16)
+        within(table, "rounds_per_party", self.rounds_per_party, 1, 1 << 20)
+        within(table, "host_depth", self.host_depth, 1, 16)
+        within(table, "guest_depth", self.guest_depth, 1, 16)
+        within(table, "validation", self.validation, 0, 0.9)
+        within(table, "early_stopping_rounds", self.early_stopping_rounds, 0, 1 << 20)
 
-    def check_parties(self, silos: tuple[str, ...]) -> None:
+    def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where so many parties cannot train in this mode."""
-        if not 2 <= len(silos) <= MOST_PARTIES:
+        if not 2 <= n_silos <= MOST_PARTIES:
             raise InvalidJob(
-                f"a vertical job has one active and 1 to {MOST_PARTIES - 1} passive parties; "
-                f"{len(silos)} silos came"
+                f"a vertical job has one active and 1 to {MOST_PARTIES - 1} passive parties: "
+                f"expected 2 to {MOST_PARTIES} silos, received {n_silos}"
             )
-        if self.mode == "layered" and len(silos) != 2:
-            raise InvalidJob("secureboost.mode: layered has one passive party")
+        if self.mode == "layered" and n_silos != 2:
+            raise InvalidJob(
+                f"[secureboost] mode: layered has one passive party, received {n_silos - 1}"
+            )
 
     def sampler(self, booster: Booster) -> Sampler:
         """Return how the active party samples rows."""
@@ -301,74 +225,3 @@ class SecureBoost:
             return Turn(parties[1:], own=False, passive_depth=self.host_depth)
         turn = (round - self.complete_secure) // self.rounds_per_party % len(parties)
         return Turn((parties[turn],), own=False) if turn else Turn(())
-
-    async def coordinate(self, hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:
-        """Relay what parties say to each other, and note the scores of each round."""
-        from hedgerow.boosting.strategies.secureboost.courier import Relay
-
-        silos = start.silos
-        if Silo(self.active) not in silos:
-            raise InvalidJob(f"the active party {self.active!r} takes no part in this job")
-        self.check_parties(tuple(str(silo) for silo in silos))
-        round = 0
-        if start.checkpoint is not None:
-            state = json.loads(start.checkpoint)
-            if state["final"]:
-                return
-            round = int(state["round"]) + 1
-        relay = Relay(hub, silos, Silo(self.active), round)
-        then = KEYS.name
-        while then != END:
-            if then not in STEPS:
-                raise OfferRejected(f"{self.active} named a step {then!r} that does not exist")
-            passed = await relay.pass_on(STEPS[then])
-            if then == SCORES.name:
-                yield self._result(passed.numbers, round, silos, passed.then == END)
-                round += 1
-                relay.begin_round(round)
-            then = passed.then
-
-    def _result(
-        self, numbers: Mapping[str, float], round: int, silos: tuple[Silo, ...], final: bool
-    ) -> RoundResult:
-        scores: dict[str, dict[str, float]] = {}
-        for name, value in numbers.items():
-            table, dot, metric = name.partition(".")
-            if dot:
-                scores.setdefault(table, {})[metric] = value
-        best = int(numbers.get("best_round", round))
-        state = {
-            "strategy": self.name,
-            "active": self.active,
-            "parties": sorted(silos),
-            "round": round,
-            "best_round": best,
-            "final": final,
-        }
-        return RoundResult(round, json.dumps(state).encode(), scores, silos, final, best)
-
-    def participate(self, link: Link, vault: Vault | None, start: SiloStart) -> Artefact | None:
-        """Run a party's half; its part of the model stays in the silo."""
-        from hedgerow.boosting.strategies.secureboost.party import run
-
-        return run(self, link, vault, start)
-
-    def artefact(self, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:
-        """Return what the coordinator knows of the result: the parts are the parties'."""
-        return Artefact({SUMMARY: checkpoint + b"\n"}, SUMMARY)
-
-    def forecast(
-        self, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
-    ) -> Forecast:
-        """Return the bytes of a job whose trees are full."""
-        from hedgerow.boosting.strategies.secureboost.forecast import forecast
-
-        return forecast(self, job, schema, n_samples)
-
-    def forecasts(
-        self, job: JobParameters, schemas: Mapping[Silo, Schema], n_samples: Mapping[Silo, int]
-    ) -> dict[Silo, Forecast]:
-        """Return the forecast of each party."""
-        from hedgerow.boosting.strategies.secureboost.forecast import forecasts
-
-        return forecasts(self, job, schemas, n_samples)

@@ -1,9 +1,8 @@
-"""What both silo halves do: begin, meet, bring rows into one order, remember, refuse."""
+"""What both kinds of party do: bring rows into one order, keep records, grow trees."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,80 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, recode
+from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.errors import (
-    DataError,
-    FederationError,
-    JobStopped,
-    PlacePassed,
-    QuorumLost,
-    SchemaMismatch,
-    StaleAttempt,
-    Unreachable,
-)
-from hedgerow.boosting.exchange import Link
-from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.courier import Courier
-from hedgerow.boosting.strategies.secureboost.plain_vault import (
-    REFUSED,
-    PlainVault,
-    VaultForgot,
-    said,
-)
-from hedgerow.boosting.strategies.secureboost.steps import END, IDENTIFIERS, KEYS, STEPS
+from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.plain_vault import PlainVault
+from hedgerow.boosting.strategies.secureboost.steps import StepName
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
     from hedgerow.crypto.vault import CipherVault, Vault
 
 PART = "part.json"
 """File of a party's part; it stays in its silo."""
-UNFIT = "its table cannot be used for this job; the log of its agent says why"
-"""What others are told of a table that lacks a column or holds the wrong type."""
-"""Purpose of the random stream that draws validation rows."""
-_NOT_OURS = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
-"""Errors that end an attempt, not the job, or that others have told already."""
-
-
-def run(
-    strategy: SecureBoost, link: Link, vault: Vault | None, start: SiloStart
-) -> Artefact | None:
-    """Take part until the job ends; return this party's part, which stays here."""
-    from hedgerow.boosting.strategies.secureboost.active import ActiveHalf
-    from hedgerow.boosting.strategies.secureboost.passive import PassiveHalf
-
-    context = f"{start.job_id}/{start.attempt}".encode()
-    courier = Courier(link, str(start.silo), context, os.urandom, start.first_round)
-    courier.next = KEYS.name
-    half: ActiveHalf | PassiveHalf
-    try:
-        if str(start.silo) == strategy.active:
-            half = ActiveHalf(strategy, courier, vault, start)
-        else:
-            half = PassiveHalf(strategy, courier, vault, start)
-        return half.run()
-    except _NOT_OURS:
-        raise
-    except SchemaMismatch as error:
-        # It names columns: the cause is for the log of this silo alone.
-        if courier.next != END:
-            courier.refuse(STEPS[courier.next], UNFIT)
-        raise DataError(UNFIT) from error
-    except (FederationError, *REFUSED) as error:
-        # What a vault refuses is what another party sent. The text of a foreign exception may
-        # hold a value: the other parties and the coordinator get its type.
-        if not isinstance(error, Unreachable) and courier.next != END:
-            courier.refuse(STEPS[courier.next], said(error))
-        if isinstance(error, FederationError):
-            raise
-        raise DataError(said(error)) from error
 
 
 def numeric(dataset: Dataset) -> tuple[Dataset, dict[str, list[str]]]:
-    """Return a table whose text columns are the places of their categories, and those lists."""
+    """Return a table whose text columns are positions in their categories, and those lists."""
     categories = {f.name: list(f.categories) for f in dataset.schema.features if f.categories}
     features = tuple(Feature(f.name) for f in dataset.schema.features)
     return replace(dataset, schema=replace(dataset.schema, features=features)), categories
@@ -105,7 +51,7 @@ def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class AlignedRows:
     """Aligned rows of training, then of evaluation."""
 
     train: Dataset
@@ -113,7 +59,7 @@ class Rows:
     rows: NDArray[np.int64]
     categories: dict[str, list[str]]
     report: dict[str, int]
-    then: str
+    then: StepName
 
     @property
     def raw(self) -> NDArray[np.float32]:
@@ -126,32 +72,56 @@ class Rows:
         return np.concatenate([within(X, cuts) for X in tables])
 
 
-class Half:
-    """State that both halves have from the start."""
+@dataclass(frozen=True, slots=True)
+class TreeSetup:
+    """What all trees of a party have in common.
+
+    Parameters
+    ----------
+    vault : CipherVault
+        With the key or the ciphertexts of ``session``.
+    parties : tuple of str
+        All parties, the active one first.
+    most_nodes : int
+        Nodes whose sums are packed together, see :func:`~.steps.batches`.
+    """
+
+    courier: Courier
+    vault: CipherVault
+    session: str
+    parties: tuple[str, ...]
+    binned: BinnedFeatures
+    cuts: Cuts
+    n_threads: int
+    most_nodes: int
+
+
+class Party:
+    """State that both kinds of party have from the start."""
 
     def __init__(
-        self, strategy: SecureBoost, courier: Courier, vault: Vault | None, start: SiloStart
+        self, parameters: SecureBoost, courier: Courier, vault: Vault | None, start: SiloStart
     ) -> None:
-        self.strategy = strategy
+        self.parameters = parameters
         self.courier = courier
         self.start = start
         self.job = start.job
         self.parties = (
-            strategy.active,
-            *(str(silo) for silo in start.silos if silo != strategy.active),
+            parameters.active,
+            *(str(silo) for silo in start.silos if silo != parameters.active),
         )
         self.table = start.dataset
         self.vault = vault
         self.session = start.job_id
         self.cipher: CipherVault
-        if strategy.encryption == "plain":
+        if parameters.encryption == "plain":
             self.cipher = PlainVault()
         elif vault is not None:
             self.cipher = vault
         else:
             raise DataError("a vertical job needs the silo's vault")
 
-    def align(self, with_test: bool, then: str) -> Rows:
+    def align(self, with_test: bool, then: StepName | None) -> AlignedRows:
         """Bring training rows and evaluation rows into the order of all parties."""
         found: list[Alignment] = []
         tables = [self.table]
@@ -164,15 +134,31 @@ class Half:
                     self.parties,
                     table,
                     f"{self.start.job_id}/{self.start.attempt}/{k}",
-                    self.strategy.alignment,
-                    then if k == len(tables) - 1 else IDENTIFIERS.name,
+                    self.parameters.alignment,
+                    then if k == len(tables) - 1 or then is None else StepName.IDENTIFIERS,
                     self.vault,
                     PsiPolicy(min_elements=self.start.ids[0], max_elements=self.start.ids[1]),
                 )
             )
         train, categories = numeric(found[0].dataset)
         test = numeric(found[1].dataset)[0] if len(found) > 1 else None
-        return Rows(train, test, found[0].rows, categories, dict(found[0].report), found[-1].then)
+        return AlignedRows(
+            train, test, found[0].rows, categories, dict(found[0].report), found[-1].then
+        )
+
+    def tree_setup(self, rows: AlignedRows, cuts: Cuts) -> TreeSetup:
+        """Return the common part of this party's trees over its rows."""
+        threads = self.start.n_threads
+        return TreeSetup(
+            courier=self.courier,
+            vault=self.cipher,
+            session=self.session,
+            parties=self.parties,
+            binned=bin_features(rows.values(cuts), cuts, threads),
+            cuts=cuts,
+            n_threads=threads,
+            most_nodes=self.parameters.max_split_nodes,
+        )
 
     def earlier_part(self) -> bytes:
         """Return this party's part of the model that the job starts from.
@@ -182,7 +168,7 @@ class Half:
         DataError
             The silo keeps none.
         """
-        name = self.strategy.predict_from or self.strategy.warm_start
+        name = self.parameters.predict_from or self.parameters.warm_start
         data = self.courier.link.recall(f"kept:{name}/{PART}")
         if data is None:
             raise DataError(f"{self.courier.party} keeps no part of a model of job {name!r}")

@@ -1,4 +1,4 @@
-"""How an error is shown to other parties, and gradients without encryption, for tests."""
+"""Gradients without encryption, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -8,27 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, Scheme, ciphertext_rows
-from hedgerow.crypto.errors import HistogramRefused, Refusal
+from hedgerow.crypto.errors import HistogramRefused
 from hedgerow.crypto.local_ciphers import LocalCipherVault
 from hedgerow.crypto.packing import PairLayout
-
-REFUSED = (Refusal, ValueError, LookupError)
-"""What a vault, here or in its own process, raises at what it cannot use."""
-
-
-def said(error: Exception) -> str:
-    """Return what other parties may read of an error: a foreign one is told by its type only."""
-    known = isinstance(error, FederationError | Refusal)
-    return str(error) if known else type(error).__name__
-
-
-class VaultForgot(FederationError):
-    """The crypto process has started anew since it took a tree's gradients.
-
-    Not the fault of what others sent: the attempt is repeated from the last finished round.
-    """
 
 
 class PlainVault(LocalCipherVault):

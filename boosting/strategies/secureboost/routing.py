@@ -1,16 +1,15 @@
 """Scoring rows over parties: every party moves rows through the nodes that are its own.
 
-All trees and all rows go together. A row waits with the party that owns the root of a tree, which
-needs not be asked; whoever has moved it to a node of another party gives it to that party, and
-to the active party where it has come to a leaf. So there are as many exchanges as owners change on
-the longest path, at most the depth of the trees; one, in the modes mix and layered.
+All trees and all rows are routed together. A row starts at the party that owns the root of a tree,
+which need not be asked. A party that moves a row to a node of another party passes it to that
+party, or to the active party where the node is a leaf. So there are as many exchanges as owners
+change on the longest path, at most the depth of the trees; one, in the modes mix and layered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
-from hedgerow.boosting.strategies.secureboost.steps import MARGINS
+from hedgerow.boosting.strategies.secureboost.steps import MARGINS, RowsAtNodes, StepName
 
 Node = tuple[int, int]
 """Tree and node."""
@@ -139,28 +138,30 @@ def _node(key: str) -> Node:
     return int(tree), int(node)
 
 
-def hop(courier: Courier, router: Router, waiting: Waiting, then: str = "") -> tuple[Waiting, str]:
-    """Advance rows, give them on, and return those that came with the step that follows."""
-    boxes = {party: _pack(rows) for party, rows in router.advance(waiting).items()}
+def hop(
+    courier: Courier, router: Router, waiting: Waiting, then: StepName | None = None
+) -> tuple[Waiting, StepName]:
+    """Advance rows, pass them on, and return those received with the step that follows."""
+    boxes = {party: _packed(rows) for party, rows in router.advance(waiting).items()}
     received = courier.send(MARGINS, boxes=boxes, then=then)
-    came: Waiting = {}
-    for sender, box in received.boxes.items():
-        for node, rows in _unpack(box, sender, router).items():
-            came[node] = np.concatenate([came[node], rows]) if node in came else rows
-    return came, received.then
+    found: Waiting = {}
+    for sender in received.boxes:
+        for node, rows in _unpacked(received.read(sender, RowsAtNodes), sender, router).items():
+            found[node] = np.concatenate([found[node], rows]) if node in found else rows
+    return found, received.then
 
 
-def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: str) -> None:
+def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: StepName) -> None:
     """Route all rows at the active party; :attr:`Router.at_leaves` has them afterwards.
 
     Raises
     ------
     OfferRejected
-        Rows have not come to a leaf, or not all of them, or some twice.
+        Rows have not reached a leaf, or not all of them, or some twice.
     """
     waiting, n = router.roots(), n_exchanges(trees)
     for k in range(n):
-        waiting, _ = hop(courier, router, waiting, MARGINS.name if k < n - 1 else then)
+        waiting, _ = hop(courier, router, waiting, StepName.MARGINS if k < n - 1 else then)
     if router.advance(waiting):
         raise OfferRejected("rows are still on their way after the last exchange")
     for t, tree in enumerate(trees):
@@ -169,7 +170,7 @@ def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: str
         if any(tree.left[node] >= 0 for node in leaves) or not np.array_equal(
             np.sort(np.concatenate([np.empty(0, np.int32), *here])), np.arange(len(router.X))
         ):
-            raise OfferRejected("rows are missing at the leaves, or came to several")
+            raise OfferRejected("rows are missing at the leaves, or reached several")
 
 
 def margins(
@@ -186,37 +187,31 @@ def margins(
     return out
 
 
-def _pack(waiting: Waiting) -> dict[str, NDArray[Any]]:
-    nodes = sorted(waiting)
-    return {
-        "nodes": np.array(nodes, np.int32).reshape(-1, 2),
-        "starts": np.cumsum([0, *(len(waiting[node]) for node in nodes)]).astype(np.int64),
-        "rows": np.concatenate([np.empty(0, np.int32), *(waiting[node] for node in nodes)]),
-    }
+def _packed(waiting: Waiting) -> RowsAtNodes:
+    at = sorted(waiting)
+    trees_nodes = np.array(at, np.int32).reshape(-1, 2)
+    return RowsAtNodes(
+        trees=trees_nodes[:, 0],
+        nodes=trees_nodes[:, 1],
+        counts=np.array([len(waiting[node]) for node in at], np.int32),
+        rows=np.concatenate([np.empty(0, np.int32), *(waiting[node] for node in at)]),
+    )
 
 
-def _unpack(box: Mapping[str, NDArray[Any]], sender: str, router: Router) -> Waiting:
-    try:
-        nodes, starts, rows = box["nodes"], box["starts"], box["rows"]
-    except KeyError as error:
-        raise OfferRejected(f"{sender} sent rows without {error}") from error
+def _unpacked(box: RowsAtNodes, sender: str, router: Router) -> Waiting:
+    ends = np.cumsum(box.counts, dtype=np.int64)
     fits = (
-        nodes.dtype == np.int32
-        and starts.dtype == np.int64
-        and rows.dtype == np.int32
-        and nodes.shape == (len(starts) - 1, 2)
-        and rows.shape == (int(starts[-1]),)
-        and int(starts[0]) == 0
-        and bool((np.diff(starts) >= 0).all())
-        and bool(((rows >= 0) & (rows < len(router.X))).all())
-        and bool(((nodes >= 0) & (nodes < [max(router.n_trees, 1), 1 << 30])).all())
+        len(box.trees) == len(box.nodes) == len(box.counts)
+        and bool((box.counts >= 0).all())
+        and len(box.rows) == (ends[-1] if len(ends) else 0)
+        and bool(((box.rows >= 0) & (box.rows < len(router.X))).all())
+        and bool(((box.trees >= 0) & (box.trees < max(router.n_trees, 1))).all())
+        and bool((box.nodes >= 0).all())
     )
     if not fits:
         raise OfferRejected(f"{sender} sent malformed rows")
-    came = {
-        (int(tree), int(node)): rows[starts[k] : starts[k + 1]]
-        for k, (tree, node) in enumerate(nodes)
-    }
-    if router.party != router.active and not came.keys() <= router.divisions.keys():
+    at = zip(box.trees.tolist(), box.nodes.tolist(), strict=True)
+    found = dict(zip(at, np.split(box.rows, ends[:-1]) if len(ends) else (), strict=True))
+    if router.party != router.active and not found.keys() <= router.divisions.keys():
         raise OfferRejected(f"{sender} sent rows to nodes that are not of {router.party}")
-    return came
+    return found

@@ -1,212 +1,446 @@
-"""The exchanges of a vertical job, and how parties meet at its start."""
+"""The exchanges of a vertical job: their names, their payloads, and what they reveal.
+
+Parties exchange with each other, and the coordinator forwards. An exchange is one or more passes
+(:class:`RelayPass`) of pieces of a few MiB, so that the coordinator holds little, however many rows
+there are. Public keys and ciphertexts are readable; everything else is in boxes that one party
+seals for another. A box contains one of the payloads from :class:`DigestKey` on.
+
+Bits are packed eight to a byte, most significant first. Nodes of a tree are numbered in the order
+in which they are made, the root is 0, and two siblings have consecutive numbers.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Call, Silo, Step
-from hedgerow.boosting.strategies.secureboost.courier import (
-    EVERYONE,
-    Courier,
-    Parcels,
-    ParcelStep,
-    pack,
-    unpack,
+from hedgerow.boosting.exchange import Call, Step
+from hedgerow.boosting.payloads import Elements, Int32s
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.psi import PsiKind
+
+REVEALS = (
+    "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, "
+    "scores each round; not the rows, ids, columns, labels or trees. Numbers of exchanges and "
+    "of ciphertexts show it the depth of each tree and about how many candidates differ at "
+    "its nodes, and who sends bitmaps shows which parties divide nodes of a level, not which "
+    "nodes or where. Passive parties: "
+    "how many ids each party has and which of their own rows all parties have; the rows of "
+    "every node of every tree in which they take part, which of their own candidates won, and "
+    "which rows are sampled or held back; rows of one leaf tend to share a label, most of all "
+    "in the first trees (complete_secure keeps those to the active party, but later ones tell "
+    "nearly as much). Active party: sums "
+    "of gradients over the rows on one side of every candidate of a passive party, in secret "
+    "order, and which rows the chosen ones send left; not features, thresholds or values, but "
+    "how often each anonymous feature divides; how many ids each party has and, with three or "
+    "more parties, how many ids each group of parties shares, not which. Silos that collude "
+    "with the active party show it their own columns, nothing of others. In mode layered "
+    "and mix passive parties see the rows only of the levels and trees that are theirs. With "
+    "encryption = plain gradients are readable by passive parties and the coordinator: labels "
+    "follow from them."
 )
-from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.key_agreement import encode_fields, new_private_key, pair_root, public_bytes
+EVERYONE = ""
+"""Receiver of ciphertexts and keys that all other parties get."""
+PIECE_BYTES = 1 << 20
+"""Largest piece: a frame."""
+PASS_PIECES = 2
+"""Pieces of a party in one pass."""
+LEAST_CLASS = 256
+"""Smallest size class."""
+BATCH_DIVISIONS = 1 << 14
+"""Candidates that are summed or decrypted at a time; 8 MB of ciphertexts at 2048 bits."""
+NO_ROWS, ALL_ROWS = -1, -2
+"""Sums of a candidate that need no ciphertext: zero, and the node's total."""
 
-if TYPE_CHECKING:
-    from hedgerow.boosting.ports import SiloStart
 
-KEYS: ParcelStep = Step(
-    "keys", Call.KEYS, Parcels, Parcels,
+def size_class(n: int) -> int:
+    """Return ``n`` rounded up to one of eight sizes an octave; by at most an eighth of it."""
+    step = 1 << max(max(n, LEAST_CLASS).bit_length() - 4, 0)
+    return -(-max(n, LEAST_CLASS) // step) * step
+
+
+def batches(n_nodes: int, n_candidates: int, most: int = 0) -> list[slice]:
+    """Return which nodes' sums are packed together: few enough to bound memory.
+
+    Parameters
+    ----------
+    most : int
+        Nodes of a batch; 0 for as many as have :data:`BATCH_DIVISIONS` candidates.
+    """
+    size = most or max(1, BATCH_DIVISIONS // max(n_candidates, 1))
+    return [slice(a, a + size) for a in range(0, n_nodes, size)]
+
+
+def source_bytes(n: int) -> int:
+    """Return the bytes of an element of :attr:`CandidateSums.sources` for ``n`` candidates."""
+    return 2 if n < 1 << 15 else 4
+
+
+class StepName(Enum):
+    """The steps; after each exchange the active party names the next one."""
+
+    KEYS = "keys"
+    IDENTIFIERS = "identifiers"
+    GRADIENTS = "gradients"
+    HISTOGRAMS = "histograms"
+    SPLITS = "splits"
+    BITMAPS = "bitmaps"
+    SCORES = "scores"
+    MARGINS = "margins"
+    LEAVES = "leaves"
+    END = "end"
+
+
+class RowSet(Enum):
+    """Rows that are scored."""
+
+    TRAIN = "train"
+    VALID = "valid"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPiece:
+    """Some bytes of a box.
+
+    Parameters
+    ----------
+    party : str
+        In an offer the receiver, in a reply the sender; so for all pieces.
+    data : bytes
+        At most :data:`PIECE_BYTES`; as many in all pieces of a box but the last.
+    """
+
+    party: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CiphertextPiece:
+    """Some bytes of a block of ciphertexts.
+
+    Parameters
+    ----------
+    party : str
+        Also :data:`EVERYONE`.
+    part : int
+        Which ciphertext of a row, where its classes need several.
+    data : bytes
+        At most :data:`PIECE_BYTES`; as many in all pieces of a block but the last.
+    """
+
+    party: str
+    part: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartyKeys:
+    """A party's public keys for one attempt, and what it brings; signed with its certificate.
+
+    Parameters
+    ----------
+    party : str
+        :data:`EVERYONE` in an offer.
+    box_key : bytes
+        X25519, 32 bytes.
+    cipher_key : bytes
+        The active party's, for gradients; empty where nothing is encrypted.
+    has_test : bool
+        Whether it has evaluation rows.
+    model : bytes
+        SHA-256 of the structures of the model that the job starts from; empty for none.
+    certificate, signature : bytes
+        Empty where the federation runs without identities.
+    """
+
+    party: str
+    box_key: bytes
+    cipher_key: bytes
+    has_test: bool
+    model: bytes
+    certificate: bytes
+    signature: bytes
+
+
+RelayPiece = SealedPiece | CiphertextPiece | PartyKeys
+
+
+@dataclass(frozen=True, slots=True)
+class TableScore:
+    """A metric over a set of rows."""
+
+    rows: RowSet
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassNote:
+    """What the coordinator may read of a pass.
+
+    Parameters
+    ----------
+    more : bool
+        Whether another pass follows.
+    then : StepName or None
+        The next step; from the active party, and in replies.
+    refusal : str
+        Why a party ends the job; shown to operators.
+    scores : tuple of TableScore
+        Of a round, from the active party.
+    best_round : int or None
+        From the active party at the end of a round.
+    """
+
+    more: bool = False
+    then: StepName | None = None
+    refusal: str = ""
+    scores: tuple[TableScore, ...] = ()
+    best_round: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPass:
+    """One pass of an exchange between parties."""
+
+    pieces: tuple[RelayPiece, ...] = ()
+    note: PassNote = PassNote()
+
+
+# --- contents of boxes ---
+
+
+@dataclass(frozen=True, slots=True)
+class DigestKey:
+    """The key under which parties digest their row ids; 32 bytes."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowDigest:
+    """The digest of a party's row ids; empty where ids are missing or repeated."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlindedSet:
+    """A set of private set intersection; ``owner`` is the party whose ids these are."""
+
+    kind: PsiKind
+    owner: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlindedSets:
+    """The sets that one party sends another in one exchange."""
+
+    sets: tuple[BlindedSet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGradients:
+    """The rows of a tree's ciphertexts.
+
+    Parameters
+    ----------
+    sampled : bytes
+        A bit a row.
+    layout : PairLayout
+        How a row's gradients are stored in a plaintext.
+    """
+
+    sampled: bytes
+    layout: PairLayout
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateCount:
+    """How many candidates a passive party has for every node of a tree."""
+
+    n_candidates: int
+
+
+Sources = NDArray[np.int16] | NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSums:
+    """What a passive party says of its ciphertext sums, candidates in its secret order.
+
+    Parameters
+    ----------
+    allowed : bytes
+        A bit a candidate: of the requested nodes and their siblings, ascending.
+    sources : ndarray of shape (n_nodes, n_candidates), int16 or int32
+        Which of a requested node's ciphertext sums is the candidate's own, :data:`NO_ROWS` or
+        :data:`ALL_ROWS`; as wide as :func:`source_bytes` says.
+    """
+
+    allowed: bytes
+    sources: Annotated[Sources, Elements("<i4", 2, also=("<i2",))]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDivision:
+    """A node that is divided.
+
+    Parameters
+    ----------
+    node : int
+    owner : int
+        Who divides it: 0 the active party, k the k-th passive one.
+    tied : tuple of int
+        To the owner: its candidates with the greatest gain.
+    """
+
+    node: int
+    owner: int
+    tied: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDivisions:
+    """Nodes that are divided at a time.
+
+    Parameters
+    ----------
+    divisions : tuple of NodeDivision
+        In the order in which their children are numbered.
+    left : bytes
+        A bit a row of the active party's nodes, in this order: whether it goes left.
+    """
+
+    divisions: tuple[NodeDivision, ...]
+    left: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRows:
+    """Rows that a passive party's divisions send left.
+
+    Parameters
+    ----------
+    left : bytes
+        A bit a row of the sender's nodes, in the order of :class:`LevelDivisions`.
+    features : tuple of int
+        To the active party: for each of these nodes the number under which the sender keeps its
+        feature anonymous.
+    """
+
+    left: bytes
+    features: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """The model after a round: digest of its structures, all trees, trees up to the best round."""
+
+    digest: bytes
+    n_trees: int
+    n_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAtNodes:
+    """Rows that reached nodes of the receiver.
+
+    Parameters
+    ----------
+    trees, nodes, counts : ndarray of shape (n_nodes,), int32
+        Tree, node in the tree, and how many rows are there.
+    rows : ndarray of shape (n_rows,), int32
+        Node by node.
+    """
+
+    trees: Int32s
+    nodes: Int32s
+    counts: Int32s
+    rows: Int32s
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """A tree without its divisions.
+
+    Parameters
+    ----------
+    left : tuple of int
+        Left child by node, -1 at leaves.
+    output : int
+        Output that the tree adds to.
+    """
+
+    left: tuple[int, ...]
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShapes:
+    """The trees that are scored."""
+
+    trees: tuple[TreeShape, ...]
+
+
+# --- steps ---
+
+RelayStep = Step[RelayPass, RelayPass]
+
+
+def _step(name: StepName, call: Call, reveals: str) -> RelayStep:
+    return Step(name.value, call, RelayPass, RelayPass, reveals)
+
+
+KEYS = _step(
+    StepName.KEYS, Call.KEYS,
     "public keys of this job, signed by this silo; whether it has evaluation rows",
 )  # fmt: skip
-IDENTIFIERS: ParcelStep = Step(
-    "identifiers", Call.IDENTIFIERS, Parcels, Parcels,
+IDENTIFIERS = _step(
+    StepName.IDENTIFIERS, Call.IDENTIFIERS,
     "to other parties, sealed: blinded ids, from which they learn the number of this party's ids "
     "and which of their own are common to all; or a keyed digest of all ids",
 )  # fmt: skip
-GRADIENTS: ParcelStep = Step(
-    "gradients", Call.GRADIENTS, Parcels, Parcels,
+GRADIENTS = _step(
+    StepName.GRADIENTS, Call.GRADIENTS,
     "active party: encrypted gradients; sealed, which rows they belong to",
 )  # fmt: skip
-HISTOGRAMS: ParcelStep = Step(
-    "histograms", Call.HISTOGRAMS, Parcels, Parcels,
+HISTOGRAMS = _step(
+    StepName.HISTOGRAMS, Call.HISTOGRAMS,
     "passive party: encrypted sums of gradients for every way in which it could divide a node, "
     "in secret order; which of them it rules out",
 )  # fmt: skip
-SPLITS: ParcelStep = Step(
-    "splits", Call.SPLITS, Parcels, Parcels,
+SPLITS = _step(
+    StepName.SPLITS, Call.SPLITS,
     "active party, sealed: which nodes are divided by whom, and the rows that its own divisions "
     "send left",
 )  # fmt: skip
-BITMAPS: ParcelStep = Step(
-    "bitmaps", Call.SPLITS, Parcels, Parcels,
+BITMAPS = _step(
+    StepName.BITMAPS, Call.SPLITS,
     "passive party, sealed: the rows that its chosen divisions send left",
 )  # fmt: skip
-SCORES: ParcelStep = Step(
-    "scores", Call.SCORES, Parcels, Parcels,
-    "active party: scores of the round as numbers; sealed, the digest of the trees",
+SCORES = _step(
+    StepName.SCORES, Call.SCORES,
+    "active party: scores of the round; sealed, the digest of the trees",
 )  # fmt: skip
-MARGINS: ParcelStep = Step(
-    "margins", Call.SCORES, Parcels, Parcels,
-    "to other parties, sealed: which rows have come to which node that is theirs",
+MARGINS = _step(
+    StepName.MARGINS, Call.SCORES,
+    "to other parties, sealed: which rows reached which node of theirs",
 )  # fmt: skip
-LEAVES: ParcelStep = Step(
-    "leaves", Call.GRADIENTS, Parcels, Parcels,
+LEAVES = _step(
+    StepName.LEAVES, Call.GRADIENTS,
     "active party: encrypted leaf values of every row; passive party: encrypted sums of those "
     "that its own features allow",
 )  # fmt: skip
-END = "end"
 STEPS = {
-    step.name: step
+    StepName(step.name): step
     for step in (
-        KEYS,
-        IDENTIFIERS,
-        GRADIENTS,
-        HISTOGRAMS,
-        SPLITS,
-        BITMAPS,
-        SCORES,
-        MARGINS,
-        LEAVES,
+        KEYS, IDENTIFIERS, GRADIENTS, HISTOGRAMS, SPLITS, BITMAPS, SCORES, MARGINS, LEAVES,
     )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Who takes part in a tree.
-
-    Parameters
-    ----------
-    passive : tuple of str
-        Parties whose features may divide.
-    own : bool
-        Whether the active party's may, on the levels of passive parties.
-    passive_depth : int
-        Levels that passive parties take part in; 0 for all.
-    """
-
-    passive: tuple[str, ...]
-    own: bool = True
-    passive_depth: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Met:
-    """What a party knows of the others once they have met.
-
-    Parameters
-    ----------
-    public_key : bytes
-        The active party's, for gradients; empty where nothing is encrypted.
-    with_test : bool
-        Whether all parties have evaluation rows.
-    """
-
-    public_key: bytes
-    with_test: bool
-
-
-def meet(
-    courier: Courier,
-    start: SiloStart,
-    active: str,
-    public_key: bytes,
-    then: str,
-    model: bytes = b"",
-) -> Met:
-    """Exchange signed keys with all parties and derive the roots of sealed boxes.
-
-    Parameters
-    ----------
-    model : bytes
-        SHA-256 of the structures of the model that the job starts from; empty for none.
-
-    Raises
-    ------
-    SignatureInvalid
-        A party's key is not signed by its certificate.
-    OfferRejected
-        A party is missing, its key is malformed, its part belongs to another model, or only some
-        parties have evaluation rows.
-    """
-    private_key = new_private_key()
-    own = public_bytes(private_key)
-    has_test = start.test is not None
-    context = encode_fields("hedgerow vertical v1", start.job_id, start.attempt, *start.silos)
-
-    def statement(silo: str, key: bytes, public: bytes, test: bool, model: bytes) -> bytes:
-        return context + encode_fields(silo, key, public, int(test), model)
-
-    identity = start.identity
-    offer = {
-        "key": _bytes(own),
-        "public": _bytes(public_key),
-        "test": np.array([has_test]),
-        "model": _bytes(model),
-        "certificate": _bytes(identity.certificate if identity else b""),
-        "signature": _bytes(
-            identity.sign(statement(start.silo, own, public_key, has_test, model))
-            if identity
-            else b""
-        ),
-    }
-    received = courier.send(KEYS, clear={EVERYONE: pack(offer)}, then=then)
-    keys = {str(start.silo): own}
-    publics = {str(start.silo): public_key}
-    tests = {str(start.silo): has_test}
-    for silo in start.silos:
-        if silo == start.silo:
-            continue
-        if silo not in received.ciphertexts:
-            raise OfferRejected(f"{silo} sent no key")
-        hello = unpack(received.ciphertexts[silo][0], silo)
-        try:
-            key, public = hello["key"].tobytes(), hello["public"].tobytes()
-            test, theirs = bool(hello["test"][0]), hello["model"].tobytes()
-            certificate, signature = hello["certificate"].tobytes(), hello["signature"].tobytes()
-        except (KeyError, IndexError) as error:
-            raise OfferRejected(f"{silo} sent a greeting without {error}") from error
-        if identity is not None:
-            said = statement(silo, key, public, test, theirs)
-            identity.verify(silo, certificate, said, signature)
-        if theirs != model:
-            raise OfferRejected(
-                f"the model part of {silo} does not belong to that of {start.silo}: they were not "
-                "made together, or not in the same round"
-            )
-        keys[str(silo)], publics[str(silo)], tests[str(silo)] = key, public, test
-    without = sorted(silo for silo, test in tests.items() if not test)
-    if any(tests.values()) and without:
-        raise OfferRejected(f"{without[0]} has no evaluation rows, other parties have some")
-    courier.keys = _roots(private_key, keys, start.silo, context)
-    return Met(publics[active], has_test)
-
-
-def _roots(
-    private_key: object, keys: Mapping[str, bytes], own: Silo, context: bytes
-) -> dict[str, bytes]:
-    digest = hashlib.sha256(context + b"".join(keys[silo] for silo in sorted(keys))).digest()
-    roots = {}
-    for silo, key in keys.items():
-        if silo == own:
-            continue
-        try:
-            roots[silo] = pair_root(private_key, key, digest)  # type: ignore[arg-type]
-        except KeyRejected as error:
-            raise OfferRejected(f"{silo}: {error}") from error
-    return roots
-
-
-def _bytes(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.frombuffer(data, np.uint8)
+}  # fmt: skip

@@ -122,13 +122,13 @@ def test_each_party_samples_its_own_columns(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_parameter_that_cannot_be_followed_is_refused_by_name(name: str) -> None:
     job = vertical.job(Task.REGRESSION, REFUSED[name], key_bits=2048)
-    with pytest.raises(InvalidJob, match=rf"booster\.{name}: "):
+    with pytest.raises(InvalidJob, match=rf"\[booster\] {name}: "):
         job.parameters.validate(job)
 
 
 def test_rows_are_not_sampled_by_two_rules() -> None:
     job = vertical.job(booster={"subsample": 0.5}, sampling="goss", key_bits=2048)
-    with pytest.raises(InvalidJob, match=r"booster\.subsample: rows are sampled by secureboost"):
+    with pytest.raises(InvalidJob, match=r"\[booster\] subsample: rows are sampled by secureboost"):
         job.parameters.validate(job)
 
 

@@ -7,10 +7,10 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from hedgerow.api.federation.v1 import exchange_pb2 as _exchange_pb2
 from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
-from hedgerow.api.federation.v1 import relay_pb2 as _relay_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
 from hedgerow.api.federation.v1 import tensor_pb2 as _tensor_pb2
 from hedgerow.api.federation.v1 import tree_pb2 as _tree_pb2
+from hedgerow.api.federation.v1 import vertical_pb2 as _vertical_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -30,7 +30,7 @@ class ExchangeKeysRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -40,21 +40,21 @@ class ExchangeKeysRequest(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -68,7 +68,7 @@ class ExchangeKeysResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -78,21 +78,21 @@ class ExchangeKeysResponse(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -169,26 +169,26 @@ class ExchangeIdentifiersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -201,26 +201,26 @@ class ExchangeIdentifiersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -387,7 +387,7 @@ class ExchangeHistogramsRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -401,8 +401,8 @@ class ExchangeHistogramsRequest(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
@@ -410,13 +410,13 @@ class ExchangeHistogramsRequest(_message.Message):
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -431,7 +431,7 @@ class ExchangeHistogramsResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -445,8 +445,8 @@ class ExchangeHistogramsResponse(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
@@ -454,13 +454,13 @@ class ExchangeHistogramsResponse(_message.Message):
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -474,7 +474,7 @@ class ExchangeGradientsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -484,21 +484,21 @@ class ExchangeGradientsRequest(_message.Message):
         """A block of an array."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -512,7 +512,7 @@ class ExchangeGradientsResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -522,21 +522,21 @@ class ExchangeGradientsResponse(_message.Message):
         """A block of an array."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -551,7 +551,7 @@ class ExchangeSplitsRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -565,8 +565,8 @@ class ExchangeSplitsRequest(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
@@ -574,13 +574,13 @@ class ExchangeSplitsRequest(_message.Message):
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -595,7 +595,7 @@ class ExchangeSplitsResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -609,8 +609,8 @@ class ExchangeSplitsResponse(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
@@ -618,13 +618,13 @@ class ExchangeSplitsResponse(_message.Message):
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -716,7 +716,7 @@ class ExchangeScoresRequest(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -734,8 +734,8 @@ class ExchangeScoresRequest(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
@@ -744,13 +744,13 @@ class ExchangeScoresRequest(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -766,7 +766,7 @@ class ExchangeScoresResponse(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
-    PARCELS_FIELD_NUMBER: _builtins.int
+    VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -784,8 +784,8 @@ class ExchangeScoresResponse(_message.Message):
         """A part of the secure sums."""
 
     @_builtins.property
-    def parcels(self) -> _relay_pb2.ParcelPart:
-        """What parties of a vertical job give each other."""
+    def vertical(self) -> _vertical_pb2.VerticalPart:
+        """A pass between the parties of a vertical job."""
 
     def __init__(
         self,
@@ -794,13 +794,13 @@ class ExchangeScoresResponse(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
-        parcels: _relay_pb2.ParcelPart | None = ...,
+        vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "parcels", b"parcels", "scores", b"scores", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "masking", "parcels"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

@@ -1,4 +1,4 @@
-"""Sealed parcels between parties, and what the relay sees of them."""
+"""Sealed boxes between parties, and what the relay sees of them."""
 
 from __future__ import annotations
 
@@ -12,39 +12,44 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, FederationError, OfferRejected
-from hedgerow.boosting.exchange import Call, Place, Silo, Step
-from hedgerow.boosting.strategies.secureboost.courier import (
+from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.strategies.secureboost import steps
+from hedgerow.boosting.strategies.secureboost.coordinator import Relay
+from hedgerow.boosting.strategies.secureboost.courier import Courier, Delivery, padded, unpadded
+from hedgerow.boosting.strategies.secureboost.steps import (
     EVERYONE,
     PASS_PIECES,
     PIECE_BYTES,
-    SEALED,
-    Courier,
-    Parcels,
-    Piece,
-    Received,
-    Relay,
-    pack,
-    padded,
+    CandidateSums,
+    CiphertextPiece,
+    PartyKeys,
+    PassNote,
+    RelayPass,
+    RelayPiece,
+    RowDigest,
+    RowSet,
+    SealedPiece,
+    StepName,
+    TableScore,
     size_class,
-    unpack,
-    unpadded,
 )
 from hedgerow.coordinator.server.rendezvous import Rendezvous
-from hedgerow.services.wire.parcels import decode, encode
+from hedgerow.services.wire import BoxCodec
+from hedgerow.services.wire.vertical import decode, encode
 from tests.federation.memory import MemoryLink, through_wire
 
-STEP: Step[Parcels, Parcels] = Step("talk", Call.SPLITS, Parcels, Parcels, "nothing")
+STEP = steps.SPLITS
+AGAIN, END = StepName.SPLITS, StepName.END
 PARTIES = tuple(Silo(name) for name in ("a", "b", "c"))
 Half = Callable[[Courier], Any]
 
 
-def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Parcels]], Any]:
+def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, RelayPass]], Any]:
     """Run halves against a relay; return their results, what the relay saw, and its error."""
     results: dict[str, Any] = {}
-    seen: list[dict[Silo, Parcels]] = []
+    seen: list[dict[Silo, RelayPass]] = []
 
     class Watching(Rendezvous):
         async def collect(self, *arguments: Any, **options: Any) -> Any:
@@ -58,7 +63,7 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Parce
 
         def run(silo: Silo) -> None:
             link = MemoryLink(silo, hub, loop, through_wire=True)
-            courier = Courier(link, silo, b"job", os.urandom)
+            courier = Courier(link, silo, b"job", BoxCodec(), os.urandom)
             courier.keys = {
                 other: bytes(sorted((ord(silo), ord(other)))) * 16
                 for other in PARTIES
@@ -74,9 +79,8 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Parce
             thread.start()
         relay, failure = Relay(hub, PARTIES, Silo("a")), None
         try:
-            passed = await relay.pass_on(STEP)
-            while passed.then:
-                passed = await relay.pass_on(STEP)
+            while (await relay.forward(STEP)).then is not END:
+                pass
         except FederationError as error:
             failure = error
             hub.end(error)
@@ -86,30 +90,42 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Parce
     return results, seen, asyncio.run(main())
 
 
-def silent(courier: Courier) -> Received:
-    return courier.send(STEP)
+def silent(courier: Courier) -> Delivery:
+    return courier.send(STEP, then=END)
 
 
 def test_boxes_reach_their_receiver_only_and_the_relay_cannot_read_them() -> None:
-    secret = np.frombuffer(b"nobody else sees this text", np.uint8)
+    secret = b"nobody else sees this text"
+    scores = (TableScore(RowSet.TEST, "auc", 0.5),)
 
-    def sends(courier: Courier) -> Received:
-        return courier.send(STEP, boxes={"b": {"text": secret}}, numbers={"test.auc": 0.5})
+    def sends(courier: Courier) -> Delivery:
+        return courier.send(STEP, boxes={"b": RowDigest(secret)}, then=END, scores=scores)
 
     results, seen, _ = meet({"a": sends, "b": silent, "c": silent})
-    assert results["b"].boxes["a"]["text"].tobytes() == secret.tobytes()
+    assert results["b"].read("a", RowDigest).digest == secret
     assert results["c"].boxes == {}
+    assert seen[0][Silo("a")].note.scores == scores
     pieces = [piece for offers in seen for offer in offers.values() for piece in offer.pieces]
     assert pieces
-    assert not any(secret.tobytes() in piece.data for piece in pieces)
-    assert {piece.part for piece in pieces} == {SEALED}
+    assert all(isinstance(p, SealedPiece) and secret not in p.data for p in pieces)
+
+
+def test_a_box_with_another_content_or_none_is_refused_and_its_sender_named() -> None:
+    def sends(courier: Courier) -> Delivery:
+        return courier.send(STEP, boxes={"b": RowDigest(b"x")}, then=END)
+
+    results, _, _ = meet({"a": sends, "b": silent, "c": silent})
+    with pytest.raises(OfferRejected, match="a sent no CandidateSums: expected candidate_sums"):
+        results["b"].read("a", CandidateSums)
+    with pytest.raises(OfferRejected, match="a sent no RowDigest"):
+        results["c"].read("a", RowDigest)
 
 
 def test_large_vectors_go_in_passes_of_bounded_size_and_arrive_whole() -> None:
     block = np.random.default_rng(0).integers(0, 256, (5000, 1024), dtype=np.uint8)
 
-    def sends(courier: Courier) -> Received:
-        return courier.send(STEP, ciphertexts={EVERYONE: (block, block[:10])})
+    def sends(courier: Courier) -> Delivery:
+        return courier.send(STEP, ciphertexts={EVERYONE: (block, block[:10])}, then=END)
 
     results, seen, _ = meet({"a": sends, "b": silent, "c": silent})
     for party in ("b", "c"):
@@ -117,14 +133,19 @@ def test_large_vectors_go_in_passes_of_bounded_size_and_arrive_whole() -> None:
         assert parts == (block.tobytes(), block[:10].tobytes())
     assert len(seen) == -(-(block.nbytes // PIECE_BYTES + 2) // PASS_PIECES)
     for offers in seen:
-        held = sum(len(piece.data) for offer in offers.values() for piece in offer.pieces)
+        held = sum(data_bytes(piece) for offer in offers.values() for piece in offer.pieces)
         assert held <= PASS_PIECES * PIECE_BYTES * len(PARTIES)
+
+
+def data_bytes(piece: RelayPiece) -> int:
+    assert not isinstance(piece, PartyKeys)
+    return len(piece.data)
 
 
 def test_a_refusal_ends_the_job_with_its_reason() -> None:
     def sends(courier: Courier) -> None:
-        courier.send(STEP, then="talk")
-        courier.send(STEP)
+        courier.send(STEP, then=AGAIN)
+        courier.send(STEP, then=AGAIN)
 
     def refuses(courier: Courier) -> None:
         courier.send(STEP)
@@ -141,12 +162,15 @@ def test_a_refusal_ends_the_job_with_its_reason() -> None:
 
 
 FULL = bytes(PIECE_BYTES)
-ENDLESS: dict[str, tuple[tuple[Piece, ...], str]] = {
+ENDLESS: dict[str, tuple[tuple[RelayPiece, ...], str]] = {
     "nothing": ((), "b sent nothing and says that more follows"),
-    "empty pieces": ((Piece("a", 0, b""),), "b went on after the last piece"),
-    "short pieces": ((Piece("a", SEALED, b"x"),), "b went on after the last piece"),
-    "pieces for nobody": ((Piece("z", 0, FULL),), "b sent something to no party of this job"),
-    "full pieces": ((Piece("a", 0, FULL),), "bytes in one exchange"),
+    "empty pieces": ((CiphertextPiece("a", 0, b""),), "b went on after the last piece"),
+    "short pieces": ((SealedPiece("a", b"x"),), "b went on after the last piece"),
+    "pieces for nobody": (
+        (CiphertextPiece("z", 0, FULL),),
+        "b sent something to no party of this job",
+    ),
+    "full pieces": ((CiphertextPiece("a", 0, FULL),), "bytes in one exchange"),
 }
 
 
@@ -155,13 +179,14 @@ def test_a_party_that_sends_without_end_ends_the_job_and_is_named(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "hedgerow.boosting.strategies.secureboost.courier.MOST_BYTES", 3 * PIECE_BYTES
+        "hedgerow.boosting.strategies.secureboost.coordinator.MOST_BYTES", 3 * PIECE_BYTES
     )
     pieces, why = ENDLESS[kind]
 
     def endless(courier: Courier) -> None:
         for passing in range(20):
-            courier.link.exchange(STEP, Place(0, 0, passing), Parcels(pieces, more=True))
+            offer = RelayPass(pieces, PassNote(more=True))
+            courier.link.exchange(STEP, Place(0, 0, passing), offer)
 
     results, seen, error = meet({"a": silent, "b": endless, "c": silent})
     assert isinstance(error, OfferRejected)
@@ -192,49 +217,58 @@ def test_padding_that_lies_about_its_length_is_refused(data: bytes) -> None:
         unpadded(data, "bob")
 
 
-def test_arrays_come_back_as_they_were_and_objects_do_not_travel() -> None:
-    arrays: dict[str, NDArray[Any]] = {
-        "x": np.arange(6).reshape(2, 3),
-        "empty": np.empty(0, np.int32),
-        "y": np.ones(1),
-    }
-    back = unpack(pack(arrays), "a")
-    assert {k: (v.dtype, v.tolist()) for k, v in back.items()} == {
-        k: (v.dtype, v.tolist()) for k, v in arrays.items()
-    }
-    with pytest.raises(ValueError, match="allow_pickle"):
-        pack({"objects": np.array([{}], dtype=object)})
+@pytest.mark.parametrize("dtype", [np.int16, np.int32])
+def test_a_box_keeps_the_width_of_its_numbers(dtype: type) -> None:
+    content = CandidateSums(b"bits", np.arange(-2, 4, dtype=dtype).reshape(2, 3))
+    back = BoxCodec().load(CandidateSums, BoxCodec().dump(content))
+    assert back.sources.dtype == dtype
+    assert back.sources.tolist() == content.sources.tolist()
+    assert back.allowed == content.allowed
 
 
-@given(st.binary(min_size=1, max_size=400))
+@given(st.binary(max_size=400))
 @settings(max_examples=100, deadline=None)
-def test_bytes_that_are_no_arrays_are_refused(data: bytes) -> None:
-    with pytest.raises(OfferRejected, match="bob sent a box"):
-        unpack(data, "bob")
+def test_bytes_that_are_no_box_are_refused(data: bytes) -> None:
+    with pytest.raises(OfferRejected):
+        BoxCodec().load(CandidateSums, data)
 
 
 def test_a_pass_survives_the_wire() -> None:
-    whole = Parcels(
-        (Piece("b", SEALED, b"box"), Piece(EVERYONE, 1, b"cipher")), True, "next", "", {"x.y": 0.5}
+    whole = RelayPass(
+        (
+            SealedPiece("b", b"box"),
+            CiphertextPiece(EVERYONE, 1, b"cipher"),
+            PartyKeys(EVERYONE, b"k", b"", True, b"", b"cert", b"signature"),
+        ),
+        PassNote(True, AGAIN, "", (TableScore(RowSet.VALID, "auc", 0.5),), 3),
     )
     assert through_wire(whole) == whole
+    assert through_wire(RelayPass()) == RelayPass()
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
-        tuple(Piece("b", 0, b"") for _ in range(1000)),
-        (Piece("b", 0, bytes(PIECE_BYTES + 1)),),
-        (Piece("b", 5000, b""),),
+        tuple(CiphertextPiece("b", 0, b"") for _ in range(1000)),
+        (CiphertextPiece("b", 0, bytes(PIECE_BYTES + 1)),),
+        (SealedPiece("b", bytes(PIECE_BYTES + 1)),),
+        (CiphertextPiece("b", 5000, b""),),
+        (PartyKeys(EVERYONE, b"k", b"", True, b"", bytes(1 << 17), b""),),
     ],
 )
-def test_passes_beyond_their_limits_are_refused(pieces: tuple[Piece, ...]) -> None:
+def test_passes_beyond_their_limits_are_refused(pieces: tuple[RelayPiece, ...]) -> None:
     with pytest.raises(OfferRejected):
-        decode(encode(Parcels(pieces)))
+        decode(encode(RelayPass(pieces)))
+
+
+def test_an_infinite_score_is_refused() -> None:
+    score = TableScore(RowSet.TEST, "rmse", float("inf"))
+    with pytest.raises(OfferRejected, match="finite"):
+        decode(encode(RelayPass(note=PassNote(scores=(score,)))))
 
 
 def test_frames_after_the_note_or_without_one_are_refused() -> None:
-    frames = list(encode(Parcels((Piece("b", 0, b"x"),))))
+    frames = list(encode(RelayPass((CiphertextPiece("b", 0, b"x"),))))
     for broken in (frames[:-1], [*frames, frames[0]], []):
         with pytest.raises(OfferRejected):
             decode(broken)
@@ -244,14 +278,14 @@ def test_places_count_on_within_a_round_and_anew_in_the_next() -> None:
     seen: list[Place] = []
 
     class Link:
-        def exchange(self, step: Any, at: Place, offer: Parcels) -> Parcels:
+        def exchange(self, step: Any, at: Place, offer: RelayPass) -> RelayPass:
             seen.append(at)
-            return Parcels((), False, "talk")
+            return RelayPass(note=PassNote(then=AGAIN))
 
-    courier = Courier(Link(), "a", b"job", os.urandom, 2)  # type: ignore[arg-type]
+    courier = Courier(Link(), "a", b"job", BoxCodec(), os.urandom, 2)  # type: ignore[arg-type]
     courier.send(STEP)
     courier.send(STEP)
     courier.begin_round(3)
     courier.send(STEP)
     assert seen == [Place(2, 0), Place(2, 1), Place(3, 0)]
-    assert courier.next == "talk"
+    assert courier.next is AGAIN

@@ -1,0 +1,112 @@
+"""How parties meet at the start of a job: signed keys, and the roots of their sealed boxes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.steps import EVERYONE, KEYS, PartyKeys, StepName
+from hedgerow.crypto.errors import KeyRejected
+from hedgerow.crypto.key_agreement import encode_fields, new_private_key, pair_root, public_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What a party knows of the others once they have met.
+
+    Parameters
+    ----------
+    public_key : bytes
+        The active party's, for gradients; empty where nothing is encrypted.
+    with_test : bool
+        Whether all parties have evaluation rows.
+    """
+
+    public_key: bytes
+    with_test: bool
+
+
+def meet(
+    courier: Courier,
+    start: SiloStart,
+    active: str,
+    public_key: bytes = b"",
+    then: StepName | None = None,
+    model: bytes = b"",
+) -> Meeting:
+    """Exchange signed keys with all parties and derive the roots of sealed boxes.
+
+    Parameters
+    ----------
+    model : bytes
+        SHA-256 of the structures of the model that the job starts from; empty for none.
+
+    Raises
+    ------
+    SignatureInvalid
+        A party's key is not signed by its certificate.
+    OfferRejected
+        A party is missing, its key is malformed, its part belongs to another model, or only some
+        parties have evaluation rows.
+    """
+    private_key = new_private_key()
+    context = encode_fields("hedgerow vertical v1", start.job_id, start.attempt, *start.silos)
+    own = PartyKeys(
+        EVERYONE, public_bytes(private_key), public_key, start.test is not None, model, b"", b""
+    )
+    identity = start.identity
+    if identity is not None:
+        signature = identity.sign(_statement(context, start.silo, own))
+        own = replace(own, certificate=identity.certificate, signature=signature)
+    received = courier.send(KEYS, keys=own, then=then).keys
+    met = {start.silo: own}
+    for silo in start.silos:
+        if silo == start.silo:
+            continue
+        if silo not in received:
+            raise OfferRejected(f"{silo} sent no key")
+        keys = received[silo]
+        if identity is not None:
+            said = _statement(context, silo, keys)
+            identity.verify(silo, keys.certificate, said, keys.signature)
+        if keys.model != model:
+            raise OfferRejected(
+                f"the model part of {silo} does not belong to that of {start.silo}: they were not "
+                "made together, or not in the same round"
+            )
+        met[silo] = keys
+    without = sorted(silo for silo, keys in met.items() if not keys.has_test)
+    if without and len(without) < len(met):
+        raise OfferRejected(f"{without[0]} has no evaluation rows, other parties have some")
+    courier.keys = _roots(private_key, met, start.silo, context)
+    return Meeting(met[Silo(active)].cipher_key, own.has_test)
+
+
+def _statement(context: bytes, silo: Silo, keys: PartyKeys) -> bytes:
+    """Return what a party signs."""
+    return context + encode_fields(
+        silo, keys.box_key, keys.cipher_key, int(keys.has_test), keys.model
+    )
+
+
+def _roots(
+    private_key: X25519PrivateKey, met: Mapping[Silo, PartyKeys], own: Silo, context: bytes
+) -> dict[str, bytes]:
+    all_keys = b"".join(met[silo].box_key for silo in sorted(met))
+    digest = hashlib.sha256(context + all_keys).digest()
+    roots = {}
+    for silo, keys in met.items():
+        if silo == own:
+            continue
+        try:
+            roots[str(silo)] = pair_root(private_key, keys.box_key, digest)
+        except KeyRejected as error:
+            raise OfferRejected(f"{silo}: {error}") from error
+    return roots

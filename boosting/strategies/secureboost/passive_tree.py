@@ -1,0 +1,311 @@
+"""One tree at a passive party, exchange by exchange; the active half is in ``active_tree``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.engine.grower import ColumnSampler
+from hedgerow.boosting.engine.partition import RowPartition, Splits
+from hedgerow.boosting.engine.splitting import TreeParameters
+from hedgerow.boosting.errors import OfferRejected, VaultForgot
+from hedgerow.boosting.strategies.secureboost.bitmaps import pack_masks, unpack_masks
+from hedgerow.boosting.strategies.secureboost.candidates import DivisionTable
+from hedgerow.boosting.strategies.secureboost.model import PassivePart
+from hedgerow.boosting.strategies.secureboost.parameters import Turn
+from hedgerow.boosting.strategies.secureboost.party import TreeSetup
+from hedgerow.boosting.strategies.secureboost.refusals import REFUSED, public_text
+from hedgerow.boosting.strategies.secureboost.steps import (
+    BITMAPS,
+    GRADIENTS,
+    HISTOGRAMS,
+    SPLITS,
+    CandidateCount,
+    CandidateSums,
+    LeftRows,
+    LevelDivisions,
+    NodeDivision,
+    Sources,
+    StepName,
+    TreeGradients,
+    batches,
+    size_class,
+    source_bytes,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.crypto.cipher_roles import Bins
+
+
+@dataclass(frozen=True, slots=True)
+class PassiveFeatures:
+    """What a passive party brings to every tree.
+
+    Parameters
+    ----------
+    has_missing : ndarray of shape (n_features,), bool
+    names : ndarray of shape (n_features,), int32
+        Anonymous numbers of the features, for the active party's importance.
+    fit : ndarray of shape (n_fit,), int64
+        Rows that count for ``min_leaf``; the others are held back, or evaluation rows.
+    min_leaf : int
+    parameters : TreeParameters
+    """
+
+    has_missing: NDArray[np.bool_]
+    names: NDArray[np.int32]
+    fit: NDArray[np.int64]
+    min_leaf: int
+    parameters: TreeParameters
+
+
+class PassiveTree:
+    """One tree.
+
+    Parameters
+    ----------
+    part : PassivePart
+        Gets this party's divisions.
+    number : int
+        Of the tree, for the part.
+    rng : numpy Generator
+        Secret: order of the candidates, sampling of columns.
+    """
+
+    def __init__(
+        self,
+        setup: TreeSetup,
+        own: PassiveFeatures,
+        turn: Turn,
+        part: PassivePart,
+        number: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._setup = setup
+        self._own = own
+        self._courier = setup.courier
+        self._active = setup.parties[0]
+        self._me = setup.parties.index(setup.courier.party)
+        self._involved = (self._active, *turn.passive)
+        self._binned = setup.binned
+        self._limit = turn.passive_depth or own.parameters.max_depth
+        self._counted = np.zeros((setup.binned.n_samples, 2), np.int64)
+        self._counted[own.fit] = 1
+        self._part = part
+        self._number = number
+        self._columns: ColumnSampler | None = None
+        n_features = setup.cuts.n_features
+        features = np.arange(n_features)
+        if own.parameters.samples_columns:
+            self._columns = ColumnSampler(n_features, own.parameters, rng)
+            features = self._columns.of_tree
+        self._table = DivisionTable.of(setup.cuts, features, own.has_missing)
+        self._order = rng.permutation(len(self._table))
+        self._partition = RowPartition(np.arange(setup.binned.n_samples, dtype=np.int32))
+        self._depths = [0]
+        self._n_leaves = 1
+        self._request: tuple[int, ...] = (0,)
+
+    def begin(self, public_key: bytes) -> StepName:
+        """Take the gradients; return the next step."""
+        active, setup = self._active, self._setup
+        offer = CandidateCount(len(self._table))
+        received = self._courier.send(GRADIENTS, boxes={active: offer})
+        content = received.read(active, TreeGradients)
+        (sampled,) = unpack_masks(content.sampled, [self._binned.n_samples], active)
+        rows = np.flatnonzero(sampled)
+        self._position = np.cumsum(sampled) - 1
+        self._sampled = sampled
+        self._summed = np.repeat(sampled.astype(np.int64)[:, None], 2, axis=1)
+        if not len(self._table):
+            return received.then
+        bins = np.ascontiguousarray(self._binned.by_feature[self._table.features][:, rows].T)
+        n_padded = size_class(len(rows))
+        parts = [
+            memoryview(part)[: len(part) // n_padded * len(rows)]
+            for part in received.ciphertexts.get(active, ())
+        ]
+        try:
+            setup.vault.hold_rows(
+                setup.session, public_key, content.layout, parts, cast("Bins", bins),
+                self._table.n_bins,
+            )  # fmt: skip
+        except REFUSED as error:
+            raise OfferRejected(
+                f"{active} sent gradients that cannot be used: {public_text(error)}"
+            ) from error
+        return received.then
+
+    def answer(self) -> StepName:
+        """Send the sums of the requested nodes."""
+        fresh = sorted({n for node in self._request for n in _siblings(node)})
+        parts, sources = self._sums()
+        allowed = ~self._table.too_few(
+            self._setup.cuts, self._binned, self._partition, fresh, self._counted,
+            self._own.min_leaf,
+        )  # fmt: skip
+        if self._columns is not None:
+            for k, node in enumerate(fresh):
+                columns = self._columns.of_node(self._depths[node])
+                allowed[k] &= np.isin(self._table.feature, columns)
+        content = CandidateSums(pack_masks([allowed[:, self._order].reshape(-1)]), sources)
+        received = self._courier.send(
+            HISTOGRAMS, boxes={self._active: content}, ciphertexts={self._active: parts}
+        )
+        return received.then
+
+    def divide(self) -> StepName:
+        """Take the divisions of a level, add the own ones, move rows; return the next step."""
+        active = self._active
+        received = self._courier.send(SPLITS)
+        then = received.then
+        content = received.read(active, LevelDivisions)
+        self._check(content.divisions)
+        nodes = [d.node for d in content.divisions]
+        of = {k: [d.node for d in content.divisions if d.owner == k] for k in self._numbers}
+        masks = self._unpacked(content.left, of[0], active)
+        mine = {d.node: self._chosen(d) for d in content.divisions if d.owner == self._me}
+        for d in content.divisions:
+            if d.owner not in (0, self._me):
+                self._part.next_owner[f"{self._number}:{d.node}"] = self._setup.parties[d.owner]
+        for node, division in mine.items():
+            rows = self._partition.rows(node)
+            masks[node] = self._table.goes_left(division, self._binned, rows)
+        if len(of[0]) < len(nodes):
+            received = self._courier.send(BITMAPS, boxes=self._left_rows(mine, masks))
+            then = received.then
+            for k in self._numbers:
+                if k not in (0, self._me) and of[k]:
+                    party = self._setup.parties[k]
+                    rows_left = received.read(party, LeftRows).left
+                    masks |= self._unpacked(rows_left, of[k], party)
+        self._move(nodes, masks, mine)
+        return then
+
+    @property
+    def _numbers(self) -> range:
+        """Numbers of the parties."""
+        return range(len(self._setup.parties))
+
+    def _sums(self) -> tuple[tuple[NDArray[np.uint8], ...], Sources]:
+        """Return the ciphertext sums of the requested nodes, and which sum each candidate has."""
+        table, n, setup = self._table, len(self._table), self._setup
+        sources = np.empty((len(self._request), n), np.int32)
+        if not n:
+            return (), _narrowed(sources)
+        parts: tuple[NDArray[np.uint8], ...] = ()
+        nodes: list[NDArray[np.integer]] = []
+        order: list[NDArray[np.int64]] = []
+        same = table.sides(setup.cuts, self._binned, self._partition, self._request, self._summed)[
+            :, self._order
+        ]
+        place = np.empty(n, np.int64)
+        for k, node in enumerate(self._request):
+            rows = self._partition.rows(node)
+            nodes.append(self._position[rows[self._sampled[rows]]])
+            sent = self._order[same[k] == self._order]
+            place[sent] = np.arange(len(sent))
+            sources[k] = np.where(same[k] < 0, same[k], place[same[k]])
+            order.append(table.at[sent])
+        try:
+            for batch in batches(len(self._request), n, setup.most_nodes):
+                at = [k * table.n_sums + own for k, own in enumerate(order[batch])]
+                if not any(len(own) for own in at):
+                    continue
+                parts += setup.vault.sum_bins(
+                    setup.session,
+                    nodes[batch],
+                    cumulative=True,
+                    missing=table.missing.tolist(),
+                    order=np.concatenate(at),
+                )
+        except REFUSED as error:
+            raise VaultForgot(
+                f"the crypto process of {self._courier.party} has lost the gradients: "
+                f"{public_text(error)}"
+            ) from error
+        return parts, _narrowed(sources)
+
+    def _check(self, divisions: Sequence[NodeDivision]) -> None:
+        nodes = {d.node for d in divisions}
+        fits = len(nodes) == len(divisions) and nodes <= set(self._partition.nodes)
+        if not fits or any(d.owner not in self._numbers for d in divisions):
+            raise OfferRejected(f"{self._active} divides nodes that do not exist")
+
+    def _chosen(self, division: NodeDivision) -> int:
+        """Return the division of an own node: the first in order among those that tie."""
+        if not division.tied:
+            raise OfferRejected(f"{self._active} chose no candidate for a node")
+        if max(division.tied) >= len(self._table):
+            raise OfferRejected(f"{self._active} chose candidates that were not offered")
+        return int(self._order[list(division.tied)].min())
+
+    def _unpacked(
+        self, bits: bytes, nodes: Sequence[int], sender: str
+    ) -> dict[int, NDArray[np.bool_]]:
+        sizes = [len(self._partition.rows(node)) for node in nodes]
+        return dict(zip(nodes, unpack_masks(bits, sizes, sender), strict=True))
+
+    def _left_rows(
+        self, mine: Mapping[int, int], masks: Mapping[int, NDArray[np.bool_]]
+    ) -> dict[str, LeftRows]:
+        """Return what each other party of the tree receives of own divisions."""
+        if not mine:
+            return {}
+        left = pack_masks([masks[node] for node in mine])
+        features = [int(self._table.feature[division]) for division in mine.values()]
+        names = tuple(self._own.names[features].tolist())
+        others = (party for party in self._involved if party != self._courier.party)
+        return {p: LeftRows(left, names if p == self._active else ()) for p in others}
+
+    def _move(
+        self,
+        nodes: Sequence[int],
+        masks: Mapping[int, NDArray[np.bool_]],
+        mine: Mapping[int, int],
+    ) -> None:
+        """Divide rows, note own divisions, and see whose sums are requested next."""
+        p = self._own.parameters
+        lefts = [len(self._depths) + 2 * k for k in range(len(nodes))]
+        nothing = np.zeros(len(nodes), np.int32)
+        splits = Splits(
+            np.array(nodes, np.int32), np.array(lefts, np.int32), nothing, nothing,
+            nothing.astype(np.bool_),
+        )  # fmt: skip
+        counts = {}
+        for node in nodes:
+            sampled = self._sampled[self._partition.rows(node)]
+            counts[node] = (int((sampled & masks[node]).sum()), int((sampled & ~masks[node]).sum()))
+        self._partition.split_by_masks(splits, [masks[node] for node in nodes])
+        self._n_leaves += len(nodes)
+        full = bool(p.max_leaves) and self._n_leaves >= p.max_leaves
+        request = []
+        for node, left in zip(nodes, lefts, strict=True):
+            depth = self._depths[node] + 1
+            self._depths += [depth, depth]
+            if not full and not (self._limit and depth >= self._limit):
+                request.append(left + 1 if counts[node][1] < counts[node][0] else left)
+            if node in mine:
+                d = mine[node]
+                feature, last = int(self._table.feature[d]), int(self._table.last_left[d])
+                self._part.nodes[f"{self._number}:{node}"] = [
+                    left,
+                    feature,
+                    float(self._setup.cuts.threshold(feature, last)),
+                    bool(self._table.default_left[d]),
+                ]
+        self._request = tuple(request)
+
+
+def _narrowed(sources: NDArray[np.int32]) -> Sources:
+    return sources if source_bytes(sources.shape[1]) == 4 else sources.astype(np.int16)
+
+
+def _siblings(node: int) -> tuple[int, ...]:
+    if node == 0:
+        return (0,)
+    return (node, node + 1 if node % 2 else node - 1)

@@ -1,0 +1,55 @@
+"""The table of a prediction job, at the active party."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.strategies.secureboost.model import ActivePart
+
+PREDICTIONS = "predictions.csv"
+"""File of a prediction job's result, at the active party."""
+
+
+def predictions(
+    part: ActivePart,
+    ids: NDArray[np.object_],
+    rows: NDArray[np.int64],
+    margins: NDArray[np.float32],
+) -> bytes:
+    """Return a CSV table: ``_id``, ``prediction`` and, for classes, their probabilities.
+
+    Parameters
+    ----------
+    ids : ndarray of shape (n_rows,), object
+    rows : ndarray of shape (n_rows,), int64
+        Where they were in the party's table: the order of the result.
+    """
+    values = metrics.link(part.objective, margins.astype(np.float64))
+    names = ["_id", "prediction"]
+    if part.task == Task.REGRESSION.value:
+        columns: list[list[Any]] = [values.reshape(-1).tolist()]
+    elif part.task == Task.BINARY.value:
+        flat = values.reshape(-1)
+        columns = [_labels((flat >= 0.5).astype(int), part.classes), flat.tolist()]
+        names.append("probability")
+    else:
+        columns = [_labels(values.argmax(axis=1), part.classes), *values.T.tolist()]
+        labels = part.classes or [str(k) for k in range(values.shape[1])]
+        names += [f"probability_{label}" for label in labels]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for k in np.argsort(rows, kind="stable"):
+        writer.writerow([ids[k], *(column[k] for column in columns)])
+    return out.getvalue().encode()
+
+
+def _labels(codes: NDArray[np.integer], classes: list[str]) -> list[Any]:
+    return [classes[code] for code in codes] if classes else codes.tolist()
