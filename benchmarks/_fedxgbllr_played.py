@@ -19,14 +19,8 @@ from hedgerow.boosting.strategies.fedxgbllr.agreement import combiner_of
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-from hedgerow.boosting.strategies.fedxgbllr.vectors import (
-    read_points,
-    read_update,
-    update,
-    write_points,
-)
+from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints
 from hedgerow.boosting.tables import for_job, read_table
-from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree, trees_of
 from hedgerow.boosting.trees.local import booster_parameters, matrix
 from hedgerow.services.wire import codec_of
@@ -143,20 +137,19 @@ class Played:
                 vector = combiner.local(state.candidates, rows, round_, 0, rng, lambda: None)
                 if seconds is not None:
                     seconds.append(time.process_time() - started)
-                arrays = update(strategy, combiner, vector, round_, known, rng)
-                sent += wire_bytes(Tensors(arrays))
-                total += read_update(strategy, combiner, arrays, round_, known)
+                offer = combiner.write(vector, round_, known, rng)
+                sent += wire_bytes(offer)
+                total += combiner.read(offer, round_, known)
             state = combiner.advance(state, total, round_)
             rng = np.random.default_rng([seed, round_])
-            arrays, state = write_points(strategy, combiner, state, known, rng)
-            read_points(strategy, combiner, Tensors(arrays), known)
-            sent += wire_bytes(Tensors(arrays)) * len(self.rows)
+            points, state = combiner.write_points(state, known, rng)
+            sent += wire_bytes(NextPoints(points, final=False)) * len(self.rows)
             yield combiner, state, sent
 
 
-def wire_bytes(payload: Tensors) -> int:
+def wire_bytes(payload: object) -> int:
     """Return the bytes of a payload's protobuf frames."""
-    return sum(len(m.SerializeToString()) for m in codec_of(Tensors).encode(payload))
+    return sum(len(m.SerializeToString()) for m in codec_of(type(payload)).encode(payload))
 
 
 def linear_of(task: Task) -> str:

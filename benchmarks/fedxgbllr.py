@@ -46,9 +46,9 @@ from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.steps import EnsembleOffer, RateSums
 from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
 from hedgerow.boosting.strategies.fedxgbllr.uploads import encode_trees
-from hedgerow.boosting.tensors import Tensors, scalar
 from hedgerow.boosting.trees.ensemble import trees_of
 
 HELD = 0.2
@@ -271,16 +271,17 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
             inner[j] = merge_summaries(given, strategy.shared_cuts)
             sent["trees"] += sum(12 * len(p.values) + 8 for p in given)
         terms = replace(terms, cuts=with_fences(inner))
-        sent["trees"] += n_silos * wire_bytes(Tensors(terms.told()))
+        sent["trees"] += n_silos * wire_bytes(terms.shared_cuts)
     trees = []
     for number, part in enumerate(study.silos):
         X = part.X if terms.cuts is None else cut_columns(part.X, terms.cuts, schema)
         grown = trees_of(grow(study, replace(part, X=X), TREES // n_silos, number))
         if terms.cuts is not None:
             grown = uncut(grown, terms.cuts, schema)
-        upload = {"rows": scalar(float(part.n_samples)), **encode_trees(grown, terms.form)}
-        sent["trees"] += n_silos * wire_bytes(Tensors(upload))  # one up, K - 1 down
-        trees.append(terms.decode(Tensors(upload)))
+        ensemble = encode_trees(grown, terms.form)
+        offer = EnsembleOffer(part.n_samples, ensemble)
+        sent["trees"] += n_silos * wire_bytes(offer)  # one up, K - 1 down
+        trees.append(terms.decode(ensemble))
     every = [tree for part in trees for tree in part]
     rows = [
         TrainingRows(LeafOrdinals.of(every, part.X), part.labels - study.center)
@@ -292,7 +293,7 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
         last = combiner, state
     score = study.score(last[0].margins(last[1].solution, played.test)[:, 0])
     if isinstance(last[0], HeadCombiner):
-        sent["rates"] = n_silos * wire_bytes(Tensors({"sum": np.zeros(TREES + 1, np.float32)}))
+        sent["rates"] = n_silos * wire_bytes(RateSums(np.zeros(TREES, np.float32), 1))
     return sent, score
 
 

@@ -9,12 +9,15 @@ dataclasses, tuples or mappings of these, ``None`` where the type allows it, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.errors import OfferRejected
+
 Payload = TypeVar("Payload")
+Number = TypeVar("Number", bound="np.number[Any]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,30 @@ UInt16s = Annotated[NDArray[np.uint16], Elements("<u2", 1)]
 Float32s = Annotated[NDArray[np.float32], Elements("<f4", 1)]
 Float64s = Annotated[NDArray[np.float64], Elements("<f8", 1)]
 Float64Table = Annotated[NDArray[np.float64], Elements("<f8", 2)]
+
+
+def checked(name: str, array: NDArray[Number], shape: tuple[int | None, ...]) -> NDArray[Number]:
+    """Return a peer's array if it has a shape and finite numbers.
+
+    Parameters
+    ----------
+    shape : tuple
+        ``None`` for a dimension of any length.
+
+    Raises
+    ------
+    OfferRejected
+        Another shape, or a number that is not finite.
+    """
+    if len(array.shape) != len(shape) or any(
+        expected not in (None, length) for expected, length in zip(shape, array.shape, strict=True)
+    ):
+        text = "×".join("any" if length is None else str(length) for length in shape)
+        found = "×".join(map(str, array.shape))
+        raise OfferRejected(f"{name}: expected shape {text}, received {found}")
+    if not np.isfinite(array).all():
+        raise OfferRejected(f"{name}: expected finite numbers")
+    return array
 
 
 class PayloadCodec(Protocol):

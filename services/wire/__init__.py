@@ -63,6 +63,7 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.strategies.bagging.steps": "trees scores",
     "hedgerow.boosting.strategies.dp_tree.parameters": "noisy_tree",
     "hedgerow.boosting.strategies.fedga.steps": "structures",
+    "hedgerow.boosting.strategies.fedxgbllr.steps": "stacking",
     "hedgerow.boosting.strategies.secureboost.steps": "vertical",
     "hedgerow.boosting.sums.steps": "masking",
     "hedgerow.boosting.tensors": "tensors",

@@ -151,7 +151,7 @@ def test_with_shared_cuts_every_threshold_is_a_cut_that_all_silos_know():
     record = record_of(with_cuts, run_in_memory(with_cuts, data, through_wire=True))
     plain = record_of(without, run_in_memory(without, data))
     assert record.terms.cuts is not None
-    sizes = [sum(u["trees"].nbytes for u in r.uploads.values()) for r in (record, plain)]
+    sizes = [sum(u.trees.nbytes for u in r.uploads.values()) for r in (record, plain)]
     assert sizes[0] < sizes[1]
     for tree in (tree for trees in record.trees for tree in trees):
         numeric = ~tree.is_leaf

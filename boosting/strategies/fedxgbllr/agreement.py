@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task
-from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.engine.summaries import increasing_columns
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
-from hedgerow.boosting.strategies.fedxgbllr.training import Schedule
+from hedgerow.boosting.strategies.fedxgbllr.steps import LabelScale, PackedEnsemble, SharedCuts
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import RateCombiner
-from hedgerow.boosting.strategies.fedxgbllr.uploads import UploadForm, decode_trees
+from hedgerow.boosting.strategies.fedxgbllr.uploads import UploadForm, decode_trees, with_fences
 from hedgerow.boosting.streams import Purpose
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.packing import Shrinkage
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 
 Floats = NDArray[np.float64]
-Arrays = dict[str, NDArray[Any]]
 
-UPLOAD = ("trees", "leaves")
 _LOSSES = {Task.BINARY: "logloss", Task.MULTICLASS: "mlogloss", Task.REGRESSION: "mse"}
 
 
@@ -51,17 +49,6 @@ def validation_metrics(job: JobParameters) -> tuple[str, ...]:
     """
     named = [name for name in job_metrics(job) if name != "auc"]
     return tuple(dict.fromkeys([*named, _LOSSES[job.task]]))
-
-
-def named(upload: Mapping[str, NDArray[Any]], silo: Silo) -> Arrays:
-    """Return an upload's arrays under names that carry its silo."""
-    return {f"{name}.{silo}": upload[name] for name in UPLOAD if name in upload}
-
-
-def silos_of(told: Tensors) -> tuple[Silo, ...]:
-    """Return whose uploads are among the arrays, sorted."""
-    start = "trees."
-    return tuple(sorted(Silo(name[len(start) :]) for name in told.arrays if name.startswith(start)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +109,9 @@ class Terms:
         secure = self.parameters.secure
         return SumParameters(secure=secure, least_silos=max(3 if secure else 1, self.job.min_silos))
 
-    def decode(self, told: Tensors, suffix: str = "") -> list[Tree]:
-        """Return the trees of an upload among ``told``."""
-        return decode_trees(told, suffix, self.form, self.schema, self.limits)
+    def decode(self, ensemble: PackedEnsemble) -> list[Tree]:
+        """Return a silo's trees; raises OfferRejected where they are not what the job asks for."""
+        return decode_trees(ensemble, self.form, self.schema, self.limits)
 
     def combine(self, trees: list[list[Tree]]) -> tuple[Combiner, list[Tree]]:
         """Return the combiner of the silos' trees, and the trees in one list."""
@@ -150,23 +137,30 @@ class Terms:
         """Return margins on the label's scale."""
         return self.center + self.scale * combined
 
-    def told(self) -> Arrays:
-        """Return it as arrays, for silos that synchronise and for checkpoints."""
-        arrays: Arrays = {"labels": np.array([self.center, self.scale])}
-        if self.cuts is not None:
-            arrays["cuts"] = np.concatenate(self.cuts)
-            arrays["cut_counts"] = np.array([len(c) for c in self.cuts], np.int64)
-        return arrays
+    @property
+    def labels(self) -> LabelScale:
+        """Scale of the labels, for the wire."""
+        return LabelScale(self.center, self.scale)
 
-    def heard(self, told: Tensors) -> Terms:
-        """Return it after what :meth:`told` says."""
-        center, scale = (float(v) for v in told.get("labels", "<f8", (2,)))
-        cuts = self.cuts
-        if told.has("cuts"):
-            counts = told.get("cut_counts", "<i8", (self.schema.n_features,))
-            values = told.get("cuts", "<f4", (int(counts.sum()),))
-            cuts = np.split(values, np.cumsum(counts)[:-1])
-        return replace(self, center=center, scale=scale, cuts=cuts)
+    def with_labels(self, labels: LabelScale) -> Terms:
+        """Return the terms with the scale of the labels."""
+        if not (math.isfinite(labels.center) and 0 < labels.scale < math.inf):
+            raise OfferRejected("labels: expected a finite center and a positive scale")
+        return replace(self, center=labels.center, scale=labels.scale)
+
+    @property
+    def shared_cuts(self) -> SharedCuts | None:
+        """The shared cut points, for the wire."""
+        if self.cuts is None:
+            return None
+        inner = [of_feature[1:-1] for of_feature in self.cuts]
+        sizes = np.array([len(of_feature) for of_feature in inner], np.int64)
+        return SharedCuts(sizes, np.concatenate(inner))
+
+    def with_cuts(self, cuts: SharedCuts) -> Terms:
+        """Return the terms with shared cut points."""
+        inner = increasing_columns(cuts.sizes, cuts.values, self.schema.n_features)
+        return replace(self, cuts=with_fences(inner))
 
 
 def combiner_of(
@@ -181,23 +175,8 @@ def combiner_of(
     """
     if parameters.is_network:
         kind, width = HeadKind(parameters.combiner), table.n_trees // n_silos
-        return HeadCombiner(
-            Head(kind, n_silos, width, n_outputs, parameters.channels),
-            task,
-            parameters.rounds,
-            Schedule(
-                parameters.epochs,
-                parameters.batch_size,
-                parameters.learning_rate,
-                (parameters.beta1, parameters.beta2),
-                parameters.proximal,
-            ),
-            seed,
-            parameters.epoch_choices,
-            parameters.server_optimiser,
-            parameters.server_rate,
-            parameters.server_momentum,
-        )
+        head = Head(kind, n_silos, width, n_outputs, parameters.channels)
+        return HeadCombiner(parameters, head, task, seed)
     rounds, penalties = parameters.n_rounds, parameters.penalties
     if parameters.combiner == "leaves":
         return LeafCombiner(table, task, n_silos, n_outputs, rounds, penalties)

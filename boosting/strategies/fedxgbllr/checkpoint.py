@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.fedxgbllr.agreement import UPLOAD, Terms, named, silos_of
+from hedgerow.boosting.strategies.fedxgbllr.agreement import Terms
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, CombinerState
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
@@ -24,7 +24,13 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     StackedModel,
     ensemble_of,
 )
-from hedgerow.boosting.tensors import Tensors
+from hedgerow.boosting.strategies.fedxgbllr.steps import (
+    Ensembles,
+    PackedEnsemble,
+    RoundState,
+    SharedCuts,
+    StackingProgress,
+)
 from hedgerow.boosting.trees.ensemble import Tree
 
 if TYPE_CHECKING:
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 
 Floats = NDArray[np.float64]
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class Checkpoint:
     """
 
     terms: Terms
-    uploads: dict[Silo, Arrays]
+    uploads: dict[Silo, PackedEnsemble]
     rows: dict[Silo, int]
     trees: list[list[Tree]]
     combiner: Combiner
@@ -73,7 +78,7 @@ class Checkpoint:
     def begin(
         cls,
         terms: Terms,
-        uploads: dict[Silo, Arrays],
+        uploads: dict[Silo, PackedEnsemble],
         rows: dict[Silo, int],
         trees: list[list[Tree]],
     ) -> Checkpoint:
@@ -82,23 +87,25 @@ class Checkpoint:
         final = terms.parameters.n_rounds == 0
         return cls(terms, uploads, rows, trees, combiner, combiner.initial(), final=final)
 
-    def told(self) -> Arrays:
-        """Return what a silo needs to continue from here."""
-        arrays: Arrays = {
-            **self.terms.told(),
-            "round": np.array([self.round], np.int64),
-            "candidates": self.state.candidates.astype(self.combiner.point_type),
-            "choice": np.array([self.choice], np.int64),
-            "final": np.array([self.final], np.uint8),
-        }
-        for silo, upload in self.uploads.items():
-            arrays |= named(upload, silo)
-        return arrays
+    @property
+    def progress(self) -> StackingProgress:
+        """What a silo needs to continue from here."""
+        state = RoundState(
+            self.round,
+            Ensembles(self.uploads),
+            self.combiner.exact_points(self.state.candidates),
+            self.choice,
+            self.final,
+        )
+        return StackingProgress(self.terms.labels, self.terms.shared_cuts, state)
 
     def encode(self) -> bytes:
-        """Return the state as bytes."""
+        """Return the state as bytes: safetensors, with all that is no array as JSON in one."""
         about = {
             "n_steps": self.terms.n_steps,
+            "center": self.terms.center,
+            "scale": self.terms.scale,
+            "silos": list(self.uploads),
             "rows": self.rows,
             "round": self.round,
             "final": self.final,
@@ -106,19 +113,21 @@ class Checkpoint:
             "best_round": self.best_round,
             "best_score": None if math.isnan(self.best_score) else self.best_score,
         }
-        arrays: Arrays = {
-            **self.told(),
+        arrays: dict[str, NDArray[Any] | None] = {
             "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
             "candidates": self.state.candidates,
             "solution": self.state.solution,
-            **{f"memory.{name}": np.asarray(value) for name, value in self.state.memory.items()},
+            "best": self.best,
+            "rates": self.rates,
         }
-        if self.best is not None:
-            arrays["best"] = self.best
-        if self.rates is not None:
-            arrays["rates"] = self.rates
-        saved = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
-        return bytes(saved)
+        arrays |= {f"memory.{name}": value for name, value in self.state.memory.items()}
+        for number, upload in enumerate(self.uploads.values()):
+            arrays |= {f"trees.{number}": upload.trees, f"leaves.{number}": upload.leaves}
+        cuts = self.terms.shared_cuts
+        if cuts is not None:
+            arrays |= {"cuts.sizes": cuts.sizes, "cuts.values": cuts.values}
+        given = {k: np.ascontiguousarray(v) for k, v in arrays.items() if v is not None}
+        return bytes(safetensors.numpy.save(given))
 
     @classmethod
     def decode(
@@ -127,23 +136,23 @@ class Checkpoint:
         """Return the state of :meth:`encode`."""
         arrays = safetensors.numpy.load(checkpoint)
         about = json.loads(arrays["about"].tobytes())
-        told = Tensors(arrays)
-        terms = Terms(parameters, job, schema, about["n_steps"]).heard(told)
-        silos = silos_of(told)
-        trees = [terms.decode(told, f".{silo}") for silo in silos]
+        terms = Terms(parameters, job, schema, about["n_steps"], about["center"], about["scale"])
+        if "cuts.sizes" in arrays:
+            terms = terms.with_cuts(SharedCuts(arrays["cuts.sizes"], arrays["cuts.values"]))
+        uploads = {
+            Silo(silo): PackedEnsemble(arrays[f"trees.{number}"], arrays.get(f"leaves.{number}"))
+            for number, silo in enumerate(about["silos"])
+        }
+        trees = [terms.decode(upload) for upload in uploads.values()]
         memory = {
-            name[len("memory.") :]: array
+            name.removeprefix("memory."): array
             for name, array in arrays.items()
             if name.startswith("memory.")
         }
+        score = about["best_score"]
         return cls(
             terms,
-            {
-                silo: {
-                    name: arrays[f"{name}.{silo}"] for name in UPLOAD if f"{name}.{silo}" in arrays
-                }
-                for silo in silos
-            },
+            uploads,
             {Silo(silo): rows for silo, rows in about["rows"].items()},
             trees,
             terms.combine(trees)[0],
@@ -153,7 +162,7 @@ class Checkpoint:
             about["choice"],
             arrays.get("best"),
             about["best_round"],
-            math.nan if about["best_score"] is None else about["best_score"],
+            math.nan if score is None else score,
             arrays.get("rates"),
         )
 

@@ -18,7 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
+from hedgerow.boosting.strategies.fedxgbllr.steps import Points, RoundVector
 
 Floats = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
@@ -88,21 +91,48 @@ class Combiner(Protocol):
         """Return a silo's additive vector; ``choice`` is the candidate chosen earlier."""
         ...
 
-    @property
-    def point_type(self) -> str:
-        """Element type of points on the wire."""
+    def write(
+        self, vector: Floats, round_: int, known: NDArray[Any], rng: np.random.Generator
+    ) -> RoundVector:
+        """Return a silo's vector as it travels in the clear.
+
+        Parameters
+        ----------
+        known : ndarray of shape (n_values,)
+            The round's first candidate, which all parties have.
+        rng : numpy.random.Generator
+            Rounds.
+        """
         ...
 
-    def form(self, round_: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return element type and shape of the arrays of :meth:`compact`."""
+    def read(self, offer: RoundVector, round_: int, known: NDArray[Any]) -> Floats:
+        """Return the vector of :meth:`write`.
+
+        Raises
+        ------
+        OfferRejected
+            A vector of another combiner, shape or range.
+        """
         ...
 
-    def compact(self, vector: Floats, round_: int) -> dict[str, NDArray[Any]]:
-        """Return a silo's vector in as few bytes as possible, for a sum in the clear."""
+    def exact_points(self, candidates: NDArray[Any]) -> Points:
+        """Return candidate points as they travel."""
         ...
 
-    def expand(self, arrays: Arrays, round_: int) -> Floats:
-        """Return the vector of :meth:`compact`'s arrays."""
+    def write_points(
+        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
+    ) -> tuple[Points, CombinerState]:
+        """Return the candidates in as few bytes as the job allows, and the state that silos get."""
+        ...
+
+    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
+        """Return the candidates of :meth:`write_points` or :meth:`exact_points`.
+
+        Raises
+        ------
+        OfferRejected
+            Points of another combiner or shape.
+        """
         ...
 
     def advance(self, state: CombinerState, total: Floats, round_: int) -> CombinerState:
@@ -120,6 +150,13 @@ class Combiner(Protocol):
     def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
         """Return each tree's learnt rate by output, (n_outputs, n_trees), as some rows show it."""
         ...
+
+
+def sound_points(points: NDArray[Any] | None, n_values: int) -> NDArray[Any]:
+    """Return a peer's candidates of the element type that its combiner has."""
+    if points is None:
+        raise OfferRejected("points: expected those of the job's combiner")
+    return checked("points", points, (None, n_values))
 
 
 def linear_margins(values: Floats, intercept: Floats, leaves: LeafOrdinals) -> Floats:

@@ -6,8 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,13 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.engine.summaries import QuantileSummaries, Summary, merge_summaries
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo
+from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
-    Arrays,
     Floats,
     Terms,
     job_metrics,
-    named,
     validation_metrics,
 )
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
@@ -38,13 +36,18 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     SYNC,
     TREES,
     WEIGHTS,
+    EnsembleOffer,
+    Ensembles,
+    MetricSums,
+    NextPoints,
+    PackedEnsemble,
+    PointChoice,
+    ProgressQuery,
+    RateSums,
+    RoundVector,
+    StackingProgress,
 )
 from hedgerow.boosting.strategies.fedxgbllr.uploads import with_fences
-from hedgerow.boosting.strategies.fedxgbllr.vectors import (
-    read_update,
-    update_form,
-    write_points,
-)
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import LIMBS, exact_sums
@@ -54,6 +57,10 @@ from hedgerow.boosting.trees.ensemble import Tree
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+
+
+Offer = TypeVar("Offer")
+Reply = TypeVar("Reply")
 
 
 async def coordinate(
@@ -71,21 +78,21 @@ async def coordinate(
 
 
 @dataclass(frozen=True, slots=True)
-class _Collected:
+class _Collected(Generic[Reply]):
     """A sum over silos, the silos in it, and what releases them."""
 
     total: Floats
     present: tuple[Silo, ...]
-    answer: Callable[[Tensors], None]
+    answer: Callable[[Reply], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _SoundUpload:
-    """A silo's rows, its trees, and the arrays that they were sent as."""
+    """A silo's rows and its trees, read and as they were received."""
 
     rows: int
     trees: list[Tree]
-    arrays: Arrays
+    ensemble: PackedEnsemble | None
 
 
 class _StackingCoordinator:
@@ -105,12 +112,13 @@ class _StackingCoordinator:
         """Continue from a checkpoint."""
         self._begin(Checkpoint.decode(self.parameters, self.job, self.start.schema, checkpoint))
 
-    def progress(self, silo: Silo, at: Place, offer: Tensors) -> Tensors:
+    def progress(self, silo: Silo, at: Place, offer: ProgressQuery) -> StackingProgress:
         """Return the state of the job, for a silo that arrives (again)."""
         if self.has_trees:
-            return Tensors(self.record.told())
-        told = self.terms.told() if self.is_agreed else {}
-        return Tensors({**told, "round": np.zeros(1, np.int64)})
+            return self.record.progress
+        if self.is_agreed:
+            return StackingProgress(self.terms.labels, self.terms.shared_cuts)
+        return StackingProgress()
 
     # round 0
 
@@ -123,7 +131,9 @@ class _StackingCoordinator:
             await self._agree_on_cuts(at)
         self.is_agreed = True
         sound = await self.hub.collect(TREES, at, read=self._read_upload, quorum=self.quorum)
-        uploads = {silo: given.arrays for silo, given in sound.items() if given.rows}
+        uploads = {
+            silo: given.ensemble for silo, given in sound.items() if given.ensemble is not None
+        }
         if not uploads:
             raise QuorumLost("step 'trees': expected the trees of a silo with rows, received none")
         rows = {silo: given.rows for silo, given in sound.items()}
@@ -131,21 +141,15 @@ class _StackingCoordinator:
         record = await asyncio.to_thread(Checkpoint.begin, self.terms, uploads, rows, trees)
         await asyncio.to_thread(self._begin, record)
         for silo in rows:
-            reply: Arrays = {}
-            for other, upload in uploads.items():
-                if other != silo:
-                    reply |= named(upload, other)
-            self.hub.answer(TREES, at, {silo: Tensors(reply)})
+            others = {other: uploads[other] for other in uploads if other != silo}
+            self.hub.answer(TREES, at, {silo: Ensembles(others)})
         return await self._result(0, tuple(rows), {})
 
-    def _read_upload(self, silo: Silo, offer: Tensors) -> _SoundUpload:
-        count = offer.number("rows")
-        if not (0 <= count < 2**53 and count == int(count)):
-            raise OfferRejected(f"rows: expected a count, received {count}")
-        if not count:
-            return _SoundUpload(0, [], {})
-        arrays = {k: v for k, v in offer.arrays.items() if k != "rows"}
-        return _SoundUpload(int(count), self.terms.decode(offer), arrays)
+    def _read_upload(self, silo: Silo, offer: EnsembleOffer) -> _SoundUpload:
+        if (offer.rows > 0) != (offer.ensemble is not None):
+            raise OfferRejected(f"expected trees where there are rows, received {offer.rows} rows")
+        trees = [] if offer.ensemble is None else self.terms.decode(offer.ensemble)
+        return _SoundUpload(offer.rows, trees, offer.ensemble)
 
     def _begin(self, record: Checkpoint) -> None:
         if self.start.test is not None:
@@ -169,7 +173,7 @@ class _StackingCoordinator:
                 self.terms = replace(self.terms, center=float(mean))
             if self.parameters.scale_target and spread > 0:
                 self.terms = replace(self.terms, scale=spread)
-        self.sums.answer(BASE, outcome, Tensors(self.terms.told()))
+        self.sums.answer(BASE, outcome, self.terms.labels)
 
     async def _agree_on_cuts(self, at: Place) -> None:
         features = self.start.schema.features
@@ -192,7 +196,9 @@ class _StackingCoordinator:
             return with_fences(inner)
 
         self.terms = replace(self.terms, cuts=await asyncio.to_thread(merge))
-        self.hub.answer(CUTS, at, dict.fromkeys(summaries, Tensors(self.terms.told())))
+        cuts = self.terms.shared_cuts
+        assert cuts is not None
+        self.hub.answer(CUTS, at, dict.fromkeys(summaries, cuts))
 
     # rounds 1 to R
 
@@ -205,9 +211,9 @@ class _StackingCoordinator:
         state = await asyncio.to_thread(combiner.advance, record.state, updates.total, round_)
         last = round_ >= combiner.n_rounds
         rng = generator(self.job.seed, len(self.start.silos), round_, Purpose.NETWORK_ROUNDING)
-        reply, record.state = write_points(parameters, combiner, state, known, rng)
+        points, record.state = combiner.write_points(state, known, rng)
         final = last and not parameters.validation
-        updates.answer(Tensors({**reply, "final": np.array([final], np.uint8)}))
+        updates.answer(NextPoints(points, final))
         scores: dict[str, dict[str, float]] = {}
         if parameters.validation:
             scores["valid"], final = await self._choose(Place(round_, 1), updates.present, last)
@@ -218,18 +224,14 @@ class _StackingCoordinator:
         record.round, record.final = round_ + 1, final
         return await self._result(round_, updates.present, scores)
 
-    async def _collect_updates(self, at: Place, known: NDArray[Any]) -> _Collected:
+    async def _collect_updates(self, at: Place, known: NDArray[Any]) -> _Collected[NextPoints]:
         combiner = self.record.combiner
-        form = update_form(self.parameters, combiner, at.round)
 
-        def read(silo: Silo, offer: Tensors) -> Floats:
-            arrays = {name: offer.get(name, *shape) for name, shape in form.items()}
-            if "rows" in form and arrays["rows"][0] < 0:
-                raise OfferRejected("rows: expected a count")
-            return read_update(self.parameters, combiner, arrays, at.round, known)
+        def read(silo: Silo, offer: RoundVector) -> Floats:
+            return combiner.read(offer, at.round, known)
 
         kind = WEIGHTS if self.parameters.is_network else SUMS
-        return await self._collect(kind, at, combiner.width(at.round), read=read)
+        return await self._collect(kind, at, combiner.width(at.round), read)
 
     async def _choose(
         self, at: Place, silos: tuple[Silo, ...], last: bool
@@ -237,7 +239,11 @@ class _StackingCoordinator:
         record, names = self.record, validation_metrics(self.job)
         n_outputs, n_points = self.start.schema.n_outputs, len(record.state.candidates)
         size = metrics.width(names, n_outputs)
-        sums = await self._collect(SCORES, at, size * n_points, silos)
+
+        def read(silo: Silo, offer: MetricSums) -> Floats:
+            return checked("sums", offer.sums, (size * n_points,))
+
+        sums = await self._collect(SCORES, at, size * n_points, read, silos)
         found = [
             metrics.combine(names, part, n_outputs=n_outputs)
             for part in sums.total.reshape(n_points, size)
@@ -255,51 +261,42 @@ class _StackingCoordinator:
             record.best_score = score
         waited, patience = at.round - record.best_round, self.parameters.early_stopping_rounds
         final = last or bool(patience and waited >= patience)
-        reply: Arrays = {
-            "choice": np.array([choice], np.int64),
-            "final": np.array([final], np.uint8),
-        }
-        if len(record.state.candidates) > 1:
-            reply["all"] = np.ones(1, np.uint8)
-        if final and waited and self.parameters.is_network:
-            reply["solution"] = record.best[None].astype(record.combiner.point_type)
-        sums.answer(Tensors(reply))
+        best = record.best if final and waited and self.parameters.is_network else None
+        sums.answer(PointChoice(choice, len(record.state.candidates) > 1, final, best))
         return found[choice], final
 
     async def _gather_rates(self, at: Place, silos: tuple[Silo, ...]) -> None:
         n_outputs = self.start.schema.n_outputs
         n_trees = sum(len(trees) for trees in self.record.trees)
+        n_rates = n_outputs * n_trees
+
+        def read(silo: Silo, offer: RateSums) -> Floats:
+            sums = checked("sums", offer.sums, (n_rates,))
+            return np.append(sums.astype(np.float64), offer.rows)
+
         try:
-            sums = await self._collect(RATES, at, n_outputs * n_trees + 1, silos, dtype="<f4")
+            sums = await self._collect(RATES, at, n_rates + 1, read, silos)
         except QuorumLost:
             return  # the model is complete without its learnt rates
         if sums.total[-1] > 0:
             self.record.rates = (sums.total[:-1] / sums.total[-1]).reshape(n_outputs, n_trees)
-        sums.answer(Tensors())
+        sums.answer(Receipt())
 
     async def _collect(
         self,
-        kind: FloatSum[Tensors, Tensors],
+        kind: FloatSum[Offer, Reply],
         at: Place,
         width: int,
+        read: Callable[[Silo, Offer], Floats],
         silos: tuple[Silo, ...] | None = None,
-        *,
-        dtype: str = "<f8",
-        read: Callable[[Silo, Tensors], Floats] | None = None,
-    ) -> _Collected:
+    ) -> _Collected[Reply]:
         """Return the sum of the silos' vectors of ``width`` numbers, masked or in the clear."""
         if self.parameters.secure:
             secure = await total_securely(self.hub, self.sums, kind, at, width, self.quorum)
             return _Collected(secure.total, secure.present, secure.answer)
         if silos is not None:
             silos = tuple(silo for silo in silos if silo in self.hub.silos)
-        vectors = await self.hub.collect(
-            kind.plain,
-            at,
-            read=read or partial(_read_vector, width, dtype),
-            silos=silos,
-            quorum=self.quorum,
-        )
+        vectors = await self.hub.collect(kind.plain, at, read=read, silos=silos, quorum=self.quorum)
 
         def add_up() -> Floats:
             total = np.zeros(width)
@@ -307,7 +304,7 @@ class _StackingCoordinator:
                 total += vectors[silo]
             return total
 
-        def answer(reply: Tensors) -> None:
+        def answer(reply: Reply) -> None:
             self.hub.answer(kind.plain, at, dict.fromkeys(vectors, reply))
 
         return _Collected(await asyncio.to_thread(add_up), tuple(sorted(vectors)), answer)
@@ -335,7 +332,3 @@ class _StackingCoordinator:
 
         checkpoint = await asyncio.to_thread(encode)
         return RoundResult(round_, checkpoint, scores, silos, record.final, record.best_round)
-
-
-def _read_vector(width: int, dtype: str, silo: Silo, offer: Tensors) -> Floats:
-    return offer.get("sum", dtype, (width,)).astype(np.float64)

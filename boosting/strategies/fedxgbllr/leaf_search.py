@@ -6,7 +6,7 @@ one point, sums over its rows. Rows count by their weight, where they have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,17 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     CombinerState,
     TrainingRows,
     linear_margins,
     rates_by_output,
+    sound_points,
 )
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
+from hedgerow.boosting.strategies.fedxgbllr.steps import LeafSlopes, Points, RoundVector
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import TreeRates
 
-Arrays = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
 _PAIRS_KEPT = 12  # curvature pairs of L-BFGS
@@ -258,33 +261,39 @@ class LeafCombiner:
                 parts.append(sums.curvature)
         return np.concatenate(parts)
 
-    @property
-    def point_type(self) -> str:
-        """Float32, as the leaf values of a model; a search evaluates such points only."""
-        return "<f4"
-
-    def form(self, round_: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return one loss a search in float64, slopes and curvature in float32."""
-        n_losses = 1 if round_ == 1 else len(self.penalties)
-        return {
-            "losses": ("<f8", (n_losses,)),
-            "slopes": ("<f4", (self.width(round_) - n_losses,)),
-        }
-
-    def compact(self, vector: Floats, round_: int) -> dict[str, NDArray[Any]]:
-        """Return losses and slopes apart."""
+    def write(
+        self, vector: Floats, round_: int, known: NDArray[Any], rng: np.random.Generator
+    ) -> RoundVector:
+        """Return one loss a search in float64, gradients and curvature in float32."""
         losses = self._losses(round_)
         slopes = np.delete(vector, losses).astype(np.float32)
-        return {"losses": vector[losses], "slopes": slopes}
+        return RoundVector(slopes=LeafSlopes(vector[losses], slopes))
 
-    def expand(self, arrays: Arrays, round_: int) -> Floats:
-        """Return losses and slopes as they were."""
-        vector = np.empty(self.width(round_))
-        losses = self._losses(round_)
-        rest = np.ones(len(vector), np.bool_)
-        rest[losses] = False
-        vector[losses], vector[rest] = arrays["losses"], arrays["slopes"]
+    def read(self, offer: RoundVector, round_: int, known: NDArray[Any]) -> Floats:
+        """Return losses, gradients and curvature in the order of :meth:`local`."""
+        if offer.slopes is None:
+            raise OfferRejected("vector: expected losses and their gradients")
+        losses, width = self._losses(round_), self.width(round_)
+        is_loss = np.zeros(width, np.bool_)
+        is_loss[losses] = True
+        vector = np.empty(width)
+        vector[losses] = checked("losses", offer.slopes.losses, (len(losses),))
+        vector[~is_loss] = checked("slopes", offer.slopes.slopes, (width - len(losses),))
         return vector
+
+    def exact_points(self, candidates: NDArray[Any]) -> Points:
+        """Return the candidates in float32, the only points that searches evaluate."""
+        return Points(singles=np.asarray(candidates, np.float32))
+
+    def write_points(
+        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
+    ) -> tuple[Points, CombinerState]:
+        """Return the exact candidates."""
+        return self.exact_points(state.candidates), state
+
+    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
+        """Return the candidates."""
+        return sound_points(points.singles, len(known))
 
     def _losses(self, round_: int) -> NDArray[np.int64]:
         n_losses = 1 if round_ == 1 else len(self.penalties)

@@ -8,7 +8,7 @@ values are looked up in batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numba
@@ -149,6 +149,18 @@ class LeafOrdinals:
             out,
         )
         return out
+
+
+def with_leaf_values(trees: Sequence[Tree], values: NDArray[np.float64]) -> tuple[Tree, ...]:
+    """Return the trees with other leaf values, in the order of :class:`LeafTable`."""
+    found, start = [], 0
+    for tree in trees:
+        leaves = np.flatnonzero(tree.is_leaf)
+        threshold = tree.threshold.copy()
+        threshold[leaves] = values[start : start + len(leaves)]
+        start += len(leaves)
+        found.append(replace(tree, threshold=threshold))
+    return tuple(found)
 
 
 class _Forest(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.strategies.fedxgbllr.combiners import CombinerState, TrainingRows
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.payloads import checked
+from hedgerow.boosting.strategies.fedxgbllr.combiners import (
+    CombinerState,
+    TrainingRows,
+    sound_points,
+)
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, head_margins
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.steps import (
+    Points,
+    QuantisedChange,
+    RoundVector,
+    TrainedWeights,
+)
 from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
+from hedgerow.boosting.strategies.fedxgbllr.weight_changes import pack_change, unpack_change
 
-Arrays = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
+_MOST_ROWS = 1 << 53
 _RATE_ROWS = 4096  # rows that a silo averages a network's learnt rates over, at most
 _FEDADAM_BETAS = (0.9, 0.99)
 _FEDADAM_FLOOR = 1e-3
@@ -29,15 +43,9 @@ class HeadCombiner:
 
     Parameters
     ----------
+    parameters : FedXGBllr
     seed : int
         Of the start weights.
-    epoch_choices : tuple[int, ...]
-        Numbers of local epochs tried in the first round; the best on validation rows is kept.
-        Empty: ``schedule.epochs``.
-    optimiser : str
-        ``fedavg``, ``fedavgm`` or ``fedadam``: what moves the weights by the silos' mean change.
-    server_rate, server_momentum : float
-        Step and momentum of the optimiser; plain averaging is rate 1.
 
     References
     ----------
@@ -45,20 +53,15 @@ class HeadCombiner:
     optimization", 2021, algorithm 2 (FedAdam).
     """
 
+    parameters: FedXGBllr
     head: Head
     task: Task
-    rounds: int
-    schedule: Schedule
     seed: int
-    epoch_choices: tuple[int, ...] = ()
-    optimiser: str = "fedavg"
-    server_rate: float = 1.0
-    server_momentum: float = 0.9
 
     @property
     def n_rounds(self) -> int:
         """Rounds of averaging."""
-        return self.rounds
+        return self.parameters.rounds
 
     def initial(self) -> CombinerState:
         """Return start weights from the seed."""
@@ -81,47 +84,77 @@ class HeadCombiner:
         """Train on the silo's rows; return its weights times its rows, and its rows."""
         if rows.leaves.n_samples == 0:
             return np.zeros(self.width(round_))
-        wanted = self._epochs(round_, choice)
+        epochs = self._epochs(round_, choice)
         found: list[NDArray[np.float32]] = []
         points = fit_head_by_epoch(
             self.head,
             np.asarray(candidates[0], np.float32),
             rows,
             self.task,
-            replace(self.schedule, epochs=max(wanted)),
+            self._schedule(max(epochs)),
             rng,
             check,
         )
         for epoch, point in enumerate(points, start=1):
-            found += [point.copy() for number in wanted if number == epoch]
+            found += [point.copy() for number in epochs if number == epoch]
         n = rows.leaves.n_samples
         return np.concatenate([[float(n)], *(n * point.astype(np.float64) for point in found)])
 
-    @property
-    def point_type(self) -> str:
-        """Float32, as the network computes."""
-        return "<f4"
+    def write(
+        self, vector: Floats, round_: int, known: NDArray[Any], rng: np.random.Generator
+    ) -> RoundVector:
+        """Return rows, and weights or their quantised changes."""
+        rows, bits = int(vector[0]), self.parameters.weight_bits
+        weights = (vector[1:] / max(vector[0], 1.0)).astype(np.float32)
+        if bits == 32:
+            return RoundVector(network=TrainedWeights(rows, weights))
+        change = pack_change(weights - self._repeated(known, round_), bits, rng)
+        return RoundVector(network=TrainedWeights(rows, change=change))
 
-    def form(self, round_: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return weights in float32 and the number of rows."""
-        return {"rows": ("<f8", (1,)), "weights": ("<f4", (self.width(round_) - 1,))}
-
-    def compact(self, vector: Floats, round_: int) -> dict[str, NDArray[Any]]:
-        """Return the silo's weights and its rows."""
-        weights = vector[1:] / max(vector[0], 1.0)
-        return {"rows": vector[:1], "weights": weights.astype(np.float32)}
-
-    def expand(self, arrays: Arrays, round_: int) -> Floats:
+    def read(self, offer: RoundVector, round_: int, known: NDArray[Any]) -> Floats:
         """Return rows, and weights times rows."""
-        n = float(arrays["rows"][0])
-        return np.append(n, n * arrays["weights"].astype(np.float64))
+        given, n, bits = offer.network, self.width(round_) - 1, self.parameters.weight_bits
+        if given is None or given.rows >= _MOST_ROWS:
+            raise OfferRejected("vector: expected network weights and a number of rows")
+        if bits == 32 and given.weights is not None:
+            weights = checked("weights", given.weights, (n,))
+        elif bits != 32 and given.change is not None:
+            change = unpack_change(given.change, n, bits)
+            weights = (self._repeated(known, round_) + change).astype(np.float32)
+        else:
+            raise OfferRejected(f"vector: expected weights in {bits} bits")
+        return np.append(given.rows, given.rows * weights.astype(np.float64))
+
+    def exact_points(self, candidates: NDArray[Any]) -> Points:
+        """Return the candidates in float32, as the network computes."""
+        return Points(singles=np.asarray(candidates, np.float32))
+
+    def write_points(
+        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
+    ) -> tuple[Points, CombinerState]:
+        """Return the candidates, or their quantised changes and the state that these give."""
+        bits = self.parameters.weight_bits
+        if bits == 32:
+            return self.exact_points(state.candidates), state
+        change = pack_change((state.candidates - known).reshape(-1), bits, rng)
+        points = self._changed(change, len(state.candidates), known)
+        return Points(change=change), replace(state, candidates=points, solution=points[0])
+
+    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
+        """Return the candidates."""
+        if points.change is None:
+            return sound_points(points.singles, len(known))
+        per_byte = 2 if self.parameters.weight_bits == 4 else 1
+        n_points = max(1, len(points.change.steps) * per_byte // len(known))
+        return self._changed(points.change, n_points, known)
 
     def advance(self, state: CombinerState, total: Floats, round_: int) -> CombinerState:
         """Average by rows, and move the weights by the optimiser's rule."""
         if total[0] <= 0:
             return replace(state, candidates=state.solution[None])
         means = (total[1:] / total[0]).reshape(self._n_candidates(round_), -1)
-        if self.optimiser == "fedavg" and self.server_rate == 1.0:
+        optimiser, rate = self.parameters.server_optimiser, self.parameters.server_rate
+        if optimiser == "fedavg" and rate == 1.0:
             points = means.astype(np.float32)
             return CombinerState(points, points[0], state.memory)
         memory = dict(state.memory)
@@ -129,11 +162,12 @@ class HeadCombiner:
         moved = []
         for number, mean in enumerate(means):
             change = mean - old
-            if self.optimiser != "fedavg":
+            if optimiser != "fedavg":
                 zeros = np.zeros_like(old)
                 momentum = memory.get(f"momentum.{number}", memory.get("momentum.0", zeros))
-                if self.optimiser == "fedavgm":
-                    momentum = change = self.server_momentum * momentum + change
+                if optimiser == "fedavgm":
+                    momentum = self.parameters.server_momentum * momentum + change
+                    change = momentum
                 else:
                     first, second = _FEDADAM_BETAS
                     square = memory.get(f"square.{number}", memory.get("square.0", zeros))
@@ -142,7 +176,7 @@ class HeadCombiner:
                     memory[f"square.{number}"] = square
                     change = momentum / (np.sqrt(square) + _FEDADAM_FLOOR)
                 memory[f"momentum.{number}"] = momentum
-            moved.append((old + self.server_rate * change).astype(np.float32))
+            moved.append((old + rate * change).astype(np.float32))
         return CombinerState(np.array(moved), moved[0], memory)
 
     def choose(self, state: CombinerState, choice: int) -> CombinerState:
@@ -170,10 +204,32 @@ class HeadCombiner:
             total += len(rows) * self.head.rates(weights, leaves.outputs(rows))
         return total / n
 
+    def _schedule(self, epochs: int) -> Schedule:
+        given = self.parameters
+        return Schedule(
+            epochs,
+            given.batch_size,
+            given.learning_rate,
+            (given.beta1, given.beta2),
+            given.proximal,
+        )
+
     def _n_candidates(self, round_: int) -> int:
-        return max(1, len(self.epoch_choices)) if round_ == 1 else 1
+        return max(1, len(self.parameters.epoch_choices)) if round_ == 1 else 1
 
     def _epochs(self, round_: int, choice: int) -> tuple[int, ...]:
-        if not self.epoch_choices:
-            return (self.schedule.epochs,)
-        return self.epoch_choices if round_ == 1 else (self.epoch_choices[choice],)
+        """Return the numbers of epochs after which a round's weights are taken."""
+        choices = self.parameters.epoch_choices
+        if not choices:
+            return (self.parameters.epochs,)
+        return choices if round_ == 1 else (choices[choice],)
+
+    def _repeated(self, known: NDArray[Any], round_: int) -> NDArray[Any]:
+        return np.tile(known, self._n_candidates(round_))
+
+    def _changed(
+        self, change: QuantisedChange, n_points: int, known: NDArray[Any]
+    ) -> NDArray[np.float32]:
+        n = len(known)
+        found = unpack_change(change, n_points * n, self.parameters.weight_bits)
+        return (known + found.reshape(n_points, n)).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,11 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
 from hedgerow.boosting.errors import DataError, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
-    Arrays,
-    Floats,
     Terms,
-    named,
-    silos_of,
     validation_metrics,
 )
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
@@ -34,14 +32,18 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     SYNC,
     TREES,
     WEIGHTS,
+    EnsembleOffer,
+    MetricSums,
+    PackedEnsemble,
+    ProgressQuery,
+    RateSums,
 )
 from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, encode_trees, uncut
-from hedgerow.boosting.strategies.fedxgbllr.vectors import read_points, update
 from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
-from hedgerow.boosting.sums.floats import FloatSum, add_securely
+from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.tensors import Tensors, scalar
+from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree, trees_of
 from hedgerow.boosting.trees.local import (
     booster_parameters,
@@ -79,7 +81,7 @@ class _StackingSilo:
         self.knows_labels = not parameters.needs_label_sums(self.job)
         self.knows_cuts = not parameters.shared_cuts
         self.sums = SiloSums.of(link, vault, start, self.terms.sums)
-        self.upload: Arrays = {}
+        self.upload: PackedEnsemble | None = None
         self.combiner: Combiner
         self.rows: TrainingRows
         self.valid_leaves: LeafOrdinals
@@ -106,17 +108,20 @@ class _StackingSilo:
                 behind = True
 
     def _synchronise(self) -> None:
-        told = self.link.exchange(SYNC, Place(0, 0, self.n_syncs), Tensors())
+        progress = self.link.exchange(SYNC, Place(0, 0, self.n_syncs), ProgressQuery())
         self.n_syncs += 1
-        if told.has("labels"):
-            self.terms = self.terms.heard(told)
+        if progress.labels is not None:
+            self.terms = self.terms.with_labels(progress.labels)
             self.knows_labels = self.knows_cuts = True
-        self.round = int(told.get("round", "<i8", (1,))[0])
-        if self.round:
-            self._learn_trees(told)
-            self.candidates = told.get("candidates", self.combiner.point_type, (None, None))
-            self.choice = int(told.get("choice", "<i8", (1,))[0])
-            self.final = bool(told.get("final", "|u1", (1,))[0])
+        if progress.cuts is not None:
+            self.terms = self.terms.with_cuts(progress.cuts)
+        state = progress.state
+        self.round = 0 if state is None else state.round
+        if state is not None:
+            self._learn_trees(state.ensembles.ensembles)
+            known = self.combiner.initial().candidates[0]
+            self.candidates = self.combiner.read_points(state.points, known)
+            self.choice, self.final = state.choice, state.final
 
     # round 0
 
@@ -126,12 +131,11 @@ class _StackingSilo:
             self._agree_on_labels(at)
         if not self.knows_cuts:
             self._agree_on_cuts(at)
-        if not self.upload:
-            trees = encode_trees(self._trees(), self.terms.form) if self.train.n_samples else {}
-            self.upload = {"rows": scalar(float(self.train.n_samples)), **trees}
-        told = self.link.exchange(TREES, at, Tensors(self.upload))
-        own = named(self.upload, self.start.silo)
-        self._learn_trees(Tensors({**told.arrays, **own}))
+        if self.upload is None and self.train.n_samples:
+            self.upload = encode_trees(self._trees(), self.terms.form)
+        others = self.link.exchange(TREES, at, EnsembleOffer(self.train.n_samples, self.upload))
+        own = {} if self.upload is None else {self.start.silo: self.upload}
+        self._learn_trees({**others.ensembles, **own})
         self.candidates = self.combiner.initial().candidates
         self.round = 1
         self.final = self.parameters.n_rounds == 0
@@ -140,7 +144,7 @@ class _StackingSilo:
         self.sums.setup(at)
         y = self.train.labels
         parts = exact_parts(np.ones(len(y)), y, y * y)
-        self.terms = self.terms.heard(self.sums.sum(BASE, at, parts))
+        self.terms = self.terms.with_labels(self.sums.sum(BASE, at, parts))
         self.knows_labels = True
 
     def _agree_on_cuts(self, at: Place) -> None:
@@ -151,8 +155,12 @@ class _StackingSilo:
             if not feature.is_categorical
         ]
         found = QuantileSummaries.of(points)
-        offer: Arrays = {"sizes": found.sizes, "values": found.values, "weights": found.weights}
-        self.terms = self.terms.heard(self.link.exchange(CUTS, at, Tensors(offer)))
+        offer: dict[str, NDArray[Any]] = {
+            "sizes": found.sizes,
+            "values": found.values,
+            "weights": found.weights,
+        }
+        self.terms = self.terms.with_cuts(self.link.exchange(CUTS, at, Tensors(offer)))
         self.knows_cuts = True
 
     def _trees(self) -> list[Tree]:
@@ -180,9 +188,9 @@ class _StackingSilo:
         trees = trees_of(booster)
         return trees if cuts is None else uncut(trees, cuts, start.schema)
 
-    def _learn_trees(self, told: Tensors) -> None:
+    def _learn_trees(self, ensembles: Mapping[Silo, PackedEnsemble]) -> None:
         """Take in all silos' trees; of its own, what it has sent."""
-        trees = [self.terms.decode(told, f".{silo}") for silo in silos_of(told)]
+        trees = [self.terms.decode(ensembles[silo]) for silo in sorted(ensembles)]
         self.combiner, every = self.terms.combine(trees)
         leaves = LeafOrdinals.of(every, self.train.X)
         self.rows = TrainingRows(leaves, self.terms.targets(self.train), self.train.weight)
@@ -199,13 +207,13 @@ class _StackingSilo:
         )
         self.sums.setup(at)
         if self.parameters.secure:
-            told = add_securely(self.link, self.sums, kind, at, vector)
+            reply = add_securely(self.link, self.sums, kind, at, vector)
         else:
             rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
-            arrays = update(self.parameters, self.combiner, vector, self.round, known, rng)
-            told = self.link.exchange(kind.plain, at, Tensors(arrays))
-        self.candidates = read_points(self.parameters, self.combiner, told, known)
-        self.final = bool(told.get("final", "|u1", (1,))[0])
+            offer = self.combiner.write(vector, self.round, known, rng)
+            reply = self.link.exchange(kind.plain, at, offer)
+        self.candidates = self.combiner.read_points(reply.points, known)
+        self.final = reply.final
         if self.parameters.validation:
             self._score(Place(self.round, 1))
         if self.final and isinstance(self.combiner, HeadCombiner):
@@ -225,30 +233,29 @@ class _StackingSilo:
             )
             for point in self.candidates
         ]
-        told = self._add(SCORES, at, np.concatenate(parts))
-        choice = int(told.get("choice", "<i8", (1,))[0])
-        if not 0 <= choice < len(self.candidates):
+        vector = np.concatenate(parts)
+        if self.parameters.secure:
+            reply = add_securely(self.link, self.sums, SCORES, at, vector)
+        else:
+            reply = self.link.exchange(SCORES.plain, at, MetricSums(vector))
+        choice = reply.choice
+        if choice >= len(self.candidates):
             raise OfferRejected(
                 f"choice: expected a number below {len(self.candidates)}, received {choice}"
             )
         if len(self.candidates) > 1:
             self.choice = choice
-        if told.has("solution"):
-            self.candidates = told.get("solution", self.combiner.point_type, (1, None))
-        elif not told.has("all"):
+        if reply.best is not None:
+            self.candidates = checked("best", reply.best, self.candidates[0].shape)[None]
+        elif not reply.keeps_all:
             self.candidates = self.candidates[choice : choice + 1]
-        self.final = bool(told.get("final", "|u1", (1,))[0])
+        self.final = reply.final
 
     def _offer_rates(self, at: Place) -> None:
+        n = self.train.n_samples
         rates = self.combiner.rates(self.candidates[0], self.rows.leaves)
-        n = float(self.train.n_samples)
-        vector = np.append(n * rates.reshape(-1), n).astype(np.float32)
+        sums = (n * rates.reshape(-1)).astype(np.float32)
         if self.parameters.secure:
-            add_securely(self.link, self.sums, RATES, at, vector.astype(np.float64))
+            add_securely(self.link, self.sums, RATES, at, np.append(sums.astype(np.float64), n))
         else:
-            self.link.exchange(RATES.plain, at, Tensors({"sum": vector}))
-
-    def _add(self, kind: FloatSum[Tensors, Tensors], at: Place, vector: Floats) -> Tensors:
-        if self.parameters.secure:
-            return add_securely(self.link, self.sums, kind, at, vector)
-        return self.link.exchange(kind.plain, at, Tensors({"sum": vector}))
+            self.link.exchange(RATES.plain, at, RateSums(sums, n))

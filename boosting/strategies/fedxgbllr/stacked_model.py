@@ -24,9 +24,13 @@ from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
-from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import (
+    LeafOrdinals,
+    LeafTable,
+    with_leaf_values,
+)
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
-from hedgerow.boosting.strategies.fedxgbllr.training import Schedule
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import RateCombiner
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load
 
@@ -272,7 +276,7 @@ class StackedModel:
     def _combiner(self, table: LeafTable) -> Combiner:
         n_silos, n_outputs = max(1, len(self.silos)), self.n_outputs
         if self.head is not None:
-            return HeadCombiner(self.head, self.task, 0, Schedule(1, 1), 0)
+            return HeadCombiner(FedXGBllr(), self.head, self.task, 0)
         if self.combiner == "leaves":
             return LeafCombiner(table, self.task, n_silos, n_outputs, 0, ())
         return RateCombiner(table, self.task, n_silos, n_outputs, 0)
@@ -339,18 +343,6 @@ def ensemble_of(
     for of_silo in trees:
         found = found.extend(of_silo, n_steps=len(of_silo) // per_step)
     return replace(found, attributes={"hedgerow": "input of head.safetensors, see manifest.json"})
-
-
-def with_leaf_values(trees: Sequence[Tree], values: Floats) -> tuple[Tree, ...]:
-    """Return the trees with other leaf values, in the order of :class:`LeafTable`."""
-    found, start = [], 0
-    for tree in trees:
-        leaves = np.flatnonzero(tree.is_leaf)
-        threshold = tree.threshold.copy()
-        threshold[leaves] = values[start : start + len(leaves)]
-        start += len(leaves)
-        found.append(replace(tree, threshold=threshold))
-    return tuple(found)
 
 
 def _rebased(header: bytes, base: Floats) -> bytes:

@@ -1,11 +1,29 @@
-"""The exchanges of FedXGBllr, and what they reveal."""
+"""The exchanges of FedXGBllr, their payloads, and what they reveal."""
 
 from __future__ import annotations
 
-from hedgerow.boosting.exchange import Call, Step
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.exchange import Call, Receipt, Silo, Step
+from hedgerow.boosting.payloads import (
+    Bytes1,
+    Elements,
+    Float32s,
+    Float64s,
+    Float64Table,
+    Int64s,
+    UInt16s,
+)
 from hedgerow.boosting.sums.floats import float_sum
 from hedgerow.boosting.sums.steps import sum_steps
 from hedgerow.boosting.tensors import Tensors
+
+Float32Table = Annotated[NDArray[np.float32], Elements("<f4", 2)]
 
 REVEALS = """\
 To the coordinator and to every silo: the trees of every silo. Thresholds are values of training
@@ -24,44 +42,291 @@ metric sums, and of each silo the power of two above its largest entry; the tree
 summaries remain visible. The coordinator and all silos but one together learn that silo's vectors.
 """
 
+
+# --- round 0 ---
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScale:
+    """Trees are grown on ``(label - center) / scale``."""
+
+    center: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCuts:
+    """Cut points of all silos, feature after feature.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (n_features,), int64
+        Cut points of each feature; 0 for a categorical one.
+    values : ndarray of shape (sizes.sum(),), float32
+        Increasing within a feature.
+    """
+
+    sizes: Int64s
+    values: Float32s
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEnsemble:
+    """A silo's trees as they travel; see :mod:`.uploads`.
+
+    Parameters
+    ----------
+    trees : ndarray of shape (n_bytes,), uint8
+        A pack of :mod:`hedgerow.boosting.trees.packing`.
+    leaves : ndarray of shape (n_leaves,), uint16, or None
+        With ``leaf_bits = 16``, leaf values as bits of float16, by tree and node. The pack has
+        zeros in their place.
+    """
+
+    trees: Bytes1
+    leaves: UInt16s | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleOffer:
+    """A silo's trees and the number of rows that they were grown on; no rows, no trees."""
+
+    rows: int
+    ensemble: PackedEnsemble | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ensembles:
+    """Trees by silo."""
+
+    ensembles: Mapping[Silo, PackedEnsemble]
+
+
+# --- rounds 1 to R ---
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSlopes:
+    """Loss and derivatives at each candidate point, sums over a silo's rows.
+
+    Parameters
+    ----------
+    losses : ndarray of shape (n_points,), float64
+    slopes : ndarray of shape (n_points * n_values,), float32
+        Gradients, point after point. In round 1 there is one point, and the diagonal of the
+        Hessian follows its gradient.
+    """
+
+    losses: Float64s
+    slopes: Float32s
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedChange:
+    """Changes of network weights in a few bits each; see :mod:`.weight_changes`.
+
+    Parameters
+    ----------
+    steps : ndarray of shape (n_values,) or, in 4 bits, (ceil(n_values / 2),), uint8
+    scales : ndarray of shape (ceil(n_values / 256),), float32
+    """
+
+    steps: Bytes1
+    scales: Float32s
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedWeights:
+    """Network weights after training, and the number of rows trained on.
+
+    Parameters
+    ----------
+    rows : int
+    weights : ndarray of shape (n_candidates * n_weights,), float32, or None
+        Candidate after candidate.
+    change : QuantisedChange or None
+        Their change since the round began, with ``weight_bits`` of 8 or 4.
+    """
+
+    rows: int
+    weights: Float32s | None = None
+    change: QuantisedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundVector:
+    """What a silo adds in a round in the clear; one field is set.
+
+    Parameters
+    ----------
+    equations : ndarray of shape (n_values,), float64, or None
+        Normal equations; see :func:`.tree_rates.gram_sums`.
+    slopes : LeafSlopes or None
+    network : TrainedWeights or None
+    """
+
+    equations: Float64s | None = None
+    slopes: LeafSlopes | None = None
+    network: TrainedWeights | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Candidate points; one field is set.
+
+    Parameters
+    ----------
+    singles, doubles : ndarray of shape (n_candidates, n_values) or None
+        float32 for leaf values and network weights, float64 for rates of trees.
+    change : QuantisedChange or None
+        Changes of network weights since the round began, candidate after candidate.
+    """
+
+    singles: Float32Table | None = None
+    doubles: Float64Table | None = None
+    change: QuantisedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextPoints:
+    """The points of the next round; ``final``: there is none."""
+
+    points: Points
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSums:
+    """Metrics of each candidate point over a silo's validation rows, in their additive form.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_points * width,), float64
+        See :func:`hedgerow.boosting.metrics.sums`.
+    """
+
+    sums: Float64s
+
+
+@dataclass(frozen=True, slots=True)
+class PointChoice:
+    """What follows from metrics on validation rows.
+
+    Parameters
+    ----------
+    choice : int
+        The best candidate.
+    keeps_all : bool
+        Whether all candidates continue, or the best one only.
+    best : ndarray of shape (n_weights,), float32, or None
+        The weights of an earlier round that was better, at the end of training.
+    final : bool
+        Whether this was the last round.
+    """
+
+    choice: int
+    keeps_all: bool
+    final: bool
+    best: Float32s | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RateSums:
+    """Learnt rates of a silo's rows, added up.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_outputs * n_trees,), float32
+        Mean derivative of the prediction by each tree's output, times rows.
+    rows : int
+    """
+
+    sums: Float32s
+    rows: int
+
+
+# --- a silo that arrives (again) ---
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressQuery:
+    """Asks for :class:`StackingProgress`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundState:
+    """The state of a job whose trees are known.
+
+    Parameters
+    ----------
+    round : int
+        The next round, from 1.
+    choice : int
+        The candidate chosen earlier.
+    final : bool
+        Whether there is no next round.
+    """
+
+    round: int
+    ensembles: Ensembles
+    points: Points
+    choice: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StackingProgress:
+    """The state of the job; ``None`` for what has not been agreed on yet, or never is."""
+
+    labels: LabelScale | None = None
+    cuts: SharedCuts | None = None
+    state: RoundState | None = None
+
+
 BASE = sum_steps(
     "base",
     Call.SUMS,
     Call.SUMS,
-    Tensors,
+    LabelScale,
     "number of labels, their sum and the sum of their squares",
 )
-CUTS = Step("cuts", Call.SKETCHES, Tensors, Tensors, "weighted quantiles of each numeric feature")
+CUTS = Step(
+    "cuts", Call.SKETCHES, Tensors, SharedCuts, "weighted quantiles of each numeric feature"
+)
 TREES = Step(
     "trees",
     Call.TREES,
-    Tensors,
-    Tensors,
+    EnsembleOffer,
+    Ensembles,
     "the silo's trees: thresholds and leaf values, statistics unless scrubbed; its row count",
 )
 WEIGHTS = float_sum(
     "weights",
     Call.WEIGHTS,
-    Tensors,
-    Tensors,
+    RoundVector,
+    NextPoints,
     "network weights after training on the silo's rows",
     ring_bits=48,
 )
 SUMS = float_sum(
     "sums",
     Call.SUMS,
-    Tensors,
-    Tensors,
+    RoundVector,
+    NextPoints,
     "normal equations of tree outputs, or loss gradient by leaf",
 )
 SCORES = float_sum(
-    "scores", Call.SCORES, Tensors, Tensors, "sums of metrics over the silo's validation rows"
+    "scores",
+    Call.SCORES,
+    MetricSums,
+    PointChoice,
+    "sums of metrics over the silo's validation rows",
 )
 RATES = float_sum(
     "rates",
     Call.SCORES,
-    Tensors,
-    Tensors,
+    RateSums,
+    Receipt,
     "mean derivative of the prediction by each tree's output",
 )
-SYNC = Step("sync", Call.TREES, Tensors, Tensors, "nothing")
+SYNC = Step("sync", Call.TREES, ProgressQuery, StackingProgress, "nothing")

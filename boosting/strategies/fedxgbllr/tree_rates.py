@@ -7,7 +7,7 @@ result is the pooled one. Rows count by their weight, where they have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     CombinerState,
     TrainingRows,
     linear_margins,
     rates_by_output,
+    sound_points,
 )
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
+from hedgerow.boosting.strategies.fedxgbllr.steps import Points, RoundVector
 
-Arrays = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
 _ROWS_PER_BLOCK = 4096
@@ -183,22 +186,31 @@ class RateCombiner:
         check()
         return gram_sums(rows, self.task, self._rates(candidates[0]))
 
-    @property
-    def point_type(self) -> str:
-        """Float64, since normal equations lose digits."""
-        return "<f8"
+    def write(
+        self, vector: Floats, round_: int, known: NDArray[Any], rng: np.random.Generator
+    ) -> RoundVector:
+        """Return the normal equations."""
+        return RoundVector(equations=vector)
 
-    def form(self, round_: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return the form of the normal equations."""
-        return {"sum": ("<f8", (self.width(round_),))}
+    def read(self, offer: RoundVector, round_: int, known: NDArray[Any]) -> Floats:
+        """Return the normal equations."""
+        if offer.equations is None:
+            raise OfferRejected("vector: expected normal equations")
+        return checked("equations", offer.equations, (self.width(round_),))
 
-    def compact(self, vector: Floats, round_: int) -> dict[str, NDArray[Any]]:
-        """Return the vector as it is."""
-        return {"sum": vector}
+    def exact_points(self, candidates: NDArray[Any]) -> Points:
+        """Return the candidates in float64, since normal equations lose digits."""
+        return Points(doubles=np.asarray(candidates, np.float64))
 
-    def expand(self, arrays: Arrays, round_: int) -> Floats:
-        """Return the vector."""
-        return np.asarray(arrays["sum"])
+    def write_points(
+        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
+    ) -> tuple[Points, CombinerState]:
+        """Return the exact candidates."""
+        return self.exact_points(state.candidates), state
+
+    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
+        """Return the candidates."""
+        return sound_points(points.doubles, len(known))
 
     def advance(self, state: CombinerState, total: Floats, round_: int) -> CombinerState:
         """Solve; in the last round for every penalty."""

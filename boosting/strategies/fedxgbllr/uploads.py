@@ -1,29 +1,27 @@
-"""One silo's ensemble as arrays on a wire: exact, or smaller by options that round it.
+"""A silo's trees on the wire: exact, or smaller by options that round them.
 
 Exact is a pack (:mod:`boosting.trees.packing`) of scrubbed trees. ``leaf_bits = 16`` sends leaf
 values as float16 beside the structure. Shared cuts make every numeric threshold an index into cut
-points that all silos have; the index takes the place of the threshold in the pack, as the float32
-whose bit pattern it is, because the pack stores differences of bit patterns.
+points that all silos have. The pack has the index in place of the threshold, as the float32 with
+that bit pattern, because a pack stores differences of bit patterns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.fedxgbllr.stacked_model import with_leaf_values
-from hedgerow.boosting.tensors import Tensors
+from hedgerow.boosting.payloads import checked
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import with_leaf_values
+from hedgerow.boosting.strategies.fedxgbllr.steps import PackedEnsemble
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.limits import TreeLimits, validate_upload
 from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
-
-Arrays = dict[str, NDArray[Any]]
 
 Thresholds = Sequence[NDArray[np.float32]]
 """Of each feature the shared cut points, rising, between two fences; see :func:`with_fences`."""
@@ -41,18 +39,18 @@ def with_fences(thresholds: Sequence[NDArray[np.float32]]) -> list[NDArray[np.fl
 
 @dataclass(frozen=True, slots=True)
 class UploadForm:
-    """How trees are written.
+    """How trees are sent.
 
     Parameters
     ----------
     shrinkage : Shrinkage
-        Of the training, which the pack predicts statistics from.
+        Of the training; the pack predicts statistics from it.
     scrub : bool
-        Leave gains, covers and weights out.
+        Remove gains, covers and weights.
     leaf_bits : int
         32 or 16.
     cuts : sequence of ndarray, or None
-        Shared cut points that every numeric threshold is one of.
+        Shared cut points; every numeric threshold is one of them.
     """
 
     shrinkage: Shrinkage
@@ -61,41 +59,40 @@ class UploadForm:
     cuts: Thresholds | None = None
 
 
-def encode_trees(trees: Sequence[Tree], form: UploadForm) -> Arrays:
-    """Return the arrays of an upload: ``trees`` (bytes of a pack) and, rounded, ``leaves``."""
+def encode_trees(trees: Sequence[Tree], form: UploadForm) -> PackedEnsemble:
+    """Return trees as they travel."""
     given = [tree.scrubbed() if form.scrub else tree for tree in trees]
-    arrays: Arrays = {}
+    leaves = None
     if form.cuts is not None:
         given = [_indexed(tree, form.cuts) for tree in given]
     if form.leaf_bits == 16:
-        leaves = np.concatenate([tree.threshold[tree.is_leaf] for tree in given])
-        arrays["leaves"] = leaves.astype(np.float16).view(np.uint16)
+        values = np.concatenate([tree.threshold[tree.is_leaf] for tree in given])
+        leaves = values.astype(np.float16).view(np.uint16)
         given = list(with_leaf_values(given, np.zeros(len(leaves))))
-    packed = np.frombuffer(pack(given, form.shrinkage), np.uint8)
-    return {"trees": packed, **arrays}
+    return PackedEnsemble(np.frombuffer(pack(given, form.shrinkage), np.uint8), leaves)
 
 
 def decode_trees(
-    upload: Tensors, prefix: str, form: UploadForm, schema: Schema, limits: TreeLimits
+    ensemble: PackedEnsemble, form: UploadForm, schema: Schema, limits: TreeLimits
 ) -> list[Tree]:
-    """Return the trees of an upload whose arrays are named ``trees`` and ``leaves`` + ``prefix``.
+    """Return the trees of :func:`encode_trees`.
 
     Raises
     ------
     OfferRejected
-        Bytes that are no pack, trees outside the limits, or cut indices out of range.
+        Bytes that are no pack, trees outside the limits, cut indices out of range, or leaf values
+        that are too few, too many or not finite.
     """
-    trees = unpack(upload.get(f"trees{prefix}", "|u1", (None,)).tobytes(), stats=not form.scrub)
+    trees = unpack(ensemble.trees.tobytes(), stats=not form.scrub)
     validate_upload(trees, limits)
     if form.cuts is not None:
         trees = [_restored(tree, form.cuts, schema) for tree in trees]
     if form.leaf_bits == 16:
+        if ensemble.leaves is None:
+            raise OfferRejected("leaves: expected leaf values in 16 bits, received none")
         n_leaves = sum(int(tree.is_leaf.sum()) for tree in trees)
-        raw = upload.get(f"leaves{prefix}", "<u2", (n_leaves,))
-        leaves = raw.view(np.float16).astype(np.float64)
-        if not np.isfinite(leaves).all():
-            raise OfferRejected("a leaf value that is not finite")
-        trees = list(with_leaf_values(trees, leaves))
+        leaves = checked("leaves", ensemble.leaves.view(np.float16), (n_leaves,))
+        trees = list(with_leaf_values(trees, leaves.astype(np.float64)))
     return trees
 
 

@@ -1,8 +1,8 @@
 """Changes of a weight vector in a few bits each.
 
-A block of 256 changes shares one scale, its largest magnitude over the largest step; each change is
-rounded to a neighbouring step at random, so that its expectation is the change itself and errors
-average out over silos and rounds.
+A block of 256 changes shares one scale, its largest magnitude over the largest step. Each change is
+rounded to one of the two nearest steps at random, so that its expectation is the change itself and
+errors average out over silos and rounds.
 
 References
 ----------
@@ -11,25 +11,19 @@ Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization", 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from hedgerow.boosting.payloads import checked
+from hedgerow.boosting.strategies.fedxgbllr.steps import QuantisedChange
 
 BLOCK = 256
 """Changes that share a scale."""
 
 
-def change_form(n: int, bits: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return element type and shape of the arrays of ``n`` changes in 8 or 4 bits."""
-    n_steps = n if bits == 8 else -(-n // 2)
-    return {"steps": ("|u1", (n_steps,)), "scales": ("<f4", (-(-n // BLOCK),))}
-
-
 def pack_change(
     change: NDArray[np.floating], bits: int, rng: np.random.Generator
-) -> dict[str, NDArray[Any]]:
+) -> QuantisedChange:
     """Return changes of shape (n,) as steps and scales.
 
     Parameters
@@ -51,14 +45,20 @@ def pack_change(
     if bits == 4:
         even = np.append(steps, np.uint8(0)) if len(steps) % 2 else steps
         steps = even[::2] | (even[1::2] << 4)
-    return {"steps": steps, "scales": scales}
+    return QuantisedChange(steps, scales)
 
 
-def unpack_change(arrays: Mapping[str, NDArray[Any]], n: int, bits: int) -> NDArray[np.float32]:
-    """Return the ``n`` changes that steps and scales stand for, float32."""
+def unpack_change(change: QuantisedChange, n: int, bits: int) -> NDArray[np.float32]:
+    """Return ``n`` changes, float32.
+
+    Raises
+    ------
+    OfferRejected
+        Another number of steps or scales, or a scale that is not finite.
+    """
     top = (1 << (bits - 1)) - 1
-    steps = arrays["steps"]
+    steps = checked("steps", change.steps, (n if bits == 8 else -(-n // 2),))
     if bits == 4:
         steps = np.stack([steps & 15, steps >> 4], axis=1).reshape(-1)[:n]
-    scales = np.repeat(arrays["scales"], BLOCK)[:n]
+    scales = np.repeat(checked("scales", change.scales, (-(-n // BLOCK),)), BLOCK)[:n]
     return np.asarray((steps.astype(np.float32) - (top + 1)) * scales, np.float32)

@@ -1,4 +1,6 @@
-"""Trees on a wire: exact, as float16 leaves, and as indices into shared cuts."""
+"""Trees on the wire: exact, as float16 leaves, and as indices into shared cuts."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,6 @@ from hedgerow.boosting.strategies.fedxgbllr.uploads import (
     uncut,
     with_fences,
 )
-from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import trees_of
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.packing import Shrinkage
@@ -51,8 +52,8 @@ def test_exact_uploads_predict_the_same_to_the_bit():
     data = dataset(KIND, 300, 1)
     trees = trees_of(train(KIND, data, 5))
     form = UploadForm(Shrinkage(0.3, 1.0, 0.3))
-    upload = Tensors(encode_trees(trees, form))
-    back = decode_trees(upload, "", form, data.schema, limits(data, 5))
+    upload = encode_trees(trees, form)
+    back = decode_trees(upload, form, data.schema, limits(data, 5))
     assert np.array_equal(outputs(back, data.X), outputs(trees, data.X))
     assert not any(tree.cover.any() for tree in back)
 
@@ -61,7 +62,7 @@ def test_unscrubbed_uploads_keep_statistics():
     data = dataset(KIND, 300, 1)
     trees = trees_of(train(KIND, data, 2))
     form = UploadForm(Shrinkage(0.3, 1.0, 0.3), scrub=False)
-    back = decode_trees(Tensors(encode_trees(trees, form)), "", form, data.schema, limits(data, 2))
+    back = decode_trees(encode_trees(trees, form), form, data.schema, limits(data, 2))
     for a, b in zip(trees, back, strict=True):
         assert np.array_equal(a.cover, b.cover)
         assert np.array_equal(a.gain, b.gain)
@@ -71,10 +72,10 @@ def test_float16_leaves_are_off_by_their_rounding_only():
     data = dataset(KIND, 300, 1)
     trees = trees_of(train(KIND, data, 5))
     form = UploadForm(Shrinkage(0.3, 1.0, 0.3), leaf_bits=16)
-    arrays = encode_trees(trees, form)
+    upload = encode_trees(trees, form)
     exact = encode_trees(trees, UploadForm(Shrinkage(0.3, 1.0, 0.3)))
-    assert arrays["trees"].nbytes + arrays["leaves"].nbytes < exact["trees"].nbytes
-    back = decode_trees(Tensors(arrays), "", form, data.schema, limits(data, 5))
+    assert upload.trees.nbytes + upload.leaves.nbytes < exact.trees.nbytes
+    back = decode_trees(upload, form, data.schema, limits(data, 5))
     np.testing.assert_allclose(
         outputs(back, data.X), outputs(trees, data.X), rtol=2**-11, atol=1e-7
     )
@@ -96,30 +97,28 @@ def test_cut_indices_come_back_as_the_cuts():
     data = dataset(KIND, 400, 1)
     trees = uncut(grown_on_cuts(data)[0], CUTS, data.schema)
     form = UploadForm(Shrinkage(0.3, 1.0, 0.3), cuts=CUTS)
-    arrays = encode_trees(trees, form)
-    back = decode_trees(Tensors(arrays), "", form, data.schema, limits(data, 6))
+    upload = encode_trees(trees, form)
+    back = decode_trees(upload, form, data.schema, limits(data, 6))
     assert np.array_equal(outputs(back, data.X), outputs(trees, data.X))
     exact = encode_trees(trees, UploadForm(Shrinkage(0.3, 1.0, 0.3)))
-    assert arrays["trees"].nbytes < exact["trees"].nbytes
+    assert upload.trees.nbytes < exact.trees.nbytes
 
 
 def test_cut_indices_out_of_range_are_refused():
     data = dataset(KIND, 400, 1)
     trees = uncut(grown_on_cuts(data)[0], CUTS, data.schema)
-    arrays = encode_trees(trees, UploadForm(Shrinkage(0.3, 1.0, 0.3), cuts=CUTS))
+    upload = encode_trees(trees, UploadForm(Shrinkage(0.3, 1.0, 0.3), cuts=CUTS))
     fewer = UploadForm(Shrinkage(0.3, 1.0, 0.3), cuts=[cuts[:3] for cuts in CUTS])
     with pytest.raises(OfferRejected, match="cut index"):
-        decode_trees(Tensors(arrays), "", fewer, data.schema, limits(data, 6))
+        decode_trees(upload, fewer, data.schema, limits(data, 6))
 
 
 def test_leaves_that_are_missing_or_not_finite_are_refused():
     data = dataset(KIND, 200, 1)
     form = UploadForm(Shrinkage(0.3, 1.0, 0.3), leaf_bits=16)
-    arrays = encode_trees(trees_of(train(KIND, data, 2)), form)
-    bad = arrays["leaves"].copy()
+    upload = encode_trees(trees_of(train(KIND, data, 2)), form)
+    bad = upload.leaves.copy()
     bad[0] = 0x7C00  # infinity
-    for leaves in (bad, bad[1:]):
+    for leaves in (bad, bad[1:], None):
         with pytest.raises(OfferRejected):
-            decode_trees(
-                Tensors({**arrays, "leaves": leaves}), "", form, data.schema, limits(data, 2)
-            )
+            decode_trees(replace(upload, leaves=leaves), form, data.schema, limits(data, 2))

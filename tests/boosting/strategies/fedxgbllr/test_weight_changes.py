@@ -1,11 +1,15 @@
+"""Changes of weights in a few bits: within a step, right on average, refused where malformed."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import (
     BLOCK,
-    change_form,
     pack_change,
     unpack_change,
 )
@@ -17,11 +21,11 @@ from hedgerow.boosting.strategies.fedxgbllr.weight_changes import (
 def test_changes_come_back_within_one_step_of_their_block(bits, n, seed):
     rng = np.random.default_rng(seed)
     change = rng.normal(size=n) * 10.0 ** rng.integers(-6, 3)
-    arrays = pack_change(change, bits, rng)
-    form = {name: (a.dtype.str, a.shape) for name, a in arrays.items()}
-    assert form == change_form(n, bits)
-    found = unpack_change(arrays, n, bits)
-    step = np.repeat(arrays["scales"], BLOCK)[:n]
+    packed = pack_change(change, bits, rng)
+    assert packed.steps.shape == (-(-n * bits // 8),)
+    assert packed.scales.shape == (-(-n // BLOCK),)
+    found = unpack_change(packed, n, bits)
+    step = np.repeat(packed.scales, BLOCK)[:n]
     assert (np.abs(found - change) <= 1.001 * step).all()
 
 
@@ -35,5 +39,15 @@ def test_rounding_is_right_on_average():
 
 
 def test_no_change_stays_none():
-    arrays = pack_change(np.zeros(5), 8, np.random.default_rng(0))
-    assert np.array_equal(unpack_change(arrays, 5, 8), np.zeros(5))
+    packed = pack_change(np.zeros(5), 8, np.random.default_rng(0))
+    assert np.array_equal(unpack_change(packed, 5, 8), np.zeros(5))
+
+
+def test_changes_of_another_size_are_refused():
+    packed = pack_change(np.zeros(BLOCK), 8, np.random.default_rng(0))
+    for bits, n in ((8, BLOCK + 1), (4, BLOCK), (8, 2 * BLOCK)):
+        with pytest.raises(OfferRejected):
+            unpack_change(packed, n, bits)
+    endless = replace(packed, scales=np.array([np.inf], np.float32))
+    with pytest.raises(OfferRejected, match="finite"):
+        unpack_change(endless, BLOCK, 8)

@@ -8,6 +8,7 @@ from google.protobuf import message as _message
 from hedgerow.api.federation.v1 import exchange_pb2 as _exchange_pb2
 from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
+from hedgerow.api.federation.v1 import stacking_pb2 as _stacking_pb2
 from hedgerow.api.federation.v1 import tensor_pb2 as _tensor_pb2
 from hedgerow.api.federation.v1 import tree_pb2 as _tree_pb2
 from hedgerow.api.federation.v1 import vertical_pb2 as _vertical_pb2
@@ -272,6 +273,7 @@ class ExchangeSketchesResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
@@ -282,6 +284,10 @@ class ExchangeSketchesResponse(_message.Message):
         """A block of an array."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -290,13 +296,14 @@ class ExchangeSketchesResponse(_message.Message):
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -311,6 +318,7 @@ class ExchangeTreesRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
@@ -323,18 +331,23 @@ class ExchangeTreesRequest(_message.Message):
     def trees(self) -> _tree_pb2.TreePart:
         """Trees added round by round."""
 
+    @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
     def __init__(
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         trees: _tree_pb2.TreePart | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "trees"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "trees", "stacking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -349,6 +362,7 @@ class ExchangeTreesResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
@@ -361,18 +375,23 @@ class ExchangeTreesResponse(_message.Message):
     def trees(self) -> _tree_pb2.TreePart:
         """Trees added round by round."""
 
+    @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
     def __init__(
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         trees: _tree_pb2.TreePart | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "trees"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "trees", "stacking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -638,6 +657,7 @@ class ExchangeWeightsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
@@ -648,6 +668,10 @@ class ExchangeWeightsRequest(_message.Message):
         """A block of an array."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -656,13 +680,14 @@ class ExchangeWeightsRequest(_message.Message):
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -676,6 +701,7 @@ class ExchangeWeightsResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
@@ -686,6 +712,10 @@ class ExchangeWeightsResponse(_message.Message):
         """A block of an array."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -694,13 +724,14 @@ class ExchangeWeightsResponse(_message.Message):
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -715,6 +746,7 @@ class ExchangeScoresRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -730,6 +762,10 @@ class ExchangeScoresRequest(_message.Message):
         """Sums of scores, and what follows from them."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -743,14 +779,15 @@ class ExchangeScoresRequest(_message.Message):
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "stacking", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -765,6 +802,7 @@ class ExchangeScoresResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -780,6 +818,10 @@ class ExchangeScoresResponse(_message.Message):
         """Sums of scores, and what follows from them."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -793,14 +835,15 @@ class ExchangeScoresResponse(_message.Message):
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "stacking", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -814,6 +857,7 @@ class ExchangeSumsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
@@ -824,6 +868,10 @@ class ExchangeSumsRequest(_message.Message):
         """A block of an array."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -832,13 +880,14 @@ class ExchangeSumsRequest(_message.Message):
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -852,6 +901,7 @@ class ExchangeSumsResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
@@ -862,6 +912,10 @@ class ExchangeSumsResponse(_message.Message):
         """A block of an array."""
 
     @_builtins.property
+    def stacking(self) -> _stacking_pb2.StackingPart:
+        """Trees once, then what combines them."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -870,13 +924,14 @@ class ExchangeSumsResponse(_message.Message):
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
