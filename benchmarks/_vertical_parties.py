@@ -27,7 +27,7 @@ from hedgerow.boosting.strategies.secureboost.routing import (
     router_of_passive,
 )
 from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
-from hedgerow.crypto import cipher_schemes
+from hedgerow.crypto import cipher_paillier
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import BoxCodec, codec_of
@@ -157,13 +157,13 @@ def in_process(
             phases.scores = result.metrics
         await asyncio.gather(*tasks)
 
-    pack = cipher_schemes.pack_answer
-    cipher_schemes.pack_answer = phases.timed("compress", pack, within="histogram")
+    pack = cipher_paillier.pack_answer
+    cipher_paillier.pack_answer = phases.timed("compress", pack, within="histogram")
     began = time.perf_counter()
     try:
         asyncio.run(main())
     finally:
-        cipher_schemes.pack_answer = pack
+        cipher_paillier.pack_answer = pack
     return phases, time.perf_counter() - began, kept
 
 

@@ -51,7 +51,7 @@ def forest_of_parties(run: Run) -> Forest | None:
     trees = active.used_trees
     try:
         drawings = tuple(
-            draw(f"tree {k + 1}", tree.left, _Asker(active, passive, tree, k))
+            draw(f"tree {k + 1}", tree.left, _PartAsker(active, passive, tree, k))
             for k, tree in enumerate(trees[:DRAWN_TREES])
         )
         return Forest(len(trees), _importance(active, passive, trees), drawings, ANONYMOUS)
@@ -94,7 +94,7 @@ def _importance(
     )
 
 
-class _Asker:
+class _PartAsker:
     """What a node of a vertical tree asks, as far as the parts at hand tell."""
 
     def __init__(
