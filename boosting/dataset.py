@@ -15,7 +15,7 @@ from hedgerow.boosting.errors import SchemaMismatch
 
 
 class Task(Enum):
-    """What is predicted."""
+    """Kind of prediction."""
 
     BINARY = "binary"
     MULTICLASS = "multiclass"
@@ -26,7 +26,7 @@ class Task(Enum):
 class Feature:
     """A column: its name, and its category list when it is categorical (codes are positions).
 
-    An empty list is that of a column without any value here, which fits either type elsewhere.
+    A column without any value has an empty list, which agrees with either type in other silos.
     """
 
     name: str
@@ -45,7 +45,7 @@ def unnamed(n: int) -> tuple[Feature, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What every silo of a horizontal job must agree on.
+    """The facts of a table that all silos of a horizontal job must agree on.
 
     Parameters
     ----------
@@ -123,13 +123,13 @@ class Dataset:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no rows; legal, such a silo is skipped."""
+        """Whether there are no rows; such a silo is skipped."""
         return self.n_samples == 0
 
     @property
     def labels(self) -> NDArray[np.float64]:
-        """The labels of a party that must have them."""
-        assert self.y is not None, "this party holds no labels"
+        """The labels; only for a party that has them."""
+        assert self.y is not None, "expected a party with labels"
         return self.y
 
     def take(self, rows: NDArray[np.intp]) -> Dataset:
@@ -147,7 +147,7 @@ def merge(schemas: Mapping[str, Schema]) -> Schema:
     """Return the schema that all silos of a horizontal job share.
 
     Names, order and types of the features, label and task must agree. Category lists and class
-    lists are united and sorted as text, so that the result does not depend on who is asked first.
+    lists are united and sorted as text, so that the result does not depend on the order of silos.
 
     Parameters
     ----------
@@ -177,20 +177,20 @@ def merge(schemas: Mapping[str, Schema]) -> Schema:
         for silo in silos:
             if schemas[silo].n_classes and not schemas[silo].classes:
                 raise SchemaMismatch(
-                    f"silo {silo}: its labels are numbers, at silo {text} they are text"
+                    f"silo {silo}: its labels are numbers, those of silo {text} are text"
                 )
         n_classes = max(n_classes, len(classes))
     elif len(classes) > 2:
         raise SchemaMismatch(
-            f"a binary job has two classes, the silos have {len(classes)} together"
+            f"expected two classes for a binary job, the silos have {len(classes)} together"
         )
     return Schema(features, first.label, first.task, n_classes, classes)
 
 
 def fits(silo: str, own: Schema, agreed: Schema) -> None:
-    """Check that a silo's schema can serve a job whose schema is agreed already.
+    """Check that a silo's schema fits a job whose schema is already agreed on.
 
-    A category that the agreement does not have is legal: its values count as missing.
+    A category that is not in the agreed list is allowed: its values count as missing.
 
     Raises
     ------
@@ -215,8 +215,8 @@ def fits(silo: str, own: Schema, agreed: Schema) -> None:
 def recode(dataset: Dataset, agreed: Schema) -> Dataset:
     """Return a table under the agreed schema: columns by name, categories and classes recoded.
 
-    A category that the agreed list does not have becomes missing. Columns that the agreement
-    lacks are left out.
+    Categories that are not in the agreed list become missing. Columns that are not in the agreed
+    schema are left out.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def recode(dataset: Dataset, agreed: Schema) -> Dataset:
             X[:, column] = np.nan
         elif mine.is_categorical != feature.is_categorical:
             expected = "text" if feature.is_categorical else "numbers"
-            raise SchemaMismatch(f"column '{feature.name}' should hold {expected}")
+            raise SchemaMismatch(f"column '{feature.name}': expected {expected}")
         elif mine.categories == feature.categories:
             X[:, column] = values
         else:
@@ -244,19 +244,21 @@ def recode(dataset: Dataset, agreed: Schema) -> Dataset:
     y = dataset.y
     if y is not None and dataset.schema.classes != agreed.classes:
         if not dataset.schema.classes and y.size:
-            raise SchemaMismatch("labels are numbers where the job has text")
+            raise SchemaMismatch("expected labels that are text, received numbers")
         y = _recoded(y, dataset.schema.classes, agreed.classes)
         if np.isnan(y).any():
-            raise SchemaMismatch("some labels are of no class that the job has")
+            raise SchemaMismatch("some labels are not in the job's class list")
     if y is not None and y.size and agreed.task is Task.MULTICLASS and y.max() >= agreed.n_classes:
-        raise SchemaMismatch(f"some labels are beyond the job's {agreed.n_classes} classes")
+        raise SchemaMismatch(
+            f"some labels are not below the job's number of classes, {agreed.n_classes}"
+        )
     return Dataset(agreed, X, y, dataset.weight, dataset.ids)
 
 
 def _recoded(
     codes: NDArray[np.floating], old: tuple[str, ...], new: tuple[str, ...]
 ) -> NDArray[np.float64]:
-    """Return codes into ``new`` for codes into ``old``; NaN stays and stands for unknown."""
+    """Return codes into ``new`` for codes into ``old``; NaN stays NaN and marks the unknown."""
     position = {name: code for code, name in enumerate(new)}
     table = np.array([position.get(name, np.nan) for name in old] + [np.nan])
     return table[np.where(np.isnan(codes), len(old), codes).astype(np.intp)]
@@ -271,10 +273,10 @@ def _compare_names(silo: str, own: Schema, reference: str, other: Schema) -> Non
     if lacking:
         what = f"it has no column '{lacking[0]}', which {whose} has"
     elif extra:
-        what = f"its column '{extra[0]}' is not one of {whose}"
+        what = f"its column '{extra[0]}' is not a column of {whose}"
     else:
         at = next(k for k in range(own.n_features) if own.names[k] != other.names[k])
-        what = f"its column {at} is '{own.names[at]}', of {whose} '{other.names[at]}'"
+        what = f"its column {at} is '{own.names[at]}', that of {whose} is '{other.names[at]}'"
     raise SchemaMismatch(
         f"silo {silo}: {what} ({own.n_features} columns against {other.n_features})"
     )
@@ -287,12 +289,16 @@ def _compare_labels(silo: str, own: Schema, reference: str, other: Schema) -> No
         ("task", own.task.value, other.task.value),
     ):
         if mine != theirs:
-            raise SchemaMismatch(f"silo {silo}: its {what} is '{mine}', at {whose} '{theirs}'")
+            raise SchemaMismatch(
+                f"silo {silo}: its {what} is '{mine}', that of {whose} is '{theirs}'"
+            )
 
 
 def _types_differ(silo: str, feature: Feature, whose: str) -> SchemaMismatch:
     mine, theirs = ("text", "numbers") if feature.is_categorical else ("numbers", "text")
-    return SchemaMismatch(f"silo {silo}: column '{feature.name}' holds {mine}, at {whose} {theirs}")
+    return SchemaMismatch(
+        f"silo {silo}: column '{feature.name}' has {mine}, that of {whose} has {theirs}"
+    )
 
 
 def _united(name: str, position: int, schemas: Mapping[str, Schema]) -> tuple[str, ...] | None:

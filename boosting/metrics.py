@@ -1,9 +1,9 @@
 """Metrics by name: exact on rows at hand, and pooled from sums that silos add up.
 
-A metric is computed from margins (raw scores), so that one forecast serves all of them. Every
+A metric is computed from margins (raw scores), so that one prediction serves all of them. Every
 metric is a function of an additive vector: :func:`sums` of two row sets added together are the
-sums of their union, whence :func:`combine` gives the metric of rows that never meet. All are exact
-but AUC, whose sums are a histogram of scores with fixed bins.
+sums of their union, from which :func:`combine` gives the metric of rows in different silos. All are
+exact except AUC, whose sums are a histogram of scores with fixed bins.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def evaluate(
     objective: str,
     weight: Floats | None = None,
 ) -> dict[str, float]:
-    """Return each metric over rows that are all here; AUC is exact.
+    """Return each metric over the rows of one place; AUC is exact.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def combine(names: Sequence[str], total: Floats, *, n_outputs: int = 1) -> dict[
     if total.shape != (width(names, n_outputs),):
         raise ValueError(
             f"sums of {', '.join(names)} have shape ({width(names, n_outputs)},), "
-            f"came {total.shape}"
+            f"received {total.shape}"
         )
     values, at = {}, 0
     for name in names:

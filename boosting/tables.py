@@ -1,14 +1,14 @@
 """Tables: Parquet, CSV or LIBSVM read into Arrow tables, and those into data sets.
 
-Which columns mean what, everywhere:
+The meaning of columns, by name:
 
 - the job names the **label** column; ``label`` and ``label_*`` are never features;
 - a name that starts with ``_`` is **metadata**, never a feature; ``_id`` identifies rows of a
   vertical party;
-- every other column is a **feature**: numbers and truth values as they are, text (plain or
+- every other column is a **feature**: numbers and truth values unchanged, text (plain or
   dictionary) as a category, a null as missing.
 
-LIBSVM files are read dense: what a row leaves out is the number 0, features are named ``f1``,
+LIBSVM files become dense: a feature that a row does not list is 0, features are named ``f1``,
 ``f2``, ... after their index, and the label is ``label``. Arrow is imported when first needed.
 """
 
@@ -43,7 +43,7 @@ _COMPRESSIONS = (".xz", ".gz", ".bz2", ".zst")
 
 
 def short_name(path: str) -> str:
-    """Return the last part of a path or URL: what messages call a table."""
+    """Return the last part of a path or URL: the table's name in messages."""
     return PurePosixPath(path.rpartition("://")[2]).name or path.rpartition("://")[2]
 
 
@@ -53,15 +53,15 @@ def read_table(path: str, features: Sequence[str] = ()) -> Any:
     Parameters
     ----------
     path : str
-        Local path or fsspec URL. The format is told by the ending: ``.parquet``, ``.csv`` or
-        ``.libsvm``, the last two also with ``.xz``, ``.gz``, ``.bz2`` or ``.zst`` behind.
+        Local path or fsspec URL. Its ending gives the format: ``.parquet``, ``.csv`` or
+        ``.libsvm``, the last two optionally followed by ``.xz``, ``.gz``, ``.bz2`` or ``.zst``.
     features : sequence of str
-        Columns that a LIBSVM table has even where no row mentions them.
+        Columns that a LIBSVM table has even where no row lists them.
 
     Raises
     ------
     DataError
-        Missing, unreadable or of another format than its name says; never quotes a value.
+        Missing, unreadable or not of the format that its ending names; never quotes a value.
     """
     name = short_name(path)
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
@@ -69,7 +69,7 @@ def read_table(path: str, features: Sequence[str] = ()) -> Any:
     kind = _FORMATS.get(suffixes[-1] if suffixes else "")
     if kind is None:
         raise DataError(
-            f"{name}: the ending should be .parquet, .csv or .libsvm (the latter also with "
+            f"{name}: expected a name that ends in .parquet, .csv or .libsvm (these two also with "
             + ", ".join(_COMPRESSIONS)
             + ")"
         )
@@ -88,10 +88,10 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
     ----------
     table : pyarrow.Table
     where : str
-        What messages call the table.
+        The table's name in messages.
     party : str, optional
-        The party whose table it is, in a vertical job: row ids are needed, labels at the active
-        party only, and of the job's features those that are here.
+        Owner of the table in a vertical job: row ids are required, labels only of the active
+        party, and the table needs only some of the job's features.
 
     Raises
     ------
@@ -145,24 +145,24 @@ def to_dataset(
     ----------
     table : pyarrow.Table
     where : str
-        What messages call the table.
+        The table's name in messages.
     task : Task
     label : str
-        Column of the labels; empty when there are none to read.
+        Column of the labels; empty to read none.
     features : sequence of str
         Columns to use, in this order; empty means all features, in the table's order.
     classes : int
         Size of the class list of a multi-class task; 0 takes the largest label.
     objective : str
-        Bounds the labels where it has to (Tweedie, Poisson, gamma).
+        Its loss may limit the labels (Tweedie, Poisson, gamma).
     with_ids : bool
         Whether rows need an ``_id``.
 
     Raises
     ------
     DataError
-        A column is missing (the nearest name is given), twice there or of no usable type; labels
-        are missing, infinite or out of range. No rows at all are legal.
+        A column is missing (the message has the nearest name), repeated or of an unusable type;
+        labels are missing, infinite or out of range. A table without rows is accepted.
     """
     names: list[str] = table.column_names
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -176,7 +176,7 @@ def to_dataset(
             raise DataError(f"{where}: column '{name}' cannot be both a feature and the label")
     chosen = list(features) or [name for name in names if is_feature(name, label)]
     if not chosen:
-        raise DataError(f"{where}: there is no feature column")
+        raise DataError(f"{where}: expected at least one feature column")
     X = np.empty((table.num_rows, len(chosen)), dtype=np.float32)
     made = []
     for column, name in enumerate(chosen):
@@ -198,7 +198,7 @@ def to_dataset(
 
 
 def is_feature(name: str, label: str) -> bool:
-    """Tell whether a column is a feature, by its name alone."""
+    """Return whether a column is a feature, by its name alone."""
     return not (name.startswith(("_", "label_")) or name in ("label", label))
 
 
@@ -228,7 +228,7 @@ def _column(
     if not _is_number(kind):
         raise DataError(
             f"{where}: column '{name}' has type {kind}; numbers, truth values and text can be "
-            "features (a name that starts with '_' keeps a column out)"
+            "features (a column whose name starts with '_' is left out)"
         )
     with np.errstate(over="ignore"):
         return _numbers(chunked).astype(np.float32), None
@@ -299,10 +299,10 @@ def _labels(
     if n_rows == 0:
         return np.zeros(0), 2 if task is Task.BINARY else 0, ()
     if not (_is_text(kind) or _is_number(kind) or pa.types.is_null(kind)):
-        raise DataError(f"{place} has type {kind}; numbers or text are expected")
+        raise DataError(f"{place}: expected numbers or text, received type {kind}")
     if _is_text(kind):
         if task is Task.REGRESSION:
-            raise DataError(f"{place} holds text; regression needs numbers")
+            raise DataError(f"{place}: expected numbers for a regression, received text")
         codes, words = _categories(chunked)
         y = codes.astype(np.float64)
     else:
@@ -314,9 +314,11 @@ def _labels(
         return y, 0, ()
     if words:
         if task is Task.BINARY and len(words) > 2:
-            raise DataError(f"{place} holds {len(words)} different texts; binary means two")
+            raise DataError(
+                f"{place}: expected two classes for a binary job, received {len(words)}"
+            )
         if classes and len(words) > classes:
-            raise DataError(f"{place} holds {len(words)} classes, the job has {classes}")
+            raise DataError(f"{place}: expected at most {classes} classes, received {len(words)}")
         return y, 2 if task is Task.BINARY else max(classes, len(words)), words
     if task is Task.BINARY:
         if np.isin(y, (-1.0, 1.0)).all():
@@ -328,7 +330,7 @@ def _labels(
     bad = int(np.count_nonzero((y < 0.0) | (y != np.floor(y)) | (y >= (classes or 2**20))))
     if bad:
         top = f"below {classes}" if classes else "from 0"
-        raise DataError(f"{place}: {bad} of {n_rows} labels are no class numbers {top}")
+        raise DataError(f"{place}: {bad} of {n_rows} labels are not class numbers {top}")
     return y, classes or int(y.max()) + 1, ()
 
 
@@ -359,7 +361,7 @@ def _ids(table: Any, where: str) -> NDArray[np.object_]:
         column = table.column("_id").cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"{where}: column '_id' cannot be read as text") from error
-    # Missing and repeated ids are the alignment's to report: such rows are left out there.
+    # The alignment reports missing and repeated ids, and leaves such rows out.
     return np.array(column.to_pylist(), dtype=object)
 
 
@@ -396,7 +398,7 @@ def _decompress(data: bytes, compression: str, name: str) -> bytes:
     try:
         return unpack[compression](data)
     except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise DataError(f"{name} is not whole, or not compressed as {compression}") from error
+        raise DataError(f"{name} is truncated, or not compressed as {compression}") from error
 
 
 def _parquet(data: bytes, name: str) -> Any:
@@ -414,7 +416,7 @@ def _csv(data: bytes, name: str) -> Any:
     from pyarrow import csv
 
     if not data.strip():
-        raise DataError(f"{name} is empty: there is not even a header")
+        raise DataError(f"{name}: expected a header, the file is empty")
 
     def parse(block_size: int) -> Any:
         return csv.read_csv(
@@ -437,7 +439,7 @@ def _csv(data: bytes, name: str) -> Any:
 
 
 def _with_zeros(table: Any, features: Sequence[str]) -> Any:
-    """Add the columns of ``features`` that a LIBSVM file has not mentioned."""
+    """Add the columns of ``features`` that no row of a LIBSVM file lists."""
     import pyarrow as pa
 
     lacking = [f for f in features if re.fullmatch(r"f\d+", f) and f not in table.column_names]
@@ -468,7 +470,7 @@ def _libsvm(data: bytes, name: str) -> Any:
     pairs = np.concatenate(parts) if parts else np.zeros((0, 2))
     index = pairs[:, 0].astype(np.int64)
     if (index != pairs[:, 0]).any() or (index < 0).any():
-        raise DataError(f"{name}: feature indices are whole numbers from 0 or 1")
+        raise DataError(f"{name}: expected feature indices that are whole numbers from 0 or 1")
     first = 0 if (index == 0).any() else 1
     width = int(index.max()) + 1 - first if len(index) else 0
     if len(labels) * width > 1 << 32:

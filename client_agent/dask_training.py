@@ -1,7 +1,7 @@
 """Grows a silo's trees on the Dask cluster of its own organisation, through ``xgboost.dask``.
 
-The rows are sent to the workers once a job and stay there while the job lasts; each round only the
-margins follow. Scheduler and workers see the silo's data, so they belong to the same organisation.
+The rows are sent to the workers once a job and stay there until the job ends; each round sends only
+the margins. Scheduler and workers see the silo's data, so they belong to the same organisation.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ CONNECT_SECONDS = 20.0
 class DaskTrainer:
     """A :class:`~hedgerow.boosting.ports.LocalTrainer` on a Dask cluster.
 
-    Cuts and sums are merged over the workers, so trees agree with those of one machine where the
-    features have no more values than bins, and come close elsewhere; bits may differ between runs.
+    Cuts and sums are merged over the workers, so trees equal those of one machine where the
+    features have no more values than bins, and are close elsewhere; bits may differ between runs.
 
     Parameters
     ----------
@@ -85,13 +85,15 @@ class DaskTrainer:
                         client, {"base_score": 0.5, **given}, rows, num_boost_round=n_steps
                     )
             except xgboost.core.XGBoostError as error:
-                raise DataError(f"XGBoost cannot train here: {first_line(error)}") from error
+                raise DataError(
+                    f"XGBoost cannot train on these rows: {first_line(error)}"
+                ) from error
             except (OSError, distributed.scheduler.KilledWorker) as error:
-                raise FederationError("the Dask cluster has been lost") from error
+                raise FederationError("the connection to the Dask cluster was lost") from error
         return trees_of(made["booster"])
 
     def close(self) -> None:
-        """Take the rows back from the cluster and leave it."""
+        """Release the rows on the cluster and disconnect."""
         self._sent = None
         if self._client is not None:
             self._client.close()
@@ -106,11 +108,11 @@ class DaskTrainer:
                     self._scheduler, timeout=CONNECT_SECONDS, set_as_default=False
                 )
             except OSError as error:
-                raise FederationError(f"no Dask scheduler answers at {self._scheduler}") from error
+                raise FederationError(f"no Dask scheduler responds at {self._scheduler}") from error
         return self._client
 
     def _rows(self, client: distributed.Client, dataset: Dataset) -> dict[str, dask.array.Array]:
-        """Return the rows on the cluster; those of the job before are given up."""
+        """Return the rows on the cluster; those of the previous job are released."""
         if self._sent is None or self._sent[0] is not dataset:
             self._sent = None
             given = {"data": dataset.X, "label": dataset.y, "weight": dataset.weight}
@@ -120,7 +122,7 @@ class DaskTrainer:
 
 
 def _spread(client: distributed.Client, values: NDArray[Any]) -> dask.array.Array:
-    """Return an array whose blocks lie on the workers, one on each."""
+    """Return an array whose blocks are on the workers, one on each."""
     import dask.array
 
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])

@@ -21,7 +21,7 @@ from hedgerow.boosting.trees.ranked import RankedTable
 from hedgerow.boosting.trees.structures import f1_of
 
 SMOOTHING = 0.5
-"""Weight added to each class of a leaf before its margin is taken."""
+"""Weight added to each class of a leaf before its margin is computed."""
 
 _TIE_MARGIN = -1e-6
 
@@ -64,7 +64,7 @@ class DecisionTree:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """What each node predicts: a class index, or a mean; shape (n_nodes,)."""
+        """Prediction of each node, a class index or a mean; shape (n_nodes,)."""
         if self.schema.task is Task.REGRESSION:
             mean: NDArray[np.float64] = self.content[:, 0]
             return mean
@@ -135,7 +135,7 @@ class DecisionTree:
             outputs = np.log(smoothed / smoothed.sum(axis=1, keepdims=True)).astype(np.float32)
             if self.schema.task is Task.BINARY:
                 margin = np.log(smoothed[:, 1:] / smoothed[:, :1]).astype(np.float32)
-                # XGBoost calls a margin of 0 class 1; a tie is class 0 here.
+                # XGBoost assigns a margin of 0 to class 1; this tree assigns a tie to class 0.
                 tied = self.content[:, 1] <= self.content[:, 0]
                 margin[tied] = np.minimum(margin[tied], np.float32(_TIE_MARGIN))
                 outputs = margin
@@ -329,7 +329,7 @@ def _content(table: RankedTable, rows: NDArray[np.int64]) -> NDArray[np.float64]
 
 
 def _with_unseen(table: RankedTable, cut: Cut) -> frozenset[int]:
-    """Return the left codes with those that this silo has never met, when they go left."""
+    """Return the left codes, with those that this silo has no rows of when they go left."""
     assert cut.left_codes is not None, "a numeric split has no codes"
     if not cut.unseen_left:
         return cut.left_codes

@@ -39,7 +39,7 @@ class Tree:
     Parameters
     ----------
     left, right : ndarray of shape (n_nodes,), int32
-        Child positions, -1 at leaves. A child comes after its parent.
+        Child positions, -1 at leaves; always after their parent.
     feature : ndarray of shape (n_nodes,), int32
         Feature index of a split; 0 at leaves.
     threshold : ndarray of shape (n_nodes,), float32
@@ -122,7 +122,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a tree-less model says of itself.
+    """The facts in a model without trees.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Header:
         Margins a row.
     num_parallel_tree : int
     base_score : tuple[float, ...]
-        As the file has it: on the label's scale for most objectives, one entry an output.
+        As in the file: on the label's scale for most objectives, one entry an output.
     """
 
     objective: str
@@ -144,7 +144,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """An ordered list of trees with all that a stock XGBoost model has beside them.
+    """An ordered list of trees and the other parts of a stock XGBoost model.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class Ensemble:
 
     @property
     def about(self) -> Header:
-        """What the header says."""
+        """The header's facts."""
         return _about(self.header)
 
     @property
@@ -182,10 +182,12 @@ class Ensemble:
         return hashlib.sha256(self.save()).hexdigest()
 
     def extend(self, trees: Sequence[Tree], *, n_steps: int, end_round: bool = True) -> Ensemble:
-        """Return the ensemble with the trees of ``n_steps`` more steps behind its own."""
+        """Return the ensemble with the trees of ``n_steps`` more steps appended."""
         a_step, rest = divmod(len(trees), n_steps) if n_steps else (0, len(trees))
         if rest:
-            raise ValueError(f"{len(trees)} trees do not make {n_steps} equal steps")
+            raise ValueError(
+                f"expected {n_steps} steps of equally many trees, received {len(trees)} trees"
+            )
         start = len(self.trees)
         steps = self.steps + tuple(start + a_step * (i + 1) for i in range(n_steps))
         ends = (*self.round_ends, len(steps)) if end_round else self.round_ends
@@ -271,9 +273,9 @@ def blank(
     objective : str
         XGBoost's name.
     booster : Booster
-        Its parameters that are part of a model (``num_parallel_tree``, those of the objective).
+        Only parameters that a model stores are used (``num_parallel_tree``, the objective's).
     base_score : float
-        On the label's scale, as XGBoost takes it: 0.5 for logistic.
+        On the label's scale, as XGBoost defines it: 0.5 for logistic.
     """
     import xgboost
 
@@ -310,15 +312,15 @@ def load(raw: bytes) -> Ensemble:
             weights = [float(w) for w in gbm["weight_drop"]]
             gbm = learner["gradient_booster"] = {**gbm["gbtree"], "name": "gbtree"}
         if gbm["name"] != "gbtree":
-            raise ValueError(f"expected a model of trees, found {gbm['name']}")
+            raise ValueError(f"expected a model of trees, received {gbm['name']}")
         model = gbm["model"]
         if model.get("cats", {}).get("enc"):
-            raise ValueError("the model keeps categories of its own; give codes instead")
+            raise ValueError("the model has category names of its own; only codes are supported")
         groups = [int(group) for group in model["tree_info"]]
         trees = [_tree(tree, group) for tree, group in zip(model["trees"], groups, strict=True)]
         order = [int(tree["id"]) for tree in model["trees"]]
         if order != list(range(len(trees))):
-            raise ValueError("tree identifiers are not in order")
+            raise ValueError("expected tree identifiers in order")
         steps = [int(end) for end in model["iteration_indptr"]]
         attributes = dict(learner["attributes"])
         ends = json.loads(attributes.pop(ROUND_ENDS, "[]"))
@@ -329,12 +331,12 @@ def load(raw: bytes) -> Ensemble:
         learner["attributes"] = {}
         header = ubjson.write(_typed_empty(document))
     except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError("not an XGBoost model of trees") from error
+        raise ValueError("expected an XGBoost model of trees") from error
     return Ensemble(header, tuple(trees), tuple(steps[1:]), tuple(ends), attributes)
 
 
 def trees_of(booster: xgboost.Booster) -> list[Tree]:
-    """Return the trees of a booster that was trained here, in order."""
+    """Return the trees of a booster of this process, in order."""
     document = ubjson.read(bytes(booster.save_raw("ubj")))
     model = document["learner"]["gradient_booster"]["model"]
     return [
@@ -372,7 +374,7 @@ def _model_name(name: str) -> str:
 
 
 def _tree(document: Mapping[str, Any], group: int) -> Tree:
-    """Read a tree; nodes that pruning took out are dropped, the others keep their order."""
+    """Read a tree; pruned nodes are dropped, the others keep their order."""
     if int(document["tree_param"]["size_leaf_vector"]) > 1:
         raise ValueError("trees with vector leaves are not supported")
     left = np.asarray(document["left_children"], np.int32)

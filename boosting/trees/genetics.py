@@ -1,11 +1,11 @@
 """Tree structures as strings of integers, and the genetic operators that search them.
 
-A *structure* is a binary tree without thresholds and leaves: which feature each decision node
-asks. It is written as a string of ``2**depth - 1`` genes, one a decision node of the full binary
+A *structure* is a binary tree without thresholds and leaves: the feature of each decision node. It
+is written as a string of ``2**depth - 1`` genes, one a decision node of the full binary
 tree in pre-order; a gene is a feature index or :data:`LEAF`. The node at position ``i`` with ``h``
 levels left (itself included) has its left child at ``i + 1`` and its right child at
-``i + 2**(h - 1)``. What hangs below a leaf is *detached*: it is carried along and may come back
-to life by mutation, but it changes no prediction; the *canonical* form has it erased.
+``i + 2**(h - 1)``. Genes below a leaf are *detached*: they stay in the string and a mutation may
+connect them again, but they change no prediction; the *canonical* form has them erased.
 
 References
 ----------
@@ -46,7 +46,9 @@ def depth_of(n_genes: int) -> int:
     """
     depth = (n_genes + 1).bit_length() - 1
     if depth < 1 or depth > MAX_DEPTH or gene_count(depth) != n_genes:
-        raise ValueError(f"{n_genes} genes are no full binary tree of 1 to {MAX_DEPTH} levels")
+        raise ValueError(
+            f"expected a full binary tree of 1 to {MAX_DEPTH} levels, received {n_genes} genes"
+        )
     return depth
 
 
@@ -260,11 +262,11 @@ def survivors(
     Parameters
     ----------
     population : ndarray of shape (n_structures, n_genes), int16
-        Parents and children; the first of equal structures stands for all.
+        Parents and children; of equal structures the first one counts.
     fitness : ndarray of shape (n_structures,), float64
         Greater is better; NaN (never scored) does not survive.
     elite : sequence of bytes
-        :func:`keys` of structures that survive whatever their fitness.
+        :func:`keys` of structures that survive with any fitness.
     """
     distinct = first_of_each(population)
     distinct = distinct[~np.isnan(fitness[distinct])]

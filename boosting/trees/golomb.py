@@ -3,7 +3,7 @@
 A value ``v`` is written with its column's own parameter ``k``: ``v >> k`` in unary and ``k`` low
 bits (Rice), or exponential Golomb, whichever makes the column shorter. The unary parts of all
 columns come first, then the binary parts, so that both are read by whole-array operations.
-Nothing is inflated: what is read is bounded by the bytes that came.
+What is read is bounded by the number of bytes received. The format is in docs/wire.md.
 
 References
 ----------
@@ -25,21 +25,21 @@ _EXPONENTIAL = 64  # column parameter k + 64: exponential Golomb with k
 _ZEROS = 255  # column parameter of a column of zeros, which has no bits at all
 _LOW32 = np.int64(0xFFFFFFFF)
 _SHORT = "packed columns end too early"
-_DAMAGED = "a damaged column"
+_DAMAGED = "expected a column of numbers, received other bits"
 
 I64 = NDArray[np.int64]
 F32 = NDArray[np.float32]
 
 
 class ColumnWriter:
-    """Collects columns; their parameters, unary parts and binary parts go to three places.
+    """Collects columns: their parameters, unary parts and binary parts apart.
 
     Parameters
     ----------
     head : bytearray
-        What comes before the columns' parameters.
+        Bytes before the columns' parameters.
     first : ndarray of bool
-        Bits that come before all columns.
+        Bits before all columns.
     """
 
     def __init__(self, head: bytearray, first: NDArray[np.bool_]) -> None:
@@ -56,7 +56,7 @@ class ColumnWriter:
         """Append integers, small ones in few bits."""
         v = values.astype(np.int64)
         if (v < 0).any():
-            raise ValueError("a Golomb code of a negative number")
+            raise ValueError("expected numbers from zero up")
         parameter = _best_parameter(v)
         self.head.append(parameter)
         if parameter == _ZEROS:
@@ -83,7 +83,7 @@ class ColumnWriter:
         self.golomb(((top - exponent) << 24 | rest) >> zeros)
 
     def residual(self, actual: F32, predicted: F32) -> None:
-        """Append how many float32 lie between two."""
+        """Append how many float32 there are between each actual and predicted value."""
         self.golomb(zigzag(ordinal(actual) - ordinal(predicted)))
 
     def done(self) -> bytes:
@@ -110,14 +110,14 @@ class ColumnReader:
     at : int
         Where the column parameters begin.
     columns : list of (int, bool)
-        Of each column of integers or floats, how many there are and whether they are floats.
+        For each column of integers or floats, its length and whether it has floats.
     n_first : int
-        Number of bits before all columns; they are in ``first``.
+        Number of bits before all columns, read into ``first``.
 
     Raises
     ------
     OfferRejected
-        From every method: the bytes end too early or no writer wrote them.
+        From every method: the bytes end too early, or are no columns.
     """
 
     def __init__(self, data: bytes, at: int, columns: list[tuple[int, bool]], n_first: int) -> None:

@@ -1,4 +1,4 @@
-"""Trees that came from elsewhere: what they must keep to before anything evaluates them."""
+"""Limits that received trees must meet before anything evaluates them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.boosting.trees.packing import unpack
 
 DEPTH_LIMIT = 1024
 """Deepest tree that is accepted where the job sets no limit."""
@@ -18,7 +19,7 @@ DEPTH_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
-    """What the trees of an upload must keep to.
+    """Limits of the trees of an upload.
 
     Parameters
     ----------
@@ -47,6 +48,26 @@ def step_groups(n_steps: int, n_outputs: int, num_parallel_tree: int) -> tuple[i
     return tuple(one * n_steps)
 
 
+def read_upload(data: bytes, limits: TreeLimits, *, stats: bool = True) -> list[Tree]:
+    """Return the trees of a pack from another party.
+
+    Parameters
+    ----------
+    data : bytes
+        Packed trees.
+    stats : bool
+        False leaves gain, cover and weight zero, in a fraction of the time.
+
+    Raises
+    ------
+    OfferRejected
+        Bytes that are no pack, or trees that exceed the limits.
+    """
+    trees = unpack(data, stats=stats)
+    validate_upload(trees, limits)
+    return trees
+
+
 def validate_upload(trees: Sequence[Tree], limits: TreeLimits) -> None:
     """Check trees of unknown origin before anything evaluates or loads them.
 
@@ -58,24 +79,24 @@ def validate_upload(trees: Sequence[Tree], limits: TreeLimits) -> None:
         leaf above the bound, or a tree too deep. Names the tree and the rule, never a value.
     """
     if len(trees) != len(limits.groups):
-        raise OfferRejected(f"expected {len(limits.groups)} trees, {len(trees)} came")
+        raise OfferRejected(f"expected {len(limits.groups)} trees, received {len(trees)}")
     for index, (tree, group) in enumerate(zip(trees, limits.groups, strict=True)):
         if tree.group != group:
-            raise OfferRejected(f"tree {index}: expected class {group}, {tree.group} came")
+            raise OfferRejected(f"tree {index}: expected class {group}, received {tree.group}")
         fault = _fault(tree, limits)
         if fault:
             raise OfferRejected(f"tree {index}: {fault}")
 
 
 def _fault(tree: Tree, limits: TreeLimits) -> str:
-    """Return what is wrong with a tree, or an empty text."""
+    """Return which rule a tree breaks, or an empty text."""
     n = tree.n_nodes
     columns = (tree.right, tree.feature, tree.threshold, tree.default_left)
     stats = (tree.gain, tree.cover, tree.weight)
     if n == 0 or any(column.shape != (n,) for column in (*columns, *stats)):
         return "columns of unequal length, or none"
     if limits.max_nodes and n > limits.max_nodes:
-        return f"{n} nodes, at most {limits.max_nodes} are allowed"
+        return f"expected at most {limits.max_nodes} nodes, received {n}"
     leaf = tree.left == -1
     if not np.array_equal(leaf, tree.right == -1):
         return "a node with one child"

@@ -1,6 +1,6 @@
-"""A silo's rows as XGBoost trains on them: loaded once, with margins kept beside them.
+"""A silo's rows as XGBoost trains on them: loaded once, with their margins.
 
-Training from cached margins gives the same trees, bit for bit, as continuing the growing model, but
+Training from stored margins gives the same trees, bit for bit, as continuing the growing model, but
 loads, slices and evaluates no earlier tree.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def booster_parameters(job: JobParameters, n_outputs: int, n_threads: int) -> dict[str, Any]:
-    """Return what XGBoost is given in every silo, but for eta, seed and base score."""
+    """Return XGBoost's parameters in every silo, except eta, seed and base score."""
     parameters = job.booster.native()
     parameters |= {"objective": job.objective, "nthread": n_threads, "verbosity": 0}
     if n_outputs > 1:
@@ -34,7 +34,7 @@ def booster_parameters(job: JobParameters, n_outputs: int, n_threads: int) -> di
 
 
 def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
-    """Return rows as XGBoost takes them: categorical features as codes, missing as NaN."""
+    """Return rows in XGBoost's form: categorical features as codes, missing values as NaN."""
     import xgboost
 
     return xgboost.DMatrix(
@@ -50,7 +50,7 @@ def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
 def split_rows(
     n_samples: int, share: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows to train on and those held back for validation, both in rising order."""
+    """Return the rows to train on and those held out for validation, both in rising order."""
     n_valid = round(share * n_samples)
     order = rng.permutation(n_samples)
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
@@ -84,18 +84,18 @@ class ScoredRows:
         *,
         check: Callable[[], None] = lambda: None,
     ) -> list[Tree]:
-        """Return the trees of ``n_steps`` boosting steps from the margins, which stay.
+        """Return the trees of ``n_steps`` boosting steps from the margins, which do not change.
 
         Parameters
         ----------
         parameters : Mapping
-            XGBoost's; ``base_score`` has no part in it, margins begin where they are.
+            XGBoost's; ``base_score`` is ignored, because margins are given.
         check : callable
             Called between steps; raises to stop.
         """
         import xgboost
 
-        assert self._matrix is not None, "a silo without rows does not train"
+        assert self._matrix is not None, "expected rows to train on"
         self._matrix.set_base_margin(self.margins)
         try:
             booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
@@ -103,12 +103,12 @@ class ScoredRows:
                 check()
                 booster.update(self._matrix, step)
         except xgboost.core.XGBoostError as error:
-            raise DataError(f"XGBoost cannot train here: {first_line(error)}") from error
+            raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
         return trees_of(booster)
 
 
 def first_line(error: Exception) -> str:
-    """Return what XGBoost says of an error, without time, source line and stack."""
+    """Return the text of an XGBoost error, without time, source line and stack."""
     return re.sub(r"^\[[0-9:]+\] \S+ ", "", str(error).partition("\n")[0])
 
 

@@ -1,6 +1,6 @@
-"""Trees as few bytes, without a bit lost: the form in which they cross a wire.
+"""Packed trees, the form in which trees travel: few bytes, and exact to the bit.
 
-Numbers that can be told from others are predicted, and only the error is stored. With
+Numbers that follow from others are predicted, and only the error is stored. With
 ``G = -w (H + lambda)`` of both children, a split's cover, weight and gain are known up to the
 rounding of float32, so that they cost about six bits instead of 96:
 
@@ -12,8 +12,8 @@ rounding of float32, so that they cost about six bits instead of 96:
 The predictions need the shrinkage, ``lambda`` and ``alpha`` of the training; wrong ones cost bytes,
 never correctness. An error is the difference of two float32 bit patterns in numeric order.
 
-Layout: a header; a few bytes a column; one bit a node (split or leaf); the columns. Splits point
-into a table of the distinct pairs (feature, threshold).
+Layout (docs/wire.md): a header; a few bytes a column; one bit a node (split or leaf); the columns.
+Splits point into a table of the distinct pairs (feature, threshold).
 
 References
 ----------
@@ -60,7 +60,7 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Shrinkage:
-    """What turns gradient sums into leaf values.
+    """The parameters that turn gradient sums into leaf values.
 
     Parameters
     ----------
@@ -180,10 +180,10 @@ def pack(trees: Sequence[Tree], shrinkage: Shrinkage | None = None) -> bytes:
     forest.value, forest.cover = _joined(trees, "threshold"), _joined(trees, "cover")
     forest.weight = _joined(trees, "weight")
     if feature[leaves].any() or default[leaves].any() or gain[leaves].any():
-        raise ValueError("a leaf with a feature, a default direction or a gain")
+        raise ValueError("expected leaves without feature, default direction and gain")
     n_splits = (sizes - 1) // 2
     if len(splits) != n_splits.sum() or (right[splits] < 0).any():
-        raise ValueError("nodes that make no tree")
+        raise ValueError("expected nodes that form trees")
 
     lefts = left[splits] - forest.expected_left(n_splits)
     rights = right[splits] - left[splits] - 1
@@ -225,7 +225,7 @@ def pack(trees: Sequence[Tree], shrinkage: Shrinkage | None = None) -> bytes:
         out.golomb(np.array([len(c) for c in codes]))
         gaps = np.concatenate([np.diff(c, prepend=0) for c in codes])
         if (gaps < 0).any():
-            raise ValueError("categories that are not in rising order")
+            raise ValueError("expected categories in rising order")
         out.golomb(gaps)
     out.floats(forest.value[leaves])
     if stats:
@@ -243,13 +243,13 @@ def pack(trees: Sequence[Tree], shrinkage: Shrinkage | None = None) -> bytes:
 def unpack(data: bytes, *, stats: bool = True, max_nodes: int = MAX_NODES) -> list[Tree]:
     """Return the trees that :func:`pack` wrote.
 
-    Structure is not checked beyond what reading needs: see
-    :func:`hedgerow.boosting.trees.limits.validate_upload`.
+    Structure is not checked beyond what reading needs. Trees of another party are read by
+    :func:`hedgerow.boosting.trees.limits.read_upload`.
 
     Parameters
     ----------
     data : bytes
-        May come from anywhere.
+        From any party, trusted or not.
     stats : bool
         False leaves gain, cover and weight zero, in a fraction of the time.
     max_nodes : int
@@ -274,7 +274,7 @@ def _unpack(data: bytes, stats: bool, max_nodes: int) -> list[Tree]:
     flags = data[1]
     at, (n_trees, n_pairs, n_sets, n_codes) = _get(data, 2, 4)
     if n_trees > MAX_TREES:
-        raise OfferRejected(f"{n_trees} packed trees, at most {MAX_TREES} are allowed")
+        raise OfferRejected(f"expected at most {MAX_TREES} packed trees, received {n_trees}")
     at, numbers = _get(data, at, 2 * n_trees)
     sizes = np.array(numbers[::2], np.int64)
     groups = numbers[1::2]
@@ -426,7 +426,7 @@ _ORIGIN = ordinal(np.ones(1, np.float32))[0]
 
 
 def _finite(predicted: F32) -> F32:
-    """Replace what machines may write differently: the bits of a NaN."""
+    """Replace NaN, whose bits differ between machines, and infinities."""
     return np.where(np.isfinite(predicted), predicted, np.float32(0))
 
 

@@ -1,6 +1,6 @@
-"""What a silo knows of its own trees: depths, structures, scores, and the tree it keeps.
+"""A silo's own trees: depths, structures, scores, and the tree that it keeps.
 
-All of it stays with the caller; :mod:`boosting.strategies.fedga.parameters` says what is sent.
+Nothing is sent from here; a strategy's package lists what it sends.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ UNIT = 1000
 """Scores are rounded to thousandths."""
 
 SMALLEST = 0.5 / UNIT
-"""Errors below are not told apart."""
+"""Errors below count as equal."""
 
 OBJECTIVES = {
     Task.BINARY: "binary:logistic",
     Task.MULTICLASS: "multi:softprob",
     Task.REGRESSION: "reg:squarederror",
 }
-"""Objectives under which exported trees predict what they vote; they are not boosted."""
+"""Objectives of exported trees, which are not boosted: predictions are the trees' votes."""
 
 _LARGEST_SCORE = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """How a silo fits and judges trees; fields as in :class:`strategies.fedga.FedGA`."""
+    """How a silo fits and scores trees; fields as in the ``[fedga]`` table of a job."""
 
     min_depth: int
     max_depth: int
@@ -67,7 +67,7 @@ class TreeSettings:
 
 @dataclass(slots=True, eq=False)
 class LocalTrees:
-    """A silo's rows, ranked once, and what was found out about them.
+    """A silo's rows, ranked once, and results that are computed once.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class LocalTrees:
         return 0 if single else self.own_depth()
 
     def cart(self, depth: int) -> DecisionTree:
-        """Return the tree that the silo grows by itself."""
+        """Return the tree that CART grows on the silo's rows."""
         return grow_cart(self.table, self.table.all_rows, depth, self.settings.min_leaf)
 
     def votes(self, depth: int) -> tuple[bool, bool]:
@@ -163,7 +163,7 @@ class LocalTrees:
         return fitness_of(self.table, structures, fit, scored, self.settings.min_leaf)
 
     def worth(self, structures: Genes) -> NDArray[np.float64]:
-        """Return how well each structure suits these rows, less what its nodes cost.
+        """Return how well each structure fits these rows, less the cost of its nodes.
 
         Returns
         -------
@@ -195,7 +195,7 @@ class LocalTrees:
         return np.clip(np.rint(found * UNIT), 0, _LARGEST_SCORE).astype(np.uint16)
 
     def best_of(self, population: Genes) -> DecisionTree | None:
-        """Return the structure that suits these rows best, the first of equals, fitted to them."""
+        """Return the structure that fits these rows best, the first of equals, fitted to them."""
         if not self.n_rows or not population.shape[0]:
             return None
         best = int(np.argmax(self.worth(population)))

@@ -1,8 +1,8 @@
 """The subset of Universal Binary JSON that XGBoost writes, read into and written from numpy.
 
-Model files hold their numbers as typed arrays, so that reading them here is a few hundred copies
-of memory and exact to the bit; the JSON form of the same model is a hundred times slower to parse
-and rounds twice. :func:`write` gives XGBoost's own bytes: ``write(read(raw)) == raw``.
+Model files store their numbers as typed arrays, so reading one takes a few hundred copies of memory
+and is exact to the bit; the JSON form of the same model is a hundred times slower to parse and
+rounds twice. :func:`write` gives XGBoost's own bytes: ``write(read(raw)) == raw``.
 
 References
 ----------
@@ -52,7 +52,7 @@ class _Reader:
     def take(self, n: int) -> bytes:
         piece = self.data[self.at : self.at + n]
         if n < 0 or len(piece) != n:
-            raise MalformedUbjson(f"{n} bytes expected at offset {self.at}")
+            raise MalformedUbjson(f"expected {n} bytes at offset {self.at}")
         self.at += n
         return piece
 
@@ -65,18 +65,18 @@ class _Reader:
             return int(_length.unpack(self.take(8))[0])
         code = _INTEGERS.get(marker)
         if code is None:
-            raise MalformedUbjson(f"a length expected at offset {self.at - 1}")
+            raise MalformedUbjson(f"expected a length at offset {self.at - 1}")
         return int(struct.unpack(code, self.take(struct.calcsize(code)))[0])
 
     def text(self) -> str:
         try:
             return self.take(self.length()).decode()
         except UnicodeDecodeError as error:
-            raise MalformedUbjson(f"text that is not UTF-8 before offset {self.at}") from error
+            raise MalformedUbjson(f"expected UTF-8 before offset {self.at}") from error
 
     def value(self, marker: str, depth: int) -> Value:
         if depth > _MAX_DEPTH:
-            raise MalformedUbjson("nested too deeply")
+            raise MalformedUbjson(f"expected at most {_MAX_DEPTH} levels of nesting")
         if marker == "{":
             return self.object(depth)
         if marker == "[":
@@ -132,7 +132,7 @@ def read(data: bytes) -> dict[str, Value]:
     """
     reader = _Reader(bytes(data))
     if reader.marker() != "{":
-        raise MalformedUbjson("a document begins with an object")
+        raise MalformedUbjson("expected a document that begins with an object")
     document = reader.object(0)
     if reader.at != len(reader.data):
         raise MalformedUbjson(f"{len(reader.data) - reader.at} bytes after the document")

@@ -1,8 +1,6 @@
-"""Metrics in their additive form, and the verdict on them.
+"""Metrics in their additive form, and whether training goes on.
 
-Most sums are counts, and most counts are zero. A vector is: its length and the number of its
-values that are no whole numbers (uint32 each), those values (float64), then as Golomb columns
-(:mod:`boosting.trees.golomb`) the gaps between their positions and all whole numbers in order.
+Most sums are counts, and most counts are zero. The format of a vector is in docs/wire.md.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def unpack_sums(data: bytes) -> Floats:
     n, n_others = _HEAD.unpack_from(data)
     end = _HEAD.size + 8 * n_others
     if n > MAX_VALUES or n_others > n or len(data) < end:
-        raise OfferRejected("sums of scores of an impossible length")
+        raise OfferRejected("sums of scores with damaged lengths")
     read = ColumnReader(data, end, [(n_others, False), (n - n_others, False)], 0)
     places = np.cumsum(read.golomb() + 1) - 1
     if n_others and not 0 <= places.min() <= places.max() < n:

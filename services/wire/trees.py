@@ -80,7 +80,7 @@ def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> TreeStanding:
             heads.append(part.block)
             data.append([part.block.data])
         elif not data:
-            raise OfferRejected("packed trees without their block")
+            raise OfferRejected("expected a block before its packed trees, received none")
         else:
             data[-1].append(part.more)
     blocks = tuple(

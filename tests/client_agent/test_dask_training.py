@@ -101,14 +101,14 @@ def test_fewer_rows_than_workers_are_enough(trainer: DaskTrainer) -> None:
 
 def test_what_xgboost_refuses_is_told_in_its_words(trainer: DaskTrainer) -> None:
     dataset = table()
-    with pytest.raises(DataError, match="XGBoost cannot train here"):
+    with pytest.raises(DataError, match="XGBoost cannot train on these rows"):
         trainer(dataset, np.zeros(7, np.float32), PARAMETERS | {"tree_method": "exact"}, 1)
 
 
 def test_absent_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_training, "CONNECT_SECONDS", 0.5)
     trainer = DaskTrainer("tcp://127.0.0.1:9")
-    with pytest.raises(FederationError, match="no Dask scheduler answers at tcp://127"):
+    with pytest.raises(FederationError, match="no Dask scheduler responds at tcp://127"):
         trainer(table(), np.zeros(600, np.float32), PARAMETERS, 1)
 
 

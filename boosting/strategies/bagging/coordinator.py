@@ -30,9 +30,8 @@ from hedgerow.boosting.strategies.bagging.steps import (
 from hedgerow.boosting.strategies.bagging.tree_log import History, TreeLog
 from hedgerow.boosting.sums.label_mean import label_mean
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-from hedgerow.boosting.trees.limits import validate_upload
+from hedgerow.boosting.trees.limits import read_upload
 from hedgerow.boosting.trees.local import ScoredRows
-from hedgerow.boosting.trees.packing import unpack
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -188,10 +187,8 @@ class _Coordinator:
             )
         if not (math.isfinite(offer.gain) and offer.gain >= 0):
             raise OfferRejected("expected a finite total gain from zero up")
-        trees = unpack(offer.data)
         limits = self.parameters.limits(self.job, self.schema, offer.steps, self.rates[silo])
-        validate_upload(trees, limits)
-        return _Upload(offer.version, block, offer.gain, trees)
+        return _Upload(offer.version, block, offer.gain, read_upload(offer.data, limits))
 
     def _load(self, history: History) -> None:
         self.blank = blank(self.schema, self.job.objective, self.job.booster, history.base_score)

@@ -28,9 +28,9 @@ from hedgerow.boosting.strategies.bagging.steps import (
 from hedgerow.boosting.streams import Purpose, xgboost_seed
 from hedgerow.boosting.sums.label_mean import offered_mean
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-from hedgerow.boosting.trees.limits import validate_upload
+from hedgerow.boosting.trees.limits import read_upload
 from hedgerow.boosting.trees.local import ScoredRows, booster_parameters, roster_index, split_rows
-from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
+from hedgerow.boosting.trees.packing import Shrinkage, pack
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import SiloStart
@@ -173,9 +173,8 @@ class _Silo:
         expected = self.parameters.trees_per_round
         if block.steps != expected:
             raise OfferRejected(f"expected a block of {expected} steps, received {block.steps}")
-        trees = unpack(block.data, stats=False)
         limits = self.parameters.limits(self.job, self.schema, block.steps, math.inf)
-        validate_upload(trees, limits)
+        trees = read_upload(block.data, limits, stats=False)
         return [tree.scaled(block.factor) for tree in trees]
 
     def _load(self, score: float) -> None:

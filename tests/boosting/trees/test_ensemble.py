@@ -314,9 +314,9 @@ def test_a_faulty_upload_is_refused_with_the_rule_named(
 
 
 def test_too_many_too_deep_and_too_large_uploads_are_refused() -> None:
-    with pytest.raises(OfferRejected, match="expected 1 trees, 2 came"):
+    with pytest.raises(OfferRejected, match="expected 1 trees, received 2"):
         validate_upload([stump(), stump()], RULES)
-    with pytest.raises(OfferRejected, match="expected 1 trees, 0 came"):
+    with pytest.raises(OfferRejected, match="expected 1 trees, received 0"):
         validate_upload([], RULES)
     with pytest.raises(OfferRejected, match="deeper than 1"):
         validate_upload([stump()], replace(RULES, max_depth=1))
