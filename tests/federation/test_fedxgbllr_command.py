@@ -47,8 +47,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     silos = [write_table(folder / f"s{k}.parquet", 400, k) for k in range(2)]
     test = write_table(folder / "test.parquet", 300, 9)
     named = [part for k, path in enumerate(silos) for part in ("--silo", f"s{k}={path}")]
-    told = hedgerow("local", folder / "job.toml", *named, "--test", test, "--out", folder / "run")
-    assert "round   3/3" in told
+    output = hedgerow("local", folder / "job.toml", *named, "--test", test, "--out", folder / "run")
+    assert "round   3/3" in output
     return folder / "run"
 
 

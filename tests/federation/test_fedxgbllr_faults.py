@@ -20,7 +20,7 @@ from tests.federation.stacking import job, secure_run, silos, small, table
 
 
 class Paced:
-    """A federation whose coordinator half goes on when the test says so."""
+    """A federation whose coordinator half continues when the test asks for a result."""
 
     def __init__(self, task: JobParameters, data: dict[str, Dataset], present: tuple[str, ...]):
         self.job, self.data = task, {Silo(name): rows for name, rows in data.items()}

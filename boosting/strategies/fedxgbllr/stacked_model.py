@@ -1,9 +1,9 @@
-"""A FedXGBllr result as files: the trees, what combines them, and a page for people.
+"""A FedXGBllr result as files: the trees, what combines them, and a manifest.
 
-``ensemble.ubj`` holds the trees of all silos in a stock XGBoost model, whose own prediction (their
-plain sum) is not the result; ``head.safetensors`` holds what combines them; ``manifest.json`` says
-how. Where the combiner is linear in the trees there is ``model.ubj`` beside them, a stock XGBoost
-model that predicts the result by itself.
+``ensemble.ubj`` has the trees of all silos as a stock XGBoost model, whose own prediction (their
+plain sum) is not the result. ``head.safetensors`` has what combines them, and ``manifest.json``
+describes how. Where the combiner is linear in the trees, ``model.ubj`` is a stock XGBoost model
+that predicts the result by itself.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class StackedModel:
     combiner : str
         Name as in the job file.
     silos, rows : tuple
-        Whose trees, and how many rows they had.
+        The silos whose trees these are, and their training rows.
     point : ndarray
         State of the combiner that predicts; see :mod:`boosting.strategies.fedxgbllr.combiners`.
     head : Head or None
@@ -121,7 +121,7 @@ class StackedModel:
         Parameters
         ----------
         X : ndarray of shape (n_samples, n_features), float32
-            Coded as the job's schema says; missing is NaN.
+            Coded by the job's schema; missing is NaN.
 
         Returns
         -------
@@ -142,7 +142,7 @@ class StackedModel:
         return metrics.link(self.ensemble.about.objective, self.margins(dataset.X))
 
     def by_silo(self) -> tuple[SiloRates, ...]:
-        """Return what was learnt about each silo's trees, for people."""
+        """Return what the combiner learnt about each silo's trees."""
         table = LeafTable.of(self.ensemble.trees)
         values = table.values.astype(np.float64)
         counts = np.maximum(np.diff(table.offsets), 1)
@@ -193,7 +193,7 @@ class StackedModel:
         Parameters
         ----------
         about : Mapping
-            What else the manifest is to say: rounds, parameters, and so on.
+            Further entries of the manifest: rounds, best round and the like.
         """
         arrays: dict[str, NDArray[Any]] = {"rates": self.rates}
         if self.head is not None:
@@ -261,7 +261,7 @@ class StackedModel:
         return model
 
     def check(self) -> None:
-        """Raise ValueError where the parts are of different models."""
+        """Raise ValueError where the parts belong to different models."""
         n_trees, n_outputs = len(self.ensemble.trees), self.n_outputs
         if self.head is not None:
             expected = self.head.n_parameters
@@ -283,7 +283,7 @@ class StackedModel:
 
 
 def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
-    """Return margins instead, which is what :func:`hedgerow.boosting.metrics.evaluate` takes.
+    """Return margins of rows under an artefact's files.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
 
 
 def learnt_rates(files: Mapping[str, bytes]) -> tuple[SiloRates, ...]:
-    """Return which silo's trees got which weight; needs ``manifest.json`` only.
+    """Return what the combiner learnt about each silo's trees; needs ``manifest.json`` only.
 
     Raises
     ------
@@ -308,7 +308,7 @@ def learnt_rates(files: Mapping[str, bytes]) -> tuple[SiloRates, ...]:
     try:
         return tuple(SiloRates(**silo) for silo in _manifest(files)["silos"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{MANIFEST} does not tell the silos' rates") from error
+        raise ValueError(f"{MANIFEST}: expected the rates of each silo's trees") from error
 
 
 def rates_by_tree(files: Mapping[str, bytes]) -> Floats:
@@ -330,7 +330,7 @@ def _manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
         raise ValueError(f"{MANIFEST} is no JSON") from error
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
-        raise ValueError(f"{MANIFEST}: expected format {FORMAT}, found {found}")
+        raise ValueError(f"{MANIFEST}: expected format {FORMAT}, received {found}")
     return dict(manifest)
 
 

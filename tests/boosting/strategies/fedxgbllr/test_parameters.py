@@ -11,7 +11,7 @@ from tests.federation.stacking import job, small
 
 
 @pytest.mark.parametrize(
-    ("given", "task", "says"),
+    ("given", "task", "named"),
     [
         ({"combiner": "cmn"}, Task.BINARY, "combiner"),
         ({"combiner": "ridge"}, Task.BINARY, "logit_ridge"),
@@ -33,8 +33,8 @@ from tests.federation.stacking import job, small
     ],
     ids=str,
 )
-def test_unusable_parameters_are_refused_by_name(given, task, says):
-    with pytest.raises(InvalidJob, match=says):
+def test_unusable_parameters_are_refused_by_name(given, task, named):
+    with pytest.raises(InvalidJob, match=named):
         small(**given).validate(job(task, small()))
 
 
