@@ -105,12 +105,12 @@ def pooled_metric(
         "objective": objective, "max_depth": depth, "max_bin": 32, "eta": 0.3, "nthread": 2,
         "tree_method": "hist", "eval_metric": metric,
     }  # fmt: skip
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     xgb.train(
         parameters, tables[""], rounds, evals=[(tables["test-"], "test")],
-        evals_result=told, verbose_eval=False,
+        evals_result=found, verbose_eval=False,
     )  # fmt: skip
-    return float(told["test"][metric][-1])
+    return float(found["test"][metric][-1])
 
 
 def credit(data: Path, quick: bool) -> list[Row]:
@@ -352,12 +352,12 @@ def peers(data: Path, quick: bool) -> Iterator[Row]:
             )  # fmt: skip
             if done.returncode:
                 raise RuntimeError(done.stderr[-2000:])
-        told = json.loads(done.stdout.strip().splitlines()[-1])
-        who = f"secretflow-lite {told['version']}, {scheme}"
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+        who = f"secretflow-lite {result['version']}, {scheme}"
         for metric, unit in (("cpu", "s"), ("wall_tree", "s"), ("peak_rss", "GB"), ("auc", "")):
             yield {
                 "metric": f"{name}_{rounds}_{metric}", "who": who,
-                "value": round(told[metric], 4), "unit": unit,
+                "value": round(result[metric], 4), "unit": unit,
             }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a passive party's view tells of labels: rows that share a leaf tend to share a label.
+"""What a passive party's view shows of labels: rows that share a leaf tend to share a label.
 
 ``python -m benchmarks.vertical_leakage [--quick] [--data DIR] [--json FILE]``. A passive party sees
 which rows reach each leaf of the trees in which it takes part. Suppose it learns, from elsewhere,

@@ -155,7 +155,7 @@ class ActiveTree:
         """Send encrypted gradients, and which rows they belong to."""
         g, setup = self._gradients, self._setup
         content = TreeGradients(pack_masks([self._sampled.astype(bool)]), g.layout)
-        # Zeros up to a size class: the number of ciphertexts must not tell the number of rows.
+        # Zeros up to a size class: the number of ciphertexts must not show the number of rows.
         more = ((0, size_class(len(g.grad)) - len(g.grad)), (0, 0))
         rows = setup.vault.encrypt_gradients(
             setup.session, g.layout, np.pad(g.grad, more), np.pad(g.hess, more)

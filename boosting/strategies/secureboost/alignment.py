@@ -1,4 +1,4 @@
-"""Common rows of all parties: by private set intersection, or checked to be there already."""
+"""Common rows of all parties: by private set intersection, or checked to be aligned already."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Alignment:
     then : StepName
         The step that follows.
     report : Mapping[str, int]
-        Own rows without an id and with an id that came before, and common rows.
+        Own rows without an id, with a repeated id, and common rows.
     """
 
     dataset: Dataset

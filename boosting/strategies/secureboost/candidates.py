@@ -86,7 +86,7 @@ class DivisionTable:
     def goes_left(
         self, division: int, binned: BinnedFeatures, rows: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        """Tell which rows a division sends left."""
+        """Return which rows a division sends left."""
         j = int(self.feature[division])
         bins = binned.by_feature[j][rows]
         is_missing = bins == binned.n_bins[j]
@@ -101,7 +101,7 @@ class DivisionTable:
         nodes: Sequence[int],
         counted: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Say which sum stands for each division of nodes: that of the first with the same rows.
+        """Return which sum each division of nodes has: that of the first with the same rows.
 
         Rows of a division are those that its sum is over. Where a node has few rows, many
         divisions are the same, and only one of them needs a ciphertext.
@@ -149,7 +149,7 @@ class DivisionTable:
         counted: NDArray[np.int64],
         least: int,
     ) -> NDArray[np.bool_]:
-        """Tell which divisions leave fewer than ``least`` rows on a side.
+        """Return which divisions leave fewer than ``least`` rows on a side.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """The active party's tree: its own candidates beside anonymous ones of other parties.
 
 A node's histogram is the party's own bins, then for each passive party the sums of its candidates.
-A candidate's sums are those of one side of a division; which side is told only when it is chosen,
-since the gain is the same. All sums are integers, so siblings follow by subtraction.
+A candidate's sums are those of one side of a division; the active party learns which side only when
+it is chosen, since the gain is the same. All sums are integers, so siblings follow by subtraction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PurityGuard:
-    """Rules out divisions after which rows of mostly one label stand apart.
+    """Rules out divisions that separate rows of mostly one label.
 
     The label share of a side is estimated from its sums: exactly where all rows of the node have
     the same margin, as in the first tree.
@@ -47,7 +47,7 @@ class PurityGuard:
     def allows(
         self, sides: Integers, totals: Integers, share: float, rows: float
     ) -> NDArray[np.bool_]:
-        """Tell which candidates may be chosen.
+        """Return which candidates may be chosen.
 
         Parameters
         ----------

@@ -39,7 +39,7 @@ BLOCK_CIPHERTEXTS = 1 << 12
 FRACTION_BITS = {"paillier": 40, "elgamal": 20}
 """Of a leaf's value. EC-ElGamal decrypts sums of 40 bits."""
 LEAST_PATHS = 64
-"""Ways through own divisions over all trees; with fewer, the sum tells the active party the way."""
+"""Ways through own divisions over all trees; fewer, and a sum could reveal the way."""
 
 
 def shapes_of(trees: Sequence[Skeleton]) -> TreeShapes:
@@ -77,7 +77,7 @@ def leaves_of(shapes: TreeShapes) -> list[Node]:
 
 
 def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
-    """Tell which leaves own divisions allow each row: shape (n_rows, n_leaves)."""
+    """Return which leaves own divisions allow each row: shape (n_rows, n_leaves)."""
     n_rows = len(router.X)
     columns: dict[Node, NDArray[np.bool_]] = {}
     for t, tree in enumerate(shapes.trees):
@@ -184,7 +184,7 @@ def serve(
     Raises
     ------
     DataError
-        So few ways through own divisions that the sums would tell which one a row takes.
+        So few ways through own divisions that the sums would reveal which one a row takes.
     """
     place = others.index(courier.party)
     receiver = router.active if place == len(others) - 1 else others[place + 1]
@@ -210,7 +210,7 @@ def serve(
                 if n_paths(shapes, router) < LEAST_PATHS and router.divisions:
                     raise DataError(
                         "inference = eini: so few ways through the divisions of "
-                        f"{courier.party} that the sums would tell them; use standard"
+                        f"{courier.party} that the sums would reveal them; use standard"
                     )
                 mine = reach(shapes, router)
                 parts = blocks(len(router.X), len(leaves_of(shapes)))

@@ -265,7 +265,7 @@ def _meet(
     bits = tag_bits(n_rows, [n_rows] * n_others)
     tags = box_bytes(10, n_rows * math.ceil(bits / 8))
     matches = box_bytes(10, math.ceil(n_rows / 8))
-    # Every set goes to every other party; the leader's comes back as tags, and with three parties
+    # Every set goes to every other party; the leader's returns as tags, and with three parties
     # or more its matches go the way back.
     way_back = n_others if n_others > 1 else 0
     if leads:
@@ -309,8 +309,8 @@ def _tree(
         answer = sums + box_bytes(allowed, places)
         traffic.add(Call.HISTOGRAMS, times, answer * involved, n * answer * leads, pieces + 1)
         d = level.divided
-        told = box_bytes(6 * d, 4 * d * theirs, sizes.rows * own / 8)
-        traffic.add(Call.SPLITS, times, n * told * leads, told * involved, n)
+        divided = box_bytes(6 * d, 4 * d * theirs, sizes.rows * own / 8)
+        traffic.add(Call.SPLITS, times, n * divided * leads, divided * involved, n)
         masks = sizes.rows * theirs / 8
         happens, mine = 1 - own**d, 1 - (1 - theirs) ** d
         to_active, to_passive = box_bytes(masks, d * theirs), box_bytes(masks)

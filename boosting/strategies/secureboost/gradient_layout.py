@@ -1,4 +1,4 @@
-"""How many bits the gradients of a vertical job have, and how they lie in a plaintext."""
+"""How many bits the gradients of a vertical job have, and how a plaintext stores them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PASSIVE_REVEALS = (
     "where. Thresholds lie between values of its own rows. No labels, leaf values or gains, and "
     "of other passive parties only which nodes are theirs."
 )
-"""What a part tells whoever reads it."""
+"""What a part shows whoever reads it."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Skeleton:
     groups : list of int
         Outputs that the tree adds to.
     left : list of int
-        Left child or -1; the right child comes next.
+        Left child or -1; the right child is the next number.
     owner : list of int
         Whose division a node has: 0 the active party's, k the k-th passive party's, -1 a leaf.
     feature : list of int
@@ -148,7 +148,7 @@ class PassivePart:
         ``"tree:node"`` to the passive party that divides it, for children of own nodes; nodes that
         are not here are the active party's, or leaves.
     digest : str
-        Of the structures that the active party has, as it told at the end of each round.
+        Of the structures that the active party has, as it reported at the end of each round.
     anonymous : list of int
         Under which number the active party counts the divisions of each feature.
     n_trees, n_used : int
@@ -218,7 +218,7 @@ def _known(kind: type[Any], document: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_part(data: bytes) -> ActivePart | PassivePart:
-    """Return the part of a file, whosever it is.
+    """Return the part of a file, of either kind.
 
     Raises
     ------

@@ -53,8 +53,8 @@ class SecureBoost:
         ``mix``: parties take turns, each tree has the features of one. ``layered``: upper levels
         of every tree from the one passive party, lower ones from the active party.
     complete_secure : int
-        First rounds that use the active party's features only; later trees tell passive parties
-        nearly as much about labels, see ``docs/threat-model.md``.
+        First rounds that use the active party's features only; later trees show passive parties
+        nearly as much of the labels, see ``docs/threat-model.md``.
     multi_output : bool
         One tree with vector leaves a round for all classes, instead of one a class.
     sampling : {"none", "uniform", "goss", "mvs"}

@@ -32,7 +32,7 @@ def part(file: Path, as_json: bool) -> None:
     importance = found.importance()
     active = isinstance(found, ActivePart)
     n_trees = len(found.trees) if isinstance(found, ActivePart) else found.n_trees
-    told = {
+    shown = {
         "party": found.party,
         "role": found.role,
         "model": found.model,
@@ -43,16 +43,16 @@ def part(file: Path, as_json: bool) -> None:
         "reveals": ACTIVE_REVEALS if active else PASSIVE_REVEALS,
     }
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(shown))
         return
     click.echo(f"{found.role} party {found.party}, model {found.model}, {n_trees} trees")
     click.echo(f"digest of the structures: {found.digest}")
-    shown = Table("feature", "divisions", *(["gain"] if active else []))
+    table = Table("feature", "divisions", *(["gain"] if active else []))
     for name, counts in sorted(importance.items(), key=lambda item: -item[1]["splits"]):
         gain = [f"{counts['gain']:.6g}"] if active else []
-        shown.add_row(name, f"{counts['splits']:.0f}", *gain)
-    Console().print(shown)
-    click.echo(str(told["reveals"]))
+        table.add_row(name, f"{counts['splits']:.0f}", *gain)
+    Console().print(table)
+    click.echo(str(shown["reveals"]))
 
 
 def is_vertical(run: Path) -> bool:
@@ -83,7 +83,7 @@ def score_together(
     names : tuple of str
         Metrics; those of the job if none.
     labelled : bool
-        Whether labels have to be there.
+        Whether labels are required.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def score_together(
         spec.label = label
     active = spec.secureboost.active
     if active not in parties:
-        raise InvalidJob(f"the active party {active!r} has no table: {active}=FILE is expected")
+        raise InvalidJob(f"the active party {active!r} has no table: expected {active}=FILE")
     with tempfile.TemporaryDirectory(prefix="hedgerow-") as out:
         report = local.run(
             spec.SerializeToString(deterministic=True),

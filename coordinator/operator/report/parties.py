@@ -1,4 +1,4 @@
-"""The model of a vertical run for people, from the parts that lie in its folder."""
+"""The model of a vertical run for people, from the parts in its folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hedgerow.coordinator.operator.report.trees import (
 
 ANONYMOUS = (
     "Of the other parties' features the active party knows numbers, not names: shop #4 is one "
-    "feature of shop. Where a party's own part lies in the run folder, as after hedgerow local, "
+    "feature of shop. Where a party's own part is in the run folder, as after hedgerow local, "
     "its names are shown."
 )
-"""What a reader has to know of the features' names."""
+"""What a reader must know of the features' names."""
 
 
 def forest_of_parties(run: Run) -> Forest | None:
@@ -95,7 +95,7 @@ def _importance(
 
 
 class _PartAsker:
-    """What a node of a vertical tree asks, as far as the parts at hand tell."""
+    """What a node of a vertical tree asks, as far as the available parts show."""
 
     def __init__(
         self, active: ActivePart, passive: dict[str, PassivePart], tree: Skeleton, number: int
