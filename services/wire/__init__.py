@@ -65,6 +65,8 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.strategies.fedga.steps": "structures",
     "hedgerow.boosting.strategies.fedxgbllr.steps": "stacking",
     "hedgerow.boosting.strategies.secureboost.steps": "vertical",
+    "hedgerow.boosting.engine.summaries": "histogram",
+    "hedgerow.boosting.strategies.histogram.steps": "histogram",
     "hedgerow.boosting.sums.steps": "masking",
     "hedgerow.boosting.tensors": "tensors",
 }

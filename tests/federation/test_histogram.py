@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import safetensors.numpy
+from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.exchange import Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.state import Agreed, unpack
+from hedgerow.boosting.strategies.histogram.plan import Opening
+from hedgerow.boosting.strategies.histogram.steps import RelayedTotal
+from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 from hedgerow.boosting.trees.ensemble import Ensemble, load
 from hedgerow.crypto.local_vault import LocalVault
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
-from tests.federation.memory import Fault, Outcome, run_in_memory
+from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory
 
 AUTHORITY = Authority()
 ROUNDS = 3
@@ -67,10 +73,15 @@ def same(a: Ensemble, b: Ensemble) -> bool:
     )
 
 
+def opening_of(outcome: Outcome, data: Dataset) -> Opening:
+    state = RoundCheckpoint.decode(outcome.rounds[-1].checkpoint).state
+    assert state is not None
+    return Opening.of(state.terms, data.schema)
+
+
 def pooled_of(
     job: JobParameters, data: Dataset, outcome: Outcome, sizes: tuple[int, ...], **other: object
 ) -> Ensemble:
-    agreed = Agreed.read(unpack(outcome.rounds[-1].checkpoint))
     strategy = job.parameters
     assert isinstance(strategy, Histogram)
     plain = replace(job, booster=strategy.booster_of(job))
@@ -79,7 +90,7 @@ def pooled_of(
         data,
         len(outcome.rounds),
         Training(
-            cuts=agreed.cuts,
+            cuts=opening_of(outcome, data).cuts,
             sampler=strategy.sampler,
             blocks=sizes,
             multi_output=strategy.multi_output,
@@ -270,7 +281,11 @@ def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
         seen.append(model)
         # Nothing of a tree is in what the coordinator keeps.
         for result in outcome.rounds:
-            assert set(unpack(result.checkpoint).arrays) == {"round", "best_round", "best_score"}
+            assert set(safetensors.numpy.load(result.checkpoint)) == {
+                "round",
+                "best_round",
+                "best_score",
+            }
     assert same(seen[0], seen[1])
     assert same(seen[2], seen[3])
 
@@ -312,22 +327,23 @@ def test_one_sampling_threshold_keeps_the_rate_of_all_rows_and_masks_change_noth
         assert first[-1] > 1.5 * first[0]
 
 
+class ListeningLink(MemoryLink):
+    """Keeps the totals that a silo receives, as the coordinator sent them."""
+
+    totals: ClassVar[list[NDArray[np.uint64]]] = []
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        reply = super().exchange(step, at, offer)
+        if isinstance(reply, RelayedTotal) and self.silo == "silo-0":
+            self.totals.append(reply.residues.view(np.uint64))
+        return reply
+
+
 def test_a_blind_coordinator_gets_uniform_noise() -> None:
-    from hedgerow.boosting.strategies.histogram import coordinator as histogram_coordinator
-
-    totals = []
+    totals = ListeningLink.totals
+    totals.clear()
     job = plain_job(rounds=2, binning="recursive", binning_error=1e-2, blind_coordinator=True)
-    original = histogram_coordinator.write_total
-
-    def watched(total, ring_bits, present):  # type: ignore[no-untyped-def]
-        totals.append(total)
-        return original(total, ring_bits, present)
-
-    histogram_coordinator.write_total = watched
-    try:
-        run(job, silos_of(DATA, (500, 500, 500)))
-    finally:
-        histogram_coordinator.write_total = original
+    run(job, silos_of(DATA, (500, 500, 500)), make_link=ListeningLink)
     words = np.concatenate(totals)
     assert words.shape[0] > 1000
     # Sums are small numbers; masked ones have even bits, the highest included.
@@ -381,8 +397,7 @@ def test_given_cut_points_are_used_as_they_are() -> None:
     job = plain_job(rounds=2, binning="given", cut_points=points)
     job.parameters.validate(job)
     outcome = run(job, silos_of(DATA, (500, 500, 500)))
-    agreed = Agreed.read(unpack(outcome.rounds[-1].checkpoint))
-    assert agreed.cuts.of(0).tolist()[:3] == [-1.0, 0.0, 0.5]
+    assert opening_of(outcome, DATA).cuts.of(0).tolist()[:3] == [-1.0, 0.0, 0.5]
     assert same(model_of(outcome), pooled_of(job, DATA, outcome, (500, 500, 500)))
 
 

@@ -14,6 +14,7 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.steps import REVEALS
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.peers import FileIdentity
 from tests.federation.memory import MemoryLink, run_in_memory
@@ -110,7 +111,7 @@ def test_the_forecast_is_the_formula_of_full_trees() -> None:
     _, up, down = told.steps["ExchangeHistograms"]
     assert up == pytest.approx(28 * 256 * 16 * 128, rel=0.001)
     assert down < 20_000
-    assert told.reveals == Histogram.reveals
+    assert told.reveals == REVEALS
     smaller = replace(job, parameters=Histogram(rounds=1, ring_bits=48))
     up_48 = smaller.strategy.forecast(smaller.parameters, smaller, schema, rows).steps[
         "ExchangeHistograms"

@@ -1,17 +1,62 @@
-"""Strategy histogram."""
+"""Histogram boosting: the trees of pooled boosting, bit for bit, from summed histograms.
+
+Silos sum the gradients of their rows by tree node, feature and bin. The coordinator adds the silos'
+histograms, by secure sums unless the job turns them off, finds the splits and sends them back. A
+row's gradients become integers before they are summed (fixed point with a range proof), so sums
+are exact in any order and under masks. A blind coordinator passes masked totals on instead, and
+every silo finds the same splits.
+
+| step | RPC | round, level | silo offers | silo receives |
+|---|---|---|---|---|
+| ``sync`` | ExchangeSketches | – | – | the round at which it may enter |
+| ``enter`` | ExchangeSketches | at entries | the rounds it knows | cut points and trees |
+| ``sum-keys``, … | see :mod:`hedgerow.boosting.sums` | at entries | – | – |
+| ``opening`` | ExchangeSums | 0 | the power of two above weights | the largest |
+| ``sum`` | ExchangeSums | 0 | row count; label sums | totals |
+| ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next, or the median |
+| ``cuts`` | ExchangeSketches | 0 | quantile summaries | cut points |
+| ``proposals`` | ExchangeSketches | 0, pass | number of values (blind) | – |
+| ``counts`` | ExchangeSketches | 0, pass | rows below proposed values | the next, or cut points |
+| ``bounds`` | ExchangeSums | r, pass | powers of two above gradients | the largest |
+| ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
+| ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
+| ``leaves`` | ExchangeHistograms | r | lossless leaf sums (coarse search) | leaf values |
+| ``scores`` | ExchangeSums | r | metric sums | what follows the round |
+
+``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums of
+:mod:`hedgerow.boosting.sums`; ``scores`` is one of :mod:`hedgerow.boosting.sums.floats`. Level 0
+sums each tree's totals and its root's histogram, level l the lighter child of each pair; the
+heavier one is parent minus child. The trees of all classes of a round share its sums.
+
+A silo lost in a round is missing from the next sums. Inside a tree that sum stays masked, open
+nodes become leaves, and the next round starts without the silo. A silo that starts late or returns
+enters before a round, when all silos agree on fresh keys. The coordinator stores what it decided
+from a sum before it answers, so that a restart never asks for the sum over another set.
+
+References
+----------
+Cheng et al., SecureBoost, 2021 (its horizontal form in FATE, whose profile is 200 rounds of depth 3
+to 8 with eta from .001 to .1; ``[booster]`` has XGBoost's defaults). docs/strategies/histogram.md;
+docs/threat-model.md for the secure sums.
+"""
 
 from __future__ import annotations
 
 from hedgerow.boosting.ports import Horizontal, Strategy
+from hedgerow.boosting.strategies.histogram.artefact import artefact
+from hedgerow.boosting.strategies.histogram.coordinator import coordinate
+from hedgerow.boosting.strategies.histogram.forecast import forecast
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.silo import participate
+from hedgerow.boosting.strategies.histogram.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Histogram,
     layout=Horizontal(),
-    reveals=Histogram.reveals,
-    coordinate=Histogram.coordinate,
-    participate=Histogram.participate,
-    artefact=Histogram.artefact,
-    forecast=Histogram.forecast,
+    reveals=REVEALS,
+    coordinate=coordinate,
+    participate=participate,
+    artefact=artefact,
+    forecast=forecast,
     validate_cohort=Histogram.validate_cohort,
 )

@@ -1,481 +1,242 @@
-"""The silo half of histogram boosting; the protocol is told in ``histogram``."""
+"""The silo half of histogram boosting; the package's docstring has the protocol."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.bisection import Bisector, count_below
-from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.histogram import build_histograms, node_sums
-from hedgerow.boosting.engine.objective import StartRule
-from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.quantising import (
-    Quantiser,
-    bound_of_exponents,
-    exponents,
-)
+from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
-from hedgerow.boosting.engine.start import median_search, weight_exponent
-from hedgerow.boosting.engine.summaries import summarise, summary_points
-from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place
-from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.histogram.growth import Growth, Mirror, read_splits
-from hedgerow.boosting.strategies.histogram.state import (
-    Agreed,
-    Plan,
-    as_bytes,
-    given_cuts,
-    pack,
-    read_cuts,
-    unpack,
-)
+from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions
+from hedgerow.boosting.strategies.histogram.opening import SiloOpening
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundTrees
+from hedgerow.boosting.strategies.histogram.rows import DividedRows, Floats, SiloRows
 from hedgerow.boosting.strategies.histogram.steps import (
     BOUNDS,
-    COUNTS,
-    CUTS,
     ENTER,
     HISTOGRAMS,
     LEAVES,
-    MEDIAN,
-    OPENING,
-    PROPOSALS,
-    SCORED_ON_VALID,
     SCORES,
     SYNC,
     THRESHOLDS,
-    Decide,
-    Integers,
-    blank_ensemble,
-    cuts_of,
-    decide_counts,
-    decide_level,
-    decide_threshold,
-    leaf_values,
-    matrix_of,
-    metric_names,
-    read_total,
-    trees_of_round,
-    write_summaries,
+    AfterRound,
+    ClosedTrees,
+    EntryRequest,
+    GradientExponents,
+    KnownTrees,
+    LevelDecision,
+    RowsScored,
+    TrainingState,
 )
+from hedgerow.boosting.strategies.histogram.stored import decode_state, encode_state
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.boosting.sums.exact import label_parts, mean_label
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.sums.steps import SumSteps
-from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Ensemble, load
-from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
-
-if TYPE_CHECKING:
-    from hedgerow.boosting.exchange import Link
-    from hedgerow.boosting.ports import SiloStart
-    from hedgerow.boosting.strategies.histogram.parameters import Histogram
-    from hedgerow.crypto.vault import Vault
-
-
-Floats = NDArray[np.float32]
+from hedgerow.crypto.vault import Vault
 
 
 def participate(
-    strategy: Histogram, link: Link, vault: Vault | None, start: SiloStart
+    parameters: Histogram, link: Link, vault: Vault | None, start: SiloStart
 ) -> Artefact | None:
-    """Take part until the job is over; a silo that was left out enters again."""
-    half = _SiloHalf(strategy, link, vault, start)
+    """Take part until the job is over; with a blind coordinator the model stays in the silo."""
+    half = _Silo(parameters, link, vault, start)
     while True:
         try:
-            if not half.enter():
-                return half.artefact()
-            while not half.final:
-                half.take_round()
+            if half.enter():
+                while not half.over:
+                    half.take_round()
             return half.artefact()
-        except PlacePassed:
+        except PlacePassed:  # the others went on without this silo: it enters again
             link.check()
 
 
-@dataclass(slots=True)
-class _SiloHalf:
-    strategy: Histogram
-    link: Link
-    vault: Vault | None
-    start: SiloStart
-    plan: Plan = field(init=False)
-    sums: SiloSums = field(init=False)
-    train: Dataset = field(init=False)
-    valid: Dataset = field(init=False)
-    number: int = field(init=False)
-    agreed: Agreed | None = field(init=False, default=None)
-    table: Table = field(init=False)
-    valid_table: Table = field(init=False)
-    ensemble: Ensemble | None = field(init=False, default=None)
-    evaluate: int = field(init=False, default=0)
-    n_known: int = field(init=False, default=0)
-    n_syncs: int = field(init=False, default=0)
-    round: int = field(init=False, default=0)
-    final: bool = field(init=False, default=False)
+class _Silo:
+    """The half's state within an attempt."""
 
-    def __post_init__(self) -> None:
-        start = self.start
-        self.plan = Plan.of(self.strategy, start.job, start.schema)
-        self.number = start.silos.index(start.silo)
-        self.plan.objective.check_labels(start.dataset.labels, start.schema.n_classes)
-        n = start.dataset.n_samples
-        rng = generator(start.job.seed, self.number, 0, Purpose.VALIDATION)
-        held = np.zeros(n, dtype=bool)
-        held[rng.permutation(n)[: int(self.strategy.validation * n)]] = True
-        self.train = start.dataset.take(np.flatnonzero(~held))
-        self.valid = start.dataset.take(np.flatnonzero(held))
-        self.sums = SiloSums(
-            self.link,
-            self.vault,
-            start.identity,
-            silo=start.silo,
-            roster=start.silos,
-            job_id=start.job_id,
-            attempt=start.attempt,
-            parameters=self.strategy.sum_parameters(start.job),
-        )
-
-    @property
-    def blind(self) -> bool:
-        """Whether sums are for the silos' eyes only."""
-        return self.strategy.blind_coordinator
+    def __init__(
+        self, parameters: Histogram, link: Link, vault: Vault | None, start: SiloStart
+    ) -> None:
+        self.parameters, self.link, self.start = parameters, link, start
+        self.blind = parameters.blind_coordinator
+        self.plan = HistogramPlan.of(parameters, start.job, start.schema)
+        self.sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job))
+        self.decisions = SiloDecisions(self.sums, blind=self.blind)
+        self.rows = SiloRows(self.plan, start)
+        self.opening: Opening | None = None
+        self.ensemble: Ensemble | None = None  # of a blind job
+        self.scored = RowsScored.NONE
+        self.round = 0
+        self.n_known = 0  # rounds whose trees are in the margins
+        self.n_requests = 0
+        self.over = False
 
     # entering: at the start, and again after this silo was left out
 
     def enter(self) -> bool:
         """Wait for the round at which this silo may enter; False when the job is over."""
-        told = self.link.exchange(SYNC, Place(0, 0, self.n_syncs), Tensors())
-        self.n_syncs += 1
-        target = int(told.get("round", "<i8", (1,))[0])
-        if target < 0:
+        answer = self.link.exchange(SYNC, Place(0, 0, self.n_requests), EntryRequest())
+        self.n_requests += 1
+        if answer.round is None:
             return False
-        if self.blind and self.agreed is None and target > 0:
-            self._recall(target)
-        at = Place(target)
-        offer = Tensors({"known": np.array([self.n_known], np.int64)})
-        told = self.link.exchange(ENTER, at, offer)
-        self.evaluate = int(told.get("evaluate", "<i8", (1,))[0])
-        if told.has("model"):
-            self._restore(told)
-        target = int(told.get("round", "<i8", (1,))[0])
-        if target < 0:
+        if self.blind and self.opening is None and answer.round > 0:
+            self._recall(answer.round)
+        entry = self.link.exchange(ENTER, Place(answer.round), KnownTrees(self.n_known))
+        self.scored = entry.scored
+        if entry.state is not None:
+            self._restore(entry.state)
+        if entry.round is None:
             return False
-        at = Place(target)
-        self.round = target
-        self.sums.setup(at)
-        if self.agreed is None:
-            self._open(at)
-        elif self.n_known != target:
+        self.round = entry.round
+        self.sums.setup(Place(self.round))
+        if self.opening is None:
+            opening = SiloOpening(
+                self.plan, self.link, self.sums, self.decisions, self.start, self.rows.train
+            )
+            self._begin(opening.agree())
+        elif self.n_known != self.round:
             raise JobStopped("this silo has no copy of the trees that it has missed")
         return True
 
-    def _restore(self, told: Tensors) -> None:
-        ensemble = load(told.get("model", "|u1", (None,)).tobytes())
-        self._begin(Agreed.read(told))
+    def _begin(self, opening: Opening) -> None:
+        self.opening = opening
+        self.n_known = 0
+        self.rows.begin(opening)
+        if self.blind:
+            self.ensemble = self.plan.blank(opening)
+
+    def _restore(self, state: TrainingState) -> None:
+        ensemble = load(state.model.tobytes())
+        self._begin(Opening.of(state.terms, self.plan.schema))
         self.n_known = len(ensemble.round_ends)
+        self.rows.restore(ensemble)
         if self.blind:
             self.ensemble = ensemble
-        for data, table in ((self.train, self.table), (self.valid, self.valid_table)):
-            if data.n_samples:
-                margins = ensemble.margins(matrix_of(data), n_threads=self.start.n_threads)
-                table.margins[:] = margins.reshape(table.margins.shape)
-
-    def _begin(self, agreed: Agreed) -> None:
-        self.agreed = agreed
-        margin = self.plan.objective.margin_of(agreed.base_score)
-        n_threads = self.start.n_threads
-        self.table = Table.of(self.train, agreed.cuts, margin, n_threads)
-        self.valid_table = Table.of(self.valid, agreed.cuts, margin, n_threads)
-        self.n_known = 0
-        if self.blind:
-            self.ensemble = blank_ensemble(self.plan, agreed)
 
     def _recall(self, round_: int) -> None:
-        kept = self.link.recall(f"histogram/{round_ % 2}")
-        told = unpack(kept) if kept is not None else Tensors()
-        if kept is None or int(told.get("round", "<i8", (1,))[0]) != round_:
-            raise JobStopped("this silo has no copy of the trees, and nobody else can give it one")
-        self._restore(told)
+        kept = self.link.recall(_memory(round_))
+        known, state = decode_state(kept) if kept is not None else (-1, None)
+        if state is None or known != round_:
+            raise JobStopped("this silo has no copy of the trees, and no other party can send one")
+        self._restore(state)
 
     def _remember(self) -> None:
-        """Keep the model of a blind job: it is nowhere but in silos."""
+        """Store the model of a blind job: only the silos have it."""
         assert self.ensemble is not None
-        assert self.agreed is not None
-        state: dict[str, NDArray[Any]] = {
-            "round": np.array([self.round], np.int64),
-            "model": as_bytes(self.ensemble.save()),
-            **self.agreed.arrays(),
-        }
-        self.link.remember(f"histogram/{self.round % 2}", pack(state))
-
-    # the opening: rows, start score, cut points
-
-    def _open(self, at: Place) -> None:
-        plan, data = self.plan, self.train
-        own = np.array([weight_exponent(data.n_samples, data.weight)], np.int64)
-        told = self.link.exchange(OPENING, at, Tensors({"exponents": own}))
-        (largest_weight,) = told.get("exponents", "<i8", (1,)).tolist()
-        n_largest = int(told.get("largest", "<i8", (1,))[0]) if told.has("largest") else 0
-        n_rows = int(self._total(at, np.array([data.n_samples]))[0])
-        base_score = plan.job.booster.base_score
-        rule = plan.objective.start_rule
-        if base_score is None and rule is StartRule.MEAN:
-            parts = label_parts(data.labels, data.weight)
-            total = self.sums.total(Place(at.round, 0, 1), parts)
-            base_score = plan.objective.start_of(mean_label(total.values))
-        elif base_score is None and rule is StartRule.MEDIAN:
-            column = np.sort(data.labels.astype(np.float32))
-            search = median_search()
-            told = self._bisect(MEDIAN, at, search, [column])
-            base_score = told.number("median")
-        elif base_score is None:
-            base_score = plan.objective.default_base_score
-        cuts = self._agree_on_cuts(at, n_rows, n_largest)
-        self._begin(Agreed(n_rows, largest_weight, base_score, cuts))
-
-    def _total(self, at: Place, own: Integers) -> Integers:
-        residues = own.astype(np.int64).view(np.uint64)
-        return signed(self.sums.total(at, residues).values, 64)
-
-    def _agree_on_cuts(self, at: Place, n_rows: int, n_largest: int) -> Cuts:
-        strategy, plan = self.strategy, self.plan
-        columns = [self.train.X[:, j] for j in plan.numeric]
-        if strategy.binning == "given":
-            return given_cuts(plan.schema, strategy.cut_points)
-        if strategy.binning == "summary":
-            n_points = summary_points(
-                strategy.bins_policy,
-                plan.job.booster.max_bin,
-                self.train.n_samples,
-                n_rows,
-                n_largest,
-                len(self.start.silos),
-            )
-            summaries = [summarise(c, n_points, self.train.weight) for c in columns]
-            told = self.link.exchange(CUTS, at, Tensors(write_summaries(summaries)))
-            return read_cuts(told)
-        ordered = [np.sort(c[~np.isnan(c)]) for c in columns]
-        search = Bisector(len(columns), plan.job.booster.max_bin, strategy.binning_error)
-        told = self._bisect(COUNTS, at, search, ordered)
-        if self.blind:
-            return cuts_of(plan, search)
-        return read_cuts(told)
-
-    def _bisect(
-        self,
-        kind: SumSteps[Tensors],
-        at: Place,
-        search: Bisector,
-        ordered: list[NDArray[np.float32]],
-    ) -> Tensors:
-        """Count below proposed values until there are none; return the last reply."""
-        told = Tensors()
-        column, key, passing = search.column, search.key, 0
-        while column.shape[0]:
-            place = Place(at.round, 0, passing)
-            if self.blind:
-                size = Tensors({"size": np.array([column.shape[0]], np.int64)})
-                self.link.exchange(PROPOSALS, place, size)
-            own = count_below(ordered, column, key)
-            told = self._add(kind, place, own, 64, lambda sums: decide_counts(search, sums))
-            column = told.get("column", "<i8", (None,))
-            key = told.get("key", "<i8", (None,))
-            if np.any(column < 0) or np.any(column >= len(ordered)) or column.shape != key.shape:
-                raise OfferRejected("proposals: a column that does not exist")
-            passing += 1
-        if self.blind:
-            nothing = Tensors({"size": np.zeros(1, np.int64)})
-            self.link.exchange(PROPOSALS, Place(at.round, 0, passing), nothing)
-        return told
-
-    def _add(
-        self,
-        kind: SumSteps[Tensors],
-        at: Place,
-        own: Integers,
-        ring_bits: int,
-        decide: Decide,
-        *,
-        whole: bool = False,
-    ) -> Tensors:
-        """Add integers to a sum; return what was decided from it, at the coordinator or here."""
-        residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
-        reduce_residues(residues, ring_bits)
-        told = self.sums.sum(kind, at, residues, ring_bits=ring_bits, whole=whole)
-        if not self.blind:
-            return told
-        total = read_total(told, ring_bits)
-        sums = signed(self.sums.opened(total).values, ring_bits) if total.present else None
-        return Tensors({**decide(sums), **told.arrays})
+        assert self.opening is not None
+        model = np.frombuffer(self.ensemble.save(), np.uint8)
+        state = TrainingState(model, self.opening.terms)
+        self.link.remember(_memory(self.round), encode_state(self.round, state))
 
     # a round
 
     def take_round(self) -> None:
         """Grow a round's trees with the other silos and add them to the margins."""
-        plan, agreed, table, r = self.plan, self.agreed, self.table, self.round
-        assert agreed is not None
-        g, h = plan.objective.gradients(table.margins, table.y, table.weight)
-        threshold = self._threshold(g, h) if self.strategy.shares_threshold else None
-        rng = generator(plan.job.seed, self.number, r, Purpose.SAMPLING)
-        sample = self.strategy.sampler.draw(g, h, rng, threshold)
-        bound = plan.static_bound(agreed)
+        plan, opening, r = self.plan, self.opening, self.round
+        assert opening is not None
+        g, h = self.rows.gradients()
+        threshold = None
+        if self.parameters.shares_threshold:
+            threshold = self._threshold(opening, g, h)
+        rng = generator(plan.job.seed, self.rows.number, r, Purpose.SAMPLING)
+        sample = self.parameters.sampler.draw(g, h, rng, threshold)
+        bound = plan.static_bound(opening)
         if bound is None:
             bound = self._bounds(Place(r, 0, 0 if threshold is None else 1), g, h, sample)
-        quantiser = plan.quantiser(agreed, bound)
-        exact = quantiser.lossless(g, h, sample)
-        searched = exact
-        if self.strategy.coarse_bits:
-            rng = generator(plan.job.seed, self.number, r, Purpose.ROUNDING)
-            searched = quantiser.coarse(g, h, sample, rng)
-        trees = [
-            _SiloTree(
-                RowPartition(sample.rows),
-                Mirror(agreed.cuts.n_bins),
-                np.ascontiguousarray(searched[:, plan.part(t)]),
-                np.ascontiguousarray(exact[:, plan.part(t)]) if searched is not exact else None,
-            )
-            for t in range(plan.n_trees)
-        ]
-        growth, told = self._grow(trees, quantiser)
-        if not told.has("values"):
-            told = self._renew(trees, growth, quantiser)
-        self._add_trees(trees, told, growth)
+        quantiser = plan.quantiser(opening, bound)
+        shape = plan.shape(opening, r)
+        rows = DividedRows(plan, self.rows, shape, (g, h), sample, quantiser, r)
+        trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)
+        ring_bits = plan.search_ring(None if self.blind else opening.n_rows)
+        closed = self._grow(rows, trees, ring_bits) or self._renew(rows, trees)
+        self.rows.add(rows, closed.values)
         self.round += 1
         self.n_known += 1
-        if self.blind:
+        if self.ensemble is not None:
+            self.ensemble = self.ensemble.extend(plan.trees(trees, opening), n_steps=1)
             self._remember()
-        self._close(told)
+        self._end_round(closed)
+
+    def _threshold(self, opening: Opening, g: Floats, h: Floats) -> float:
+        """Find the sampling threshold of all silos' rows together."""
+        everyone = Sample(np.arange(g.shape[0], dtype=np.int32))
+        bound = self._bounds(Place(self.round), g, h, everyone)
+        search = self.plan.threshold_search(opening, bound)
+        scores = mvs_scores(g, h, self.parameters.mvs_lambda)
+        for passing in range(search.N_PASSES):
+            at = Place(self.round, 0, passing)
+            found = self.sums.sum(THRESHOLDS, at, search.own(scores).view(np.uint64))
+            search.accept(found.mu, found.low, found.high)
+        return search.mu
 
     def _bounds(self, at: Place, g: Floats, h: Floats, sample: Sample) -> tuple[float, float]:
         """Agree on bounds of the kept rows' weighted gradients."""
-        own = np.array(exponents(g, h, sample), np.int64)
-        told = self.link.exchange(BOUNDS, at, Tensors({"exponents": own}))
-        return bound_of_exponents(*told.get("exponents", "<i8", (2,)).tolist())
+        own = GradientExponents(*exponents(g, h, sample))
+        largest = self.link.exchange(BOUNDS, at, own)
+        return bound_of_exponents(largest.grad, largest.hess)
 
-    def _threshold(self, g: Floats, h: Floats) -> float:
-        """Find the sampling threshold of all silos' rows together."""
-        assert self.agreed is not None
-        everyone = Sample(np.arange(g.shape[0], dtype=np.int32))
-        bound = self._bounds(Place(self.round), g, h, everyone)
-        search = self.plan.threshold_search(self.agreed, bound)
-        scores = mvs_scores(g, h, self.strategy.mvs_lambda)
-        for passing in range(search.N_PASSES):
-            place = Place(self.round, 0, passing)
-            own = search.own(scores)
-            told = self._add(THRESHOLDS, place, own, 64, lambda s: decide_threshold(search, s))
-            search.accept(*told.get("threshold", "<f8", (3,)).tolist())
-        return search.mu
+    def _grow(self, rows: DividedRows, trees: RoundTrees, ring_bits: int) -> ClosedTrees | None:
+        """Grow the trees; return their leaf values unless these are to be renewed.
 
-    def _grow(self, trees: list[_SiloTree], quantiser: Quantiser) -> tuple[Growth, Tensors]:
-        agreed, n_threads = self.agreed, self.start.n_threads
-        assert agreed is not None
-        coarse = bool(self.strategy.coarse_bits)
-        shape = self.plan.shape(agreed.cuts, self.round)
-        layouts = shape.layouts
-        scale = quantiser.coarse_scale if coarse else quantiser.scale
-        growth = Growth(shape, scale, n_threads)
-        ring_bits = self.plan.search_ring(None if self.blind else agreed)
-        requests: list[tuple[int, ...]] = [(0,)] * len(trees)
-        decided, level = Tensors(), 0
+        With a blind coordinator the sums go on after the trees are grown, so that their number
+        hides how deep the trees are.
+        """
+        plan = self.plan
+        closed: ClosedTrees | None = None
+
+        def decide(sums: Integers | None) -> LevelDecision:
+            if trees.done and sums is not None:
+                return LevelDecision((), closed)
+            return trees.decide(sums)
+
+        level = 0
         while True:
-            parts = []
-            for tree, layout, request in zip(trees, layouts, requests, strict=True):
-                if level == 0:
-                    parts.append(node_sums(tree.partition, [0], tree.searched).reshape(-1))
-                parts.append(
-                    build_histograms(
-                        self.table.binned, tree.partition, request, tree.searched, layout, n_threads
-                    ).reshape(-1)
-                )
-            own = np.concatenate(parts)
+            own = rows.level(level)
             if self.blind:
-                n_padded = self.plan.n_padded(self.round, level)
-                own = np.pad(own, (0, n_padded - own.shape[0]))
-
-            def decide(sums: Integers | None) -> dict[str, NDArray[Any]]:
-                if growth.done and sums is not None:
-                    return {}  # a level that only hides how deep the trees are
-                return decide_level(growth, sums, coarse)
-
-            place = Place(self.round, level)
-            told = self._add(HISTOGRAMS, place, own, ring_bits, decide, whole=level > 0)
-            if told.has("splits"):
-                splits, requests = read_splits(told, len(trees))
-                for tree, split in zip(trees, splits, strict=True):
-                    tree.mirror.apply(split)
-                    tree.partition.split_by_bins(self.table.binned, split)
-                decided = told
+                own = np.pad(own, (0, plan.n_padded(self.round, level) - own.shape[0]))
+            at = Place(self.round, level)
+            decision = self.decisions.add(
+                HISTOGRAMS, at, own, decide, ring_bits=ring_bits, whole=level > 0
+            )
+            closed = decision.closed
+            if decision.trees or not self.blind:
+                rows.divide(decision)
             level += 1
-            if self.blind and level < self.plan.n_levels and not told.has("abandoned"):
-                continue
-            if bool(decided.get("done", "|u1", (1,))[0]):
-                return growth, Tensors({**decided.arrays, **told.arrays})
+            last = level == plan.n_levels or self.decisions.end is not None
+            if last if self.blind else rows.done:
+                return closed
 
-    def _renew(self, trees: list[_SiloTree], growth: Growth, quantiser: Quantiser) -> Tensors:
-        own = np.concatenate(
-            [
-                node_sums(tree.partition, tree.mirror.leaves, tree.exact).reshape(-1)
-                for tree in trees
-                if tree.exact is not None
-            ]
-        )
+    def _renew(self, rows: DividedRows, trees: RoundTrees) -> ClosedTrees:
+        """Renew the leaf values from lossless sums."""
+        own = rows.leaves()
         if self.blind:
             own = np.pad(own, (0, self.plan.n_padded_leaves - own.shape[0]))
-        return self._add(
+        return self.decisions.add(
             LEAVES,
             Place(self.round),
             own,
-            self.strategy.ring_bits,
-            lambda sums: leaf_values(growth, sums, None if sums is None else quantiser),
+            trees.close,
+            ring_bits=self.parameters.ring_bits,
             whole=True,
         )
 
-    def _add_trees(self, trees: list[_SiloTree], told: Tensors, growth: Growth) -> None:
-        plan, agreed = self.plan, self.agreed
-        assert agreed is not None
-        n_leaves = [len(tree.mirror.leaves) * plan.width // 2 for tree in trees]
-        values = told.get("values", "<f4", (sum(n_leaves),))
-        ends = np.cumsum(n_leaves)
-        for t, tree in enumerate(trees):
-            part = values[ends[t] - n_leaves[t] : ends[t]].reshape(-1, plan.width // 2)
-            grown = tree.mirror.grown(part)
-            self.table.add_tree(grown, tree.partition, plan.groups(t))
-            if self.valid.n_samples:
-                self.valid_table.add_tree(grown, None, plan.groups(t))
-        if self.ensemble is not None:
-            self.ensemble = self.ensemble.extend(trees_of_round(plan, growth, agreed), n_steps=1)
-
-    def _close(self, told: Tensors) -> None:
-        """Score the round where that is wanted; go on, stop, or agree on fresh keys."""
-        at = Place(self.round - 1)
-        if self.evaluate:
-            data, table = self.train, self.table
-            if self.evaluate == SCORED_ON_VALID:
-                data, table = self.valid, self.valid_table
-            assert self.agreed is not None
-            vector = metrics.sums(
-                metric_names(self.plan),
-                data.labels,
-                _flat(table.margins),
-                objective=self.plan.job.objective,
-                weight=data.weight,
-                center=self.plan.objective.margin_of(self.agreed.base_score),
-            )
-            told = add_securely(self.link, self.sums, SCORES, at, vector)
-        self.final = bool(told.get("final", "|u1", (1,))[0])
-        if not self.final and bool(told.get("setup", "|u1", (1,))[0]):
-            place = Place(self.round)
-            known = Tensors({"known": np.array([self.n_known], np.int64)})
-            self.link.exchange(ENTER, place, known)
-            self.sums.setup(place)
+    def _end_round(self, closed: ClosedTrees) -> None:
+        """Score the round where silos do; go on, enter anew, or stop."""
+        end = self.decisions.end if self.blind else closed.end
+        if self.scored is not RowsScored.NONE:
+            vector = self.rows.metric_sums(self.scored)
+            end = add_securely(self.link, self.sums, SCORES, Place(self.round - 1), vector)
+        if end is None:
+            raise OfferRejected("end: expected what follows the round, received nothing")
+        self.over = end.after is AfterRound.END
+        if end.after is AfterRound.ENTRY:
+            at = Place(self.round)
+            self.link.exchange(ENTER, at, KnownTrees(self.n_known))
+            self.sums.setup(at)
 
     def artefact(self) -> Artefact | None:
         """Return the model, where it stays in the silo."""
@@ -484,15 +245,6 @@ class _SiloHalf:
         return Artefact({"model.ubj": self.ensemble.save()}, "model.ubj")
 
 
-@dataclass(slots=True)
-class _SiloTree:
-    """A tree that is being grown: its rows, its copy, its integers."""
-
-    partition: RowPartition
-    mirror: Mirror
-    searched: Integers
-    exact: Integers | None
-
-
-def _flat(margins: NDArray[np.float32]) -> NDArray[np.float32]:
-    return margins[:, 0] if margins.shape[1] == 1 else margins
+def _memory(round_: int) -> str:
+    """Return the key of the record of a round; the last two are kept."""
+    return f"histogram/{round_ % 2}"

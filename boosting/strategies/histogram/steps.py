@@ -1,173 +1,372 @@
-"""The exchanges of histogram boosting, what they carry, and what is decided from sums.
-
-What is decided from a sum is decided here, by the coordinator or, where it is blind, by every silo.
-"""
+"""What silos and coordinator exchange: payloads, and the steps that carry them, in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.bisection import Bisector
-from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds
-from hedgerow.boosting.engine.quantising import Quantiser
-from hedgerow.boosting.engine.sampling import ThresholdSearch
-from hedgerow.boosting.engine.summaries import Summary
-from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Call, Silo, Step
-from hedgerow.boosting.strategies.histogram.growth import Growth, no_splits, write_splits
-from hedgerow.boosting.strategies.histogram.state import Agreed, Plan, as_bytes
+from hedgerow.boosting.engine.summaries import QuantileSummaries
+from hedgerow.boosting.exchange import Call, Receipt, Silo, Step
+from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt32s
 from hedgerow.boosting.sums.floats import float_sum
-from hedgerow.boosting.sums.steps import SumTotal, sum_steps
-from hedgerow.boosting.tensors import Tensors
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, sum_steps
+from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
 from hedgerow.crypto.masking import Residues
 
-Integers = NDArray[np.int64]
-Decide = Callable[[Integers | None], dict[str, NDArray[Any]]]
+Reply = TypeVar("Reply")
 
-NOT_SCORED, SCORED_ON_TRAIN, SCORED_ON_VALID = range(3)
+REVEALS = """\
+To the coordinator, with secure sums: sums over the silos that take part, never one silo's share of
+them. They are the number of rows; label sums where the objective starts from their mean or median;
+with binning = "recursive" the number of rows below proposed values; of each tree the totals and
+the gradient histograms of one child of each split (the other follows); metric sums; with
+sampling_scope = "global" the number of rows by size of their gradients. Of each silo, without
+masks: its name and when it takes part, its exact number of rows, its column names, category and
+class lists; the power of two above its largest row weight, each round above its largest gradient
+where the loss has no bound or gradients are coarse, and each scored round above its largest metric
+sum; with binning = "summary" quantile summaries of every feature, which are values of its rows. To
+every silo: the trees, the cut points, the union of all silos' lists, the total number of rows and
+the powers of two; with bins_policy = "proportional" the row count of the largest silo.
+Histograms have no counts, but without sampling the hessians of squared error are counts, and those
+of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
+max_depth limit that.
+A sum that was unmasked is never made again over another set of silos, and a silo lost inside a tree
+closes that tree; so no two sums differ by one silo. If the coordinator colludes with all silos but
+one, they can compute that silo's sums; with fewer they learn the sum of the rest.
+With secure = false the coordinator sees each silo's histograms: labels of rows in rare bins can be
+read off. With blind_coordinator = true the coordinator sees neither sums nor trees nor cut points,
+only the number of bisections; every silo sees the sums.
+"""
+"""What each party learns beyond the result."""
 
-SYNC = Step("sync", Call.SKETCHES, Tensors, Tensors, "nothing")
-ENTER = Step("enter", Call.SKETCHES, Tensors, Tensors, "whether it has the trees so far")
-OPENING = Step("opening", Call.SUMS, Tensors, Tensors, "the power of two above its weights")
-CUTS = Step("cuts", Call.SKETCHES, Tensors, Tensors, "quantile summaries: values of its rows")
-BOUNDS = Step("bounds", Call.SUMS, Tensors, Tensors, "powers of two above its gradients")
-PROPOSALS = Step("proposals", Call.SKETCHES, Tensors, Tensors, "how many values it counts below")
-COUNTS = sum_steps("counts", Call.SKETCHES, Call.SKETCHES, Tensors, "rows below proposed values")
-MEDIAN = sum_steps("median", Call.SUMS, Call.SUMS, Tensors, "labels below proposed values")
+
+class RowsScored(Enum):
+    """Rows that silos score each round by secure sums."""
+
+    NONE = "none"
+    TRAIN = "train"
+    VALID = "valid"
+
+
+class AfterRound(Enum):
+    """What follows a round."""
+
+    ROUND = "the next round"
+    ENTRY = "silos enter, with fresh keys, before the next round"
+    END = "the end of the job"
+
+
+# --- entering ---
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRequest:
+    """A silo asks when it may enter."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRound:
+    """The round at whose start the silo may enter; ``None`` when the job takes no more silos."""
+
+    round: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrees:
+    """The number of rounds whose trees the silo has."""
+
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutPoints:
+    """Inner thresholds of all numeric features, one after another.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (n_numeric,), int64
+        Thresholds of each numeric feature, in the schema's order.
+    values : ndarray of shape (n_thresholds,), float32
+        Strictly increasing within a feature.
+    """
+
+    sizes: Int64s
+    values: Float32s
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningTerms:
+    """What the silos agreed on before the first round.
+
+    Parameters
+    ----------
+    n_rows : int
+        Training rows of all silos.
+    weight_exponent : int
+        Power of two above the largest row weight.
+    base_score : float
+        On the label's scale.
+    cuts : CutPoints
+    """
+
+    n_rows: int
+    weight_exponent: int
+    base_score: float
+    cuts: CutPoints
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """All that a silo needs to enter: the trees so far, as ``model.ubj``, and the terms."""
+
+    model: Bytes1
+    terms: OpeningTerms
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEntry:
+    """Where a silo enters.
+
+    Parameters
+    ----------
+    scored : RowsScored
+    round : int or None
+        The round that follows; ``None`` when the job is over.
+    state : TrainingState or None
+        For a silo that lacks trees; ``None`` for the others, and before the first round.
+    """
+
+    scored: RowsScored
+    round: int | None
+    state: TrainingState | None
+
+
+# --- the opening ---
+
+
+@dataclass(frozen=True, slots=True)
+class WeightExponent:
+    """The power of two above a silo's largest row weight, -1074 to 1023."""
+
+    exponent: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningBounds:
+    """The largest weight exponent; rows of the largest silo where the bins policy needs them."""
+
+    weight_exponent: int
+    largest_silo: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CutProposals:
+    """Values below which silos count.
+
+    Parameters
+    ----------
+    column : ndarray of shape (n,), int32
+        Position among the numeric features.
+    key : ndarray of shape (n,), uint32
+        As :mod:`hedgerow.boosting.engine.bisection` numbers float32 values.
+    """
+
+    column: Int32s
+    key: UInt32s
+
+
+@dataclass(frozen=True, slots=True)
+class Bisected:
+    """The next proposals or, one of them at the end, the cut points or the median."""
+
+    proposals: CutProposals | None = None
+    cuts: CutPoints | None = None
+    median: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalCount:
+    """How many values the silo counts below next; 0 at the end."""
+
+    n: int
+
+
+# --- a round ---
+
+
+@dataclass(frozen=True, slots=True)
+class GradientExponents:
+    """Powers of two above the largest weighted ``|g|`` and ``h``, each -1074 to 1023."""
+
+    grad: int
+    hess: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingThreshold:
+    """A pass's threshold of global MVS, and the bracket that the next pass refines."""
+
+    mu: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CategorySets:
+    """Codes that go right at the categorical splits of a tree's level.
+
+    Parameters
+    ----------
+    split : ndarray of shape (n,), int32
+        Positions in :class:`TreeSplits`, ascending.
+    size : ndarray of shape (n,), int32
+        Bytes of each set.
+    sets : ndarray of shape (sum of sizes,), uint8
+        Bit ``c % 8`` of byte ``c // 8`` is set where code ``c`` goes right.
+    """
+
+    split: Int32s
+    size: Int32s
+    sets: Bytes1
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSplits:
+    """One tree's splits of a level, in the order in which their children are numbered.
+
+    Nodes count from 0, the root; each split appends its left and then its right child.
+
+    Parameters
+    ----------
+    node, feature : ndarray of shape (n_splits,), int32
+    bin : ndarray of shape (n_splits,), int32
+        Last bin that goes left, -1 when no present value does; 0 at a categorical split.
+    default_left : ndarray of shape (n_splits,), bool
+        Whether missing values go left.
+    categories : CategorySets or None
+    request : ndarray of shape (n_requested,), int32
+        Nodes whose histograms are summed next; without any the tree is grown.
+    """
+
+    node: Int32s
+    feature: Int32s
+    bin: Int32s
+    default_left: Bits
+    categories: CategorySets | None
+    request: Int32s
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """What follows the round."""
+
+    after: AfterRound
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedTrees:
+    """Leaf values of a round's trees, tree by tree, leaves ascending, outputs adjacent.
+
+    ``end`` is ``None`` where the round is scored: the scores' reply has it then.
+    """
+
+    values: Float32s
+    end: RoundEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDecision:
+    """Splits of each tree; leaf values when the trees are closed without lossless leaf sums."""
+
+    trees: tuple[TreeSplits, ...]
+    closed: ClosedTrees | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedTotal:
+    """A total that a blind coordinator passes on, for the silos to open and decide from.
+
+    Parameters
+    ----------
+    residues : ndarray of shape (n_values * ring_bits / 8,), uint8
+        Little-endian, under the group masks; empty for an abandoned sum.
+    present : tuple[Silo, ...]
+        Silos whose vectors are in it; empty for an abandoned sum.
+    end : RoundEnd or None
+        With the last total of a round.
+    """
+
+    residues: Bytes1
+    present: tuple[Silo, ...]
+    end: RoundEnd | None = None
+
+    @classmethod
+    def of(
+        cls,
+        total: Residues | None,
+        ring_bits: int,
+        present: tuple[Silo, ...],
+        end: RoundEnd | None = None,
+    ) -> RelayedTotal:
+        """Return what silos receive of a sum; ``total`` is ``None`` for an abandoned one."""
+        if total is None:
+            return cls(np.empty(0, np.uint8), (), end)
+        return cls(np.frombuffer(pack(total, ring_bits), np.uint8), present, end)
+
+    def total(self, ring_bits: int) -> SumTotal:
+        """Return the total, still under the group masks."""
+        n_values = self.residues.shape[0] * 8 // ring_bits
+        if not self.present:
+            return SumTotal(np.empty(0, residue_dtype(ring_bits)), ring_bits, ())
+        return SumTotal(unpack([self.residues.data], n_values, ring_bits), ring_bits, self.present)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedSum(Generic[Reply]):
+    """A sum that its reader decides from: the coordinator, or every silo if that is blind.
+
+    Parameters
+    ----------
+    told : SumSteps
+        Answered with the decision.
+    relayed : SumSteps
+        Answered with the masked total.
+    """
+
+    told: SumSteps[Reply]
+    relayed: SumSteps[RelayedTotal]
+
+
+def _decided_sum(name: str, call: Call, reply: type[Reply], what: str) -> DecidedSum[Reply]:
+    return DecidedSum(
+        sum_steps(name, call, call, reply, what), sum_steps(name, call, call, RelayedTotal, what)
+    )
+
+
+SYNC = Step("sync", Call.SKETCHES, EntryRequest, EntryRound, "nothing")
+ENTER = Step("enter", Call.SKETCHES, KnownTrees, RoundEntry, "whether it has the trees so far")
+OPENING = Step(
+    "opening", Call.SUMS, WeightExponent, OpeningBounds, "the power of two above its weights"
+)
+MEDIAN = _decided_sum("median", Call.SUMS, Bisected, "labels below proposed values")
+CUTS = Step(
+    "cuts", Call.SKETCHES, QuantileSummaries, CutPoints, "quantile summaries: values of its rows"
+)
+PROPOSALS = Step(
+    "proposals", Call.SKETCHES, ProposalCount, Receipt, "how many values it counts below"
+)
+COUNTS = _decided_sum("counts", Call.SKETCHES, Bisected, "rows below proposed values")
+BOUNDS = Step(
+    "bounds", Call.SUMS, GradientExponents, GradientExponents, "powers of two above its gradients"
+)
 THRESHOLDS = sum_steps(
-    "thresholds", Call.SUMS, Call.SUMS, Tensors, "how many rows have which size of gradient"
+    "thresholds", Call.SUMS, Call.SUMS, SamplingThreshold, "rows by size of their gradients"
 )
-HISTOGRAMS = sum_steps(
-    "histograms", Call.HISTOGRAMS, Call.HISTOGRAMS, Tensors, "gradient sums by node, feature, bin"
+HISTOGRAMS = _decided_sum(
+    "histograms", Call.HISTOGRAMS, LevelDecision, "gradient sums by node, feature, bin"
 )
-LEAVES = sum_steps("leaves", Call.HISTOGRAMS, Call.HISTOGRAMS, Tensors, "gradient sums by leaf")
-SCORES = float_sum("scores", Call.SUMS, Tensors, Tensors, "metric sums")
-
-
-def decide_level(growth: Growth, sums: Integers | None, coarse: bool) -> dict[str, NDArray[Any]]:
-    """Take a level's sums (or none: close the trees); return what silos are told."""
-    if sums is None:
-        arrays = write_splits([no_splits() for _ in growth.requests], [])
-        return {**arrays, "done": np.ones(1, np.uint8), **leaf_values(growth, None, None)}
-    splits = growth.take(sums)
-    arrays = write_splits(splits, growth.requests)
-    arrays["done"] = np.array([growth.done], np.uint8)
-    if growth.done and not coarse:
-        arrays |= leaf_values(growth, None, None)
-    return arrays
-
-
-def leaf_values(
-    growth: Growth, sums: Integers | None, quantiser: Quantiser | None
-) -> dict[str, NDArray[Any]]:
-    """Finish the trees; return their leaf values, all trees' after each other."""
-    trees = growth.finish(sums, None if quantiser is None else quantiser.scale)
-    return {"values": np.concatenate([t.value[t.leaves].reshape(-1) for t in trees])}
-
-
-def decide_counts(search: Bisector, sums: Integers | None) -> dict[str, NDArray[Any]]:
-    """Take counts below the proposed values; return the next proposals."""
-    assert sums is not None, "counts are summed over whoever is there"
-    search.take(sums)
-    return {"column": search.column, "key": search.key}
-
-
-def decide_threshold(search: ThresholdSearch, sums: Integers | None) -> dict[str, NDArray[Any]]:
-    """Take a pass's sums; return the threshold and the bracket of the next pass."""
-    assert sums is not None, "thresholds are of whoever is there"
-    search.take(sums)
-    return {"threshold": np.array([search.mu, search.low, search.high])}
-
-
-def blank_ensemble(plan: Plan, agreed: Agreed) -> Ensemble:
-    """Return the ensemble that a job starts from."""
-    return blank(plan.schema, plan.objective.model_name, plan.job.booster, agreed.base_score)
-
-
-def trees_of_round(plan: Plan, growth: Growth, agreed: Agreed) -> list[Tree]:
-    """Return a round's finished trees as the model has them."""
-    trees: list[Tree] = []
-    for t, grown in enumerate(growth.trees):
-        trees.extend(grown.trees(agreed.cuts, plan.groups(t)))
-    return trees
-
-
-def round_alone(ensemble: Ensemble, trees: Sequence[Tree]) -> Ensemble:
-    """Return an ensemble that has one round's trees only."""
-    return replace(ensemble, trees=(), steps=(), round_ends=()).extend(trees, n_steps=1)
-
-
-def matrix_of(data: Dataset) -> Any:
-    """Return a table as XGBoost takes it."""
-    import xgboost
-
-    return xgboost.DMatrix(
-        data.X, feature_types=data.schema.feature_types, enable_categorical=True, nthread=1
-    )
-
-
-def metric_names(plan: Plan) -> tuple[str, ...]:
-    """Return the metrics that rounds are scored by."""
-    return plan.job.metrics or metrics.defaults(plan.schema.task)
-
-
-def cuts_of(plan: Plan, search: Bisector) -> Cuts:
-    """Return the cut points that bisecting has found."""
-    return cuts_from_thresholds(plan.schema, search.thresholds)
-
-
-def write_summaries(summaries: list[Summary]) -> dict[str, NDArray[Any]]:
-    """Return the summaries of all numeric features as arrays."""
-    empty = Summary(np.empty(0, np.float32), np.empty(0))
-    return {
-        "sizes": np.array([s.values.shape[0] for s in summaries], np.int64),
-        "values": np.concatenate([s.values for s in (*summaries, empty)]),
-        "weights": np.concatenate([s.weights for s in (*summaries, empty)]),
-    }
-
-
-def read_summaries(offer: Tensors, n_columns: int) -> list[Summary]:
-    """Read :func:`write_summaries` and check what a peer could have got wrong."""
-    sizes = offer.get("sizes", "<i8", (n_columns,))
-    if np.any(sizes < 0):
-        raise OfferRejected("sizes: expected none below 0")
-    total = int(sizes.sum())
-    values = offer.get("values", "<f4", (total,))
-    weights = offer.get("weights", "<f8", (total,))
-    if np.any(weights <= 0):
-        raise OfferRejected("weights: expected none at or below 0")
-    at = np.cumsum(sizes)[:-1] if n_columns else np.empty(0, np.int64)
-    pairs = zip(np.split(values, at), np.split(weights, at), strict=True)
-    summaries = [Summary(v, w) for v, w in pairs][:n_columns]
-    if any(np.any(np.diff(s.values) <= 0) for s in summaries):
-        raise OfferRejected("values: expected them to increase within a feature")
-    return summaries
-
-
-def write_total(
-    total: Residues | None, ring_bits: int, present: tuple[Silo, ...]
-) -> dict[str, NDArray[Any]]:
-    """Return a masked total for the silos to open; none for a sum that stays closed."""
-    if total is None:
-        return {"abandoned": np.ones(1, np.uint8)}
-    return {"total": total, "present": as_bytes("\n".join(present).encode())}
-
-
-def read_total(told: Tensors, ring_bits: int) -> SumTotal:
-    """Read :func:`write_total`; an abandoned sum has nobody present."""
-    if told.has("abandoned"):
-        return SumTotal(np.empty(0, residue_dtype(ring_bits)), ring_bits, ())
-    kind = "<u4" if ring_bits == 32 else "<u8"
-    names = told.get("present", "|u1", (None,)).tobytes().decode().split("\n")
-    return SumTotal(
-        told.get("total", kind, (None,)), ring_bits, tuple(Silo(name) for name in names)
-    )
+LEAVES = _decided_sum("leaves", Call.HISTOGRAMS, ClosedTrees, "gradient sums by leaf")
+SCORES = float_sum("scores", Call.SUMS, PlainVector, RoundEnd, "metric sums")

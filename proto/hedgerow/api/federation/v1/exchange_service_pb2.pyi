@@ -6,6 +6,7 @@ isort:skip_file
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from hedgerow.api.federation.v1 import exchange_pb2 as _exchange_pb2
+from hedgerow.api.federation.v1 import histogram_pb2 as _histogram_pb2
 from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
 from hedgerow.api.federation.v1 import stacking_pb2 as _stacking_pb2
@@ -235,6 +236,7 @@ class ExchangeSketchesRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
@@ -245,6 +247,10 @@ class ExchangeSketchesRequest(_message.Message):
         """A block of an array."""
 
     @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -253,13 +259,14 @@ class ExchangeSketchesRequest(_message.Message):
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "histogram", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -273,6 +280,7 @@ class ExchangeSketchesResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -282,6 +290,10 @@ class ExchangeSketchesResponse(_message.Message):
     @_builtins.property
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -296,14 +308,15 @@ class ExchangeSketchesResponse(_message.Message):
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -405,6 +418,7 @@ class ExchangeHistogramsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -414,6 +428,10 @@ class ExchangeHistogramsRequest(_message.Message):
     @_builtins.property
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
@@ -428,14 +446,15 @@ class ExchangeHistogramsRequest(_message.Message):
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "histogram", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -449,6 +468,7 @@ class ExchangeHistogramsResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -458,6 +478,10 @@ class ExchangeHistogramsResponse(_message.Message):
     @_builtins.property
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
@@ -472,14 +496,15 @@ class ExchangeHistogramsResponse(_message.Message):
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -857,6 +882,7 @@ class ExchangeSumsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -866,6 +892,10 @@ class ExchangeSumsRequest(_message.Message):
     @_builtins.property
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -880,14 +910,15 @@ class ExchangeSumsRequest(_message.Message):
         *,
         key: _exchange_pb2.StepKey | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "histogram", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -901,6 +932,7 @@ class ExchangeSumsResponse(_message.Message):
 
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -910,6 +942,10 @@ class ExchangeSumsResponse(_message.Message):
     @_builtins.property
     def tensor(self) -> _tensor_pb2.TensorBlock:
         """A block of an array."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -924,14 +960,15 @@ class ExchangeSumsResponse(_message.Message):
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

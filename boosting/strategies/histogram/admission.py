@@ -1,0 +1,111 @@
+"""When silos enter a job: together, with fresh keys, before a round that all of them start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.strategies.histogram.steps import (
+    ENTER,
+    AfterRound,
+    EntryRequest,
+    EntryRound,
+    KnownTrees,
+    RoundEnd,
+    RoundEntry,
+    RowsScored,
+    TrainingState,
+)
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+
+
+class Admission:
+    """Counts the rounds of a job and lets silos in between them.
+
+    Parameters
+    ----------
+    hub : Hub
+    sums : CoordinatorSums
+        Its setup gives the silos that enter their keys.
+    rounds : int
+        Of the whole job.
+    least_silos : int
+
+    Attributes
+    ----------
+    round : int
+        The round that is played, or comes next.
+    over : bool
+        Whether there is no further round.
+    opens : bool
+        Whether silos enter before the next round.
+    """
+
+    def __init__(self, hub: Hub, sums: CoordinatorSums, rounds: int, least_silos: int) -> None:
+        self._hub = hub
+        self._sums = sums
+        self._rounds = rounds
+        self._least = least_silos
+        self._gathering = True
+        self._door = Place(0)
+        self._ended = -1  # the last round whose end the silos know
+        self._invited: set[int] = set()
+        self.round = 0
+        self.over = False
+        self.opens = False
+
+    def resume(self, round_: int) -> None:
+        """Go on from a round after a restart, or after a round that nobody plays."""
+        self.round, self._ended = round_, round_ - 1
+        self.over = round_ >= self._rounds
+
+    def invite(self, silo: Silo, at: Place, offer: EntryRequest) -> EntryRound:
+        """Answer a silo that starts, or was left out."""
+        # The end of a round says whether silos enter before the next: a later entry is the first
+        # that can still be announced.
+        target = self.round if self._gathering else self._ended + 2
+        if self.over or target >= self._rounds:
+            return EntryRound(None)
+        if not self._gathering:
+            self._invited.add(target)
+        return EntryRound(target)
+
+    async def gather(self) -> dict[Silo, int]:
+        """Wait for all present silos to enter; return how many rounds each knows."""
+        self._gathering = True
+        self._door = Place(self.round)
+        known = await self._hub.collect(ENTER, self._door, read=_known, quorum=max(self._least, 1))
+        self._gathering = False
+        self._invited.discard(self.round)
+        for silo in self._hub.silos:
+            if silo not in known:
+                self._hub.drop(silo, "it was late for this entry; it can enter at the next one")
+        return known
+
+    async def let_in(
+        self, known: Mapping[Silo, int], scored: RowsScored, state: TrainingState | None
+    ) -> None:
+        """Give silos what they lack and, unless the job is over, fresh keys."""
+        target = None if self.over else self.round
+        complete = RoundEntry(scored, target, None)
+        lacking = RoundEntry(scored, target, state)
+        entries = {silo: complete if n == self.round else lacking for silo, n in known.items()}
+        self._hub.answer(ENTER, self._door, entries)
+        if not self.over:
+            await self._sums.setup(Place(self.round))
+
+    def end_round(self, *, stop: bool) -> RoundEnd:
+        """Decide what follows the round, for the silos' last reply in it."""
+        self._ended = self.round
+        self.over = stop or self.round + 1 >= self._rounds
+        self.opens = not self.over and bool(self._sums.joining or self.round + 1 in self._invited)
+        if self.over:
+            return RoundEnd(AfterRound.END)
+        return RoundEnd(AfterRound.ENTRY if self.opens else AfterRound.ROUND)
+
+
+def _known(silo: Silo, offer: KnownTrees) -> int:
+    if offer.rounds < 0:
+        raise OfferRejected(f"rounds: expected at least 0, received {offer.rounds}")
+    return offer.rounds

@@ -1,0 +1,79 @@
+"""Sums from which the coordinator decides or, where it is blind, every silo: the silo's end.
+
+The blind coordinator passes masked totals on (:class:`RelayedTotal`). The silos take the group
+masks off and all decide the same from the same integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd
+from hedgerow.boosting.sums.coordinator import SumOutcome
+from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
+
+Reply = TypeVar("Reply")
+Integers = NDArray[np.int64]
+
+
+def integers(outcome: SumOutcome) -> Integers | None:
+    """Return a sum as the coordinator reads it; ``None`` if it was abandoned."""
+    return None if outcome.total is None else signed(outcome.total, outcome.ring_bits)
+
+
+class SiloDecisions:
+    """Adds a silo's integers to sums and returns what is decided from them.
+
+    Parameters
+    ----------
+    sums : SiloSums
+    blind : bool
+        Whether the coordinator is.
+
+    Attributes
+    ----------
+    end : RoundEnd or None
+        What a blind coordinator said last of the end of a round.
+    """
+
+    def __init__(self, sums: SiloSums, *, blind: bool) -> None:
+        self._sums = sums
+        self.blind = blind
+        self.end: RoundEnd | None = None
+
+    def add(
+        self,
+        kind: DecidedSum[Reply],
+        at: Place,
+        own: Integers,
+        decide: Callable[[Integers | None], Reply],
+        *,
+        ring_bits: int = 64,
+        whole: bool = False,
+    ) -> Reply:
+        """Add integers to a sum; return the decision.
+
+        Parameters
+        ----------
+        own : ndarray of shape (n_values,), int64
+            May be overwritten.
+        decide : callable
+            From the sum, or from ``None`` if it was abandoned; called where the coordinator is
+            blind.
+        """
+        residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
+        reduce_residues(residues, ring_bits)
+        if not self.blind:
+            return self._sums.sum(kind.told, at, residues, ring_bits=ring_bits, whole=whole)
+        relayed = self._sums.sum(kind.relayed, at, residues, ring_bits=ring_bits, whole=whole)
+        self.end = relayed.end
+        if not relayed.present:
+            return decide(None)
+        total = self._sums.opened(relayed.total(ring_bits))
+        return decide(signed(total.values, ring_bits))

@@ -1,0 +1,324 @@
+"""What the parties agree on before the first round: rows, start score, cut points; both halves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
+from hedgerow.boosting.engine.objective import StartRule
+from hedgerow.boosting.engine.start import found_median, median_search, weight_exponent
+from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
+from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.exchange import Hub, Link, Place, Receipt, Silo
+from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.histogram.decided_sums import Integers, SiloDecisions, integers
+from hedgerow.boosting.strategies.histogram.plan import (
+    HistogramPlan,
+    Opening,
+    cut_points,
+    cuts_of,
+    given_cuts,
+)
+from hedgerow.boosting.strategies.histogram.steps import (
+    COUNTS,
+    CUTS,
+    MEDIAN,
+    OPENING,
+    PROPOSALS,
+    Bisected,
+    CutProposals,
+    DecidedSum,
+    OpeningBounds,
+    ProposalCount,
+    RelayedTotal,
+    WeightExponent,
+)
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
+from hedgerow.boosting.sums.silo import SiloSums
+
+_AT = Place(0)
+_LABELS_AT = Place(0, 0, 1)
+
+
+class CoordinatorOpening:
+    """The coordinator half of the opening.
+
+    Parameters
+    ----------
+    n_largest : int
+        Rows of the largest silo.
+    """
+
+    def __init__(
+        self, plan: HistogramPlan, hub: Hub, sums: CoordinatorSums, n_largest: int
+    ) -> None:
+        self._plan = plan
+        self._hub = hub
+        self._sums = sums
+        self._n_largest = n_largest
+        self._blind = plan.parameters.blind_coordinator
+
+    async def agree(self) -> Opening | None:
+        """Return what was agreed on; ``None`` if the coordinator is blind."""
+        weight = await self._weight_bound()
+        n_rows = integers(await self._sums.total(_AT, 1))
+        base_score = await self._base_score()
+        cuts = await self._cuts()
+        if self._blind:
+            return None
+        assert n_rows is not None
+        assert base_score is not None
+        assert cuts is not None
+        return Opening(int(n_rows[0]), weight, base_score, cuts)
+
+    async def _weight_bound(self) -> int:
+        offers = await self._hub.collect(
+            OPENING,
+            _AT,
+            read=lambda silo, offer: sound_exponent(offer.exponent),
+            silos=self._sums.participants,
+            quorum=self._plan.least_silos,
+        )
+        proportional = self._plan.parameters.bins_policy == "proportional"
+        bounds = OpeningBounds(max(offers.values()), self._n_largest if proportional else None)
+        self._hub.answer(OPENING, _AT, dict.fromkeys(offers, bounds))
+        return bounds.weight_exponent
+
+    async def _base_score(self) -> float | None:
+        objective = self._plan.objective
+        given = self._plan.job.booster.base_score
+        if given is not None:
+            return given
+        if objective.start_rule is StartRule.MEAN:
+            outcome = await self._sums.total(_LABELS_AT, N_LABEL_VALUES)
+            assert outcome.total is not None
+            return None if self._blind else objective.start_of(mean_label(outcome.total))
+        if objective.start_rule is StartRule.MEDIAN:
+            search = median_search()
+            await self._bisect(MEDIAN, search, lambda: Bisected(median=found_median(search)))
+            return found_median(search)
+        return objective.default_base_score
+
+    async def _cuts(self) -> Cuts | None:
+        plan = self._plan
+        if plan.parameters.binning == "given":
+            return given_cuts(plan.schema, plan.parameters.cut_points)
+        if plan.parameters.binning == "summary":
+            return await self._merge_summaries()
+        if self._blind:
+            await self._relay_counts()
+            return None
+        search = cut_search(plan)
+        await self._bisect(COUNTS, search, lambda: found_cuts(plan, search))
+        return cuts_from_thresholds(plan.schema, search.thresholds)
+
+    async def _merge_summaries(self) -> Cuts:
+        plan = self._plan
+        summaries = await self._hub.collect(
+            CUTS,
+            _AT,
+            read=lambda silo, offer: offer.read(len(plan.numeric)),
+            silos=self._sums.participants,
+            quorum=plan.least_silos,
+        )
+        cuts = await asyncio.to_thread(
+            merged_cuts, plan.schema, list(summaries.values()), plan.job.booster.max_bin
+        )
+        self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, cut_points(cuts)))
+        return cuts
+
+    async def _bisect(
+        self, kind: DecidedSum[Bisected], search: Bisector, found: Callable[[], Bisected]
+    ) -> None:
+        passing = 0
+        while not search.done:
+            at = Place(0, 0, passing)
+            outcome = await self._sums.sum(kind.told, at, search.column.shape[0])
+            reply = await asyncio.to_thread(narrow, search, integers(outcome), found)
+            self._sums.answer(kind.told, outcome, reply)
+            passing += 1
+
+    async def _relay_counts(self) -> None:
+        """Pass on counts of as many values as the silos say, until they say none."""
+        passing = 0
+        while n_values := await self._n_proposed(Place(0, 0, passing)):
+            at = Place(0, 0, passing)
+            outcome = await self._sums.sum(COUNTS.relayed, at, n_values)
+            total = RelayedTotal.of(outcome.total, outcome.ring_bits, outcome.present)
+            self._sums.answer(COUNTS.relayed, outcome, total)
+            passing += 1
+
+    async def _n_proposed(self, at: Place) -> int:
+        """Return how many values silos count below next; refuse silos that differ from most."""
+        least = self._plan.least_silos
+        counts = await self._hub.collect(
+            PROPOSALS, at, read=_count, silos=self._sums.participants, quorum=least
+        )
+        ((most, _),) = Counter(counts.values()).most_common(1)
+        differing = [silo for silo, n in counts.items() if n != most]
+        for silo in differing:
+            reason = f"n: expected {most} values as in most silos, received {counts.pop(silo)}"
+            self._hub.reject(PROPOSALS, at, silo, reason)
+        if len(counts) < least:
+            raise QuorumLost(
+                f"step {PROPOSALS.name!r} needs {least} silos, {len(counts)} propose equally many "
+                f"values; refused {', '.join(differing)}"
+            )
+        self._hub.answer(PROPOSALS, at, dict.fromkeys(counts, Receipt()))
+        return most
+
+
+class SiloOpening:
+    """The silo half of the opening.
+
+    Parameters
+    ----------
+    train : Dataset
+        The rows that trees are grown on.
+    """
+
+    def __init__(
+        self,
+        plan: HistogramPlan,
+        link: Link,
+        sums: SiloSums,
+        decisions: SiloDecisions,
+        start: SiloStart,
+        train: Dataset,
+    ) -> None:
+        self._plan = plan
+        self._link = link
+        self._sums = sums
+        self._decisions = decisions
+        self._n_silos = len(start.silos)
+        self._train = train
+
+    def agree(self) -> Opening:
+        """Return what was agreed on."""
+        data = self._train
+        own = WeightExponent(weight_exponent(data.n_samples, data.weight))
+        bounds = self._link.exchange(OPENING, _AT, own)
+        n_rows = int(self._sums.total(_AT, np.array([data.n_samples], np.uint64)).values[0])
+        base_score = self._base_score()
+        cuts = self._cuts(n_rows, bounds.largest_silo or 0)
+        return Opening(n_rows, bounds.weight_exponent, base_score, cuts)
+
+    def _base_score(self) -> float:
+        objective, data = self._plan.objective, self._train
+        given = self._plan.job.booster.base_score
+        if given is not None:
+            return given
+        if objective.start_rule is StartRule.MEAN:
+            total = self._sums.total(_LABELS_AT, label_parts(data.labels, data.weight))
+            return objective.start_of(mean_label(total.values))
+        if objective.start_rule is StartRule.MEDIAN:
+            search, column = median_search(), np.sort(data.labels.astype(np.float32))
+            found = self._bisect(
+                MEDIAN, search, [column], lambda: Bisected(median=found_median(search))
+            )
+            if found.median is None:
+                raise OfferRejected("median: expected a number, received none")
+            return found.median
+        return objective.default_base_score
+
+    def _cuts(self, n_rows: int, n_largest: int) -> Cuts:
+        plan, data = self._plan, self._train
+        if plan.parameters.binning == "given":
+            return given_cuts(plan.schema, plan.parameters.cut_points)
+        columns = [data.X[:, j] for j in plan.numeric]
+        if plan.parameters.binning == "summary":
+            n_points = summary_points(
+                plan.parameters.bins_policy,
+                plan.job.booster.max_bin,
+                data.n_samples,
+                n_rows,
+                n_largest,
+                self._n_silos,
+            )
+            summaries = [summarise(column, n_points, data.weight) for column in columns]
+            points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
+            return cuts_of(points, plan.schema)
+        ordered = [np.sort(column[~np.isnan(column)]) for column in columns]
+        search = cut_search(plan)
+        found = self._bisect(COUNTS, search, ordered, lambda: found_cuts(plan, search))
+        if found.cuts is None:
+            raise OfferRejected("cuts: expected cut points, received none")
+        return cuts_of(found.cuts, plan.schema)
+
+    def _bisect(
+        self,
+        kind: DecidedSum[Bisected],
+        search: Bisector,
+        ordered: list[NDArray[np.float32]],
+        found: Callable[[], Bisected],
+    ) -> Bisected:
+        """Count below proposed values until there are none; return the last decision."""
+        decided, passing = _proposed(search) if ordered else found(), 0
+        blind = self._decisions.blind
+        while decided.proposals is not None:
+            at = Place(0, 0, passing)
+            column = decided.proposals.column.astype(np.int64)
+            key = decided.proposals.key.astype(np.int64)
+            if (
+                not 0 < column.shape[0] == key.shape[0]
+                or np.any(column < 0)
+                or np.any(column >= len(ordered))
+            ):
+                raise OfferRejected("proposals: expected keys of columns that exist")
+            if blind:
+                self._link.exchange(PROPOSALS, at, ProposalCount(column.shape[0]))
+            own = count_below(ordered, column, key)
+            decided = self._decisions.add(kind, at, own, lambda sums: narrow(search, sums, found))
+            passing += 1
+        if blind:
+            self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))
+        return decided
+
+
+# --- what either half decides from counts ---
+
+
+def cut_search(plan: HistogramPlan) -> Bisector:
+    """Return the search for the thresholds of all numeric features."""
+    return Bisector(len(plan.numeric), plan.job.booster.max_bin, plan.parameters.binning_error)
+
+
+def found_cuts(plan: HistogramPlan, search: Bisector) -> Bisected:
+    """Return the cut points that a search ended on."""
+    return Bisected(cuts=cut_points(cuts_from_thresholds(plan.schema, search.thresholds)))
+
+
+def narrow(search: Bisector, sums: Integers | None, found: Callable[[], Bisected]) -> Bisected:
+    """Take counts below the proposed values; return the next proposals, or what was found."""
+    assert sums is not None, "only sums over a fixed set are abandoned"
+    search.take(sums)
+    return found() if search.done else _proposed(search)
+
+
+def _proposed(search: Bisector) -> Bisected:
+    proposals = CutProposals(search.column.astype(np.int32), search.key.astype(np.uint32))
+    return Bisected(proposals=proposals)
+
+
+# --- what the coordinator reads ---
+
+
+def sound_exponent(exponent: int) -> int:
+    """Return an exponent of a float64; raises OfferRejected for any other number."""
+    if not -1074 <= exponent <= 1023:
+        raise OfferRejected(f"exponent: expected -1074 to 1023, received {exponent}")
+    return exponent
+
+
+def _count(silo: Silo, offer: ProposalCount) -> int:
+    if offer.n < 0:
+        raise OfferRejected(f"n: expected at least 0, received {offer.n}")
+    return offer.n

@@ -1,0 +1,269 @@
+"""What follows from a job's parameters and schema; equal at all parties."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
+from hedgerow.boosting.engine.grower import ColumnSampler
+from hedgerow.boosting.engine.objective import Objective, objective_of
+from hedgerow.boosting.engine.quantising import Quantiser, static_bound
+from hedgerow.boosting.engine.sampling import ThresholdSearch
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters
+from hedgerow.boosting.engine.summaries import increasing_columns
+from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
+from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
+from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What all parties know before the first round, with the cut points as bins.
+
+    Parameters
+    ----------
+    n_rows, weight_exponent, base_score
+        As in :class:`OpeningTerms`.
+    cuts : Cuts
+    """
+
+    n_rows: int
+    weight_exponent: int
+    base_score: float
+    cuts: Cuts
+
+    @classmethod
+    def of(cls, terms: OpeningTerms, schema: Schema) -> Opening:
+        """Read what another party sent; raises OfferRejected for unsound cut points."""
+        cuts = cuts_of(terms.cuts, schema)
+        return cls(terms.n_rows, terms.weight_exponent, terms.base_score, cuts)
+
+    @property
+    def terms(self) -> OpeningTerms:
+        """The terms as they travel."""
+        cuts = cut_points(self.cuts)
+        return OpeningTerms(self.n_rows, self.weight_exponent, self.base_score, cuts)
+
+
+def cut_points(cuts: Cuts) -> CutPoints:
+    """Return the inner thresholds of numeric features as they travel."""
+    inner = [cuts.of(int(j))[:-1] for j in np.flatnonzero(~cuts.categorical)]
+    sizes = np.array([column.shape[0] for column in inner], np.int64)
+    return CutPoints(sizes, np.concatenate([np.empty(0, np.float32), *inner]))
+
+
+def cuts_of(points: CutPoints, schema: Schema) -> Cuts:
+    """Return the cuts of thresholds that another party sent; raises OfferRejected."""
+    n_numeric = len(numeric_features(schema))
+    return cuts_from_thresholds(schema, increasing_columns(points.sizes, points.values, n_numeric))
+
+
+def given_cuts(schema: Schema, cut_points: tuple[str, ...]) -> Cuts:
+    """Return the cuts of a job's ``cut_points``: ``"feature: 0.5 1.5"`` for each numeric feature.
+
+    Raises
+    ------
+    InvalidJob
+        An unknown or missing feature, or values that are no increasing numbers.
+    """
+    known: dict[str, NDArray[np.float32]] = {}
+    for text in cut_points:
+        name, _, numbers = text.rpartition(":")
+        try:
+            known[name.strip()] = np.array([float(n) for n in numbers.split()], np.float32)
+        except ValueError as error:
+            raise InvalidJob(
+                f"[histogram] cut_points: expected numbers for {name!r}, received {numbers!r}"
+            ) from error
+    names = [schema.features[j].name for j in numeric_features(schema)]
+    for missing in sorted(set(names) - set(known)):
+        raise InvalidJob(f"[histogram] cut_points: expected some for feature {missing!r}")
+    for unknown in sorted(set(known) - {feature.name for feature in schema.features}):
+        raise InvalidJob(f"[histogram] cut_points: there is no feature {unknown!r}")
+    try:
+        return cuts_from_thresholds(schema, [known[name] for name in names])
+    except DataError as error:
+        raise InvalidJob(f"[histogram] cut_points: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPlan:
+    """A job of this strategy over a schema, and what follows from them."""
+
+    parameters: Histogram
+    job: JobParameters
+    schema: Schema
+    objective: Objective
+    tree: TreeParameters
+
+    @classmethod
+    def of(cls, parameters: Histogram, job: JobParameters, schema: Schema) -> HistogramPlan:
+        """Check a job against the schema and work out what follows."""
+        booster = parameters.booster_of(job)
+        objective = objective_of(job.objective, schema.task, booster)
+        tree = TreeParameters.of(booster, schema.n_features)
+        return cls(parameters, job, schema, objective, tree)
+
+    @property
+    def least_silos(self) -> int:
+        """Fewest silos that a step may be over."""
+        return self.parameters.sum_parameters(self.job).least_silos
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Metrics that rounds are scored by."""
+        return self.job.metrics or metrics.defaults(self.schema.task)
+
+    @property
+    def n_trees(self) -> int:
+        """Trees that are grown side by side in a round."""
+        return 1 if self.parameters.multi_output else self.schema.n_outputs
+
+    @property
+    def width(self) -> int:
+        """Numbers a bin."""
+        return 2 * self.schema.n_outputs // self.n_trees
+
+    @property
+    def numeric(self) -> list[int]:
+        """Indices of numeric features."""
+        return numeric_features(self.schema)
+
+    def groups(self, tree: int) -> list[int]:
+        """Return the outputs that a tree of a round adds to."""
+        return list(range(self.schema.n_outputs)) if self.parameters.multi_output else [tree]
+
+    def part(self, tree: int) -> slice:
+        """Return the columns of the gradients that a tree is grown on."""
+        return slice(tree * self.width, (tree + 1) * self.width)
+
+    def shape(self, opening: Opening, round_: int) -> RoundShape:
+        """Return the shape of a round's trees, with their column samples."""
+        return RoundShape(opening.cuts, self.tree, self.width, self._columns(round_))
+
+    def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
+        if not self.tree.samples_columns:
+            return (None,) * self.n_trees
+        return tuple(
+            ColumnSampler(
+                self.schema.n_features,
+                self.tree,
+                generator(self.job.seed, 0, round_ * self.n_trees + t, Purpose.COLUMNS),
+            )
+            for t in range(self.n_trees)
+        )
+
+    # numbers of a round
+
+    def static_bound(self, opening: Opening) -> tuple[float, float] | None:
+        """Return bounds of gradients that hold in every round; ``None`` if silos must agree."""
+        if self.parameters.coarse_bits or self.parameters.shares_threshold:
+            return None
+        return static_bound(
+            self.objective,
+            self.parameters.sampler,
+            self.schema.n_outputs,
+            2.0**opening.weight_exponent,
+        )
+
+    def threshold_search(self, opening: Opening, bound: tuple[float, float]) -> ThresholdSearch:
+        """Return the search for a round's MVS threshold; no gradient is above ``bound``."""
+        g, h = bound
+        lam = self.parameters.mvs_lambda
+        largest = math.sqrt(self.schema.n_outputs * (g * g + lam * h * h)) * (1 + 1e-6)
+        n_silos = max(len(self.job.silos), 1 << 10)
+        return ThresholdSearch(opening.n_rows, n_silos, self.parameters.sampling_rate, largest)
+
+    def quantiser(self, opening: Opening, bound: tuple[float, float]) -> Quantiser:
+        """Return a round's quantisation."""
+        return Quantiser.fitting(
+            opening.n_rows,
+            bound,
+            ring_bits=self.parameters.ring_bits,
+            coarse_bits=self.parameters.coarse_bits,
+        )
+
+    def scales(self, quantiser: Quantiser) -> tuple[Scale, Scale | None]:
+        """Return the unit of histogram sums, and that of leaf sums where these are apart."""
+        if self.parameters.coarse_bits:
+            return quantiser.coarse_scale, quantiser.scale
+        return quantiser.scale, None
+
+    def search_ring(self, n_rows: int | None) -> int:
+        """Return the ring of histogram sums: 32 bits where coarse sums are proven to fit.
+
+        Parameters
+        ----------
+        n_rows : int or None
+            Of all silos; ``None`` with a blind coordinator, which does not learn the number.
+        """
+        bits = self.parameters.coarse_bits
+        if bits and n_rows is not None and n_rows << bits < 1 << 30:
+            return 32
+        return 64 if bits else self.parameters.ring_bits
+
+    # lengths that reveal nothing of the trees
+
+    @property
+    def n_levels(self) -> int:
+        """Sums that the largest possible trees take."""
+        p = self.tree
+        return max(1, p.max_leaves - 1) if p.loss_guided else p.max_depth
+
+    def n_padded(self, round_: int, level: int) -> int:
+        """Length of a level's vector that depends neither on open nodes nor on cut points."""
+        n_bins = self._most_bins
+        total = sum(
+            int((n_bins if columns is None else n_bins[columns.of_tree]).sum())
+            for columns in self._columns(round_)
+        )
+        if level == 0:
+            return self.width * (self.n_trees + total)
+        p = self.tree
+        nodes = 1 if p.loss_guided else 1 << (level - 1)
+        if p.max_leaves:
+            nodes = max(1, min(nodes, p.max_leaves - 1))
+        return self.width * nodes * total
+
+    @property
+    def n_padded_leaves(self) -> int:
+        """Length of the vector of leaf sums of the largest possible trees."""
+        p = self.tree
+        most = p.max_leaves or 1 << p.max_depth
+        if p.max_depth:
+            most = min(most, 1 << p.max_depth)
+        return self.n_trees * self.width * most
+
+    @property
+    def _most_bins(self) -> NDArray[np.int64]:
+        """Largest possible number of bins of each feature."""
+        if self.parameters.binning == "given":
+            return given_cuts(self.schema, self.parameters.cut_points).n_bins
+        most = self.job.booster.max_bin
+        features = self.schema.features
+        return np.array(
+            [most if f.categories is None else max(1, len(f.categories)) for f in features]
+        )
+
+    # the model
+
+    def blank(self, opening: Opening) -> Ensemble:
+        """Return the ensemble that a job starts from."""
+        return blank(self.schema, self.objective.model_name, self.job.booster, opening.base_score)
+
+    def trees(self, grown: RoundTrees, opening: Opening) -> list[Tree]:
+        """Return a round's finished trees as the model has them."""
+        trees: list[Tree] = []
+        for t, tree in enumerate(grown.finished):
+            trees.extend(tree.trees(opening.cuts, self.groups(t)))
+        return trees

@@ -1,0 +1,203 @@
+"""A silo's rows: binned, with margins, and as the trees of a round divide them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.engine.histogram import Layout, build_histograms, node_sums
+from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.quantising import Quantiser
+from hedgerow.boosting.engine.sampling import Sample
+from hedgerow.boosting.engine.table import Table
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape, TreeMirror
+from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
+from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.trees.local import matrix
+
+Floats = NDArray[np.float32]
+
+
+class SiloRows:
+    """Training and validation rows of a silo, with their margins.
+
+    Attributes
+    ----------
+    train : Dataset
+    number : int
+        The silo's place in the roster: its random streams.
+    """
+
+    def __init__(self, plan: HistogramPlan, start: SiloStart) -> None:
+        self._plan = plan
+        self._n_threads = start.n_threads
+        data = start.dataset
+        plan.objective.check_labels(data.labels, start.schema.n_classes)
+        self.number = start.silos.index(start.silo)
+        rng = generator(plan.job.seed, self.number, 0, Purpose.VALIDATION)
+        held = np.zeros(data.n_samples, dtype=bool)
+        held[rng.permutation(data.n_samples)[: int(plan.parameters.validation * len(held))]] = True
+        self.train = data.take(np.flatnonzero(~held))
+        self._valid = data.take(np.flatnonzero(held))
+
+    def begin(self, opening: Opening) -> None:
+        """Bin the rows and start their margins."""
+        margin = self._plan.objective.margin_of(opening.base_score)
+        self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
+        self._valid_table = Table.of(self._valid, opening.cuts, margin, self._n_threads)
+        self._start_margin = margin
+
+    def restore(self, ensemble: Ensemble) -> None:
+        """Take the margins of an ensemble."""
+        for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
+            if data.n_samples:
+                margins = ensemble.margins(matrix(data, self._n_threads), n_threads=self._n_threads)
+                table.margins[:] = margins.reshape(table.margins.shape)
+
+    def gradients(self) -> tuple[Floats, Floats]:
+        """Return g and h of the training rows, shape (n_samples, n_outputs)."""
+        table = self.table
+        return self._plan.objective.gradients(table.margins, table.y, table.weight)
+
+    def add(self, trees: DividedRows, values: Floats) -> None:
+        """Add a round's trees to the margins.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_values,), float32
+            As in :class:`ClosedTrees`.
+        """
+        width = self._plan.width // 2
+        ends = np.cumsum([len(tree.mirror.leaves) * width for tree in trees.trees])
+        if values.shape[0] != ends[-1] or not np.isfinite(values).all():
+            raise OfferRejected(f"leaf values: expected {ends[-1]} finite numbers")
+        parts = np.split(values, ends[:-1])
+        for t, (tree, part) in enumerate(zip(trees.trees, parts, strict=True)):
+            grown = tree.mirror.grown(part.reshape(-1, width))
+            self.table.add_tree(grown, tree.partition, self._plan.groups(t))
+            if self._valid.n_samples:
+                self._valid_table.add_tree(grown, None, self._plan.groups(t))
+
+    def metric_sums(self, scored: RowsScored) -> NDArray[np.float64]:
+        """Return the additive form of the metrics of training or validation rows."""
+        valid = scored is RowsScored.VALID
+        data, table = (self._valid, self._valid_table) if valid else (self.train, self.table)
+        margins = table.margins
+        return metrics.sums(
+            self._plan.metric_names,
+            data.labels,
+            margins[:, 0] if margins.shape[1] == 1 else margins,
+            objective=self._plan.job.objective,
+            weight=data.weight,
+            center=self._start_margin,
+        )
+
+
+class _TreeRows:
+    """The rows of one tree: which node each has reached, and their integers."""
+
+    __slots__ = ("exact", "mirror", "partition", "searched")
+
+    def __init__(
+        self,
+        partition: RowPartition,
+        mirror: TreeMirror,
+        searched: Integers,
+        exact: Integers | None,
+    ) -> None:
+        self.partition = partition
+        self.mirror = mirror
+        self.searched = searched
+        self.exact = exact
+
+
+class DividedRows:
+    """A silo's sampled rows in the trees of a round: sums go out, splits come in.
+
+    Parameters
+    ----------
+    shape : RoundShape
+    sample : Sample
+    quantiser : Quantiser
+    """
+
+    def __init__(
+        self,
+        plan: HistogramPlan,
+        rows: SiloRows,
+        shape: RoundShape,
+        gradients: tuple[Floats, Floats],
+        sample: Sample,
+        quantiser: Quantiser,
+        round_: int,
+    ) -> None:
+        g, h = gradients
+        exact = quantiser.lossless(g, h, sample)
+        searched = exact
+        if plan.parameters.coarse_bits:
+            rng = generator(plan.job.seed, rows.number, round_, Purpose.ROUNDING)
+            searched = quantiser.coarse(g, h, sample, rng)
+        self._table = rows.table
+        self._layouts: Sequence[Layout] = shape.layouts
+        self.trees = [
+            _TreeRows(
+                RowPartition(sample.rows),
+                TreeMirror(shape.cuts.n_bins),
+                np.ascontiguousarray(searched[:, plan.part(t)]),
+                np.ascontiguousarray(exact[:, plan.part(t)]) if searched is not exact else None,
+            )
+            for t in range(plan.n_trees)
+        ]
+
+    def level(self, level: int) -> Integers:
+        """Return this silo's part of a level's vector: the requested nodes' histograms.
+
+        The first level has the totals of each tree before its root's histogram.
+        """
+        parts = []
+        for tree, layout in zip(self.trees, self._layouts, strict=True):
+            if level == 0:
+                parts.append(node_sums(tree.partition, [0], tree.searched).reshape(-1))
+            parts.append(
+                build_histograms(
+                    self._table.binned,
+                    tree.partition,
+                    tree.mirror.request,
+                    tree.searched,
+                    layout,
+                    self._table.n_threads,
+                ).reshape(-1)
+            )
+        return np.concatenate(parts)
+
+    def leaves(self) -> Integers:
+        """Return this silo's part of the lossless leaf sums."""
+        return np.concatenate(
+            [
+                node_sums(tree.partition, tree.mirror.leaves, tree.exact).reshape(-1)
+                for tree in self.trees
+                if tree.exact is not None
+            ]
+        )
+
+    def divide(self, decision: LevelDecision) -> None:
+        """Move the rows by a level's splits; raises OfferRejected for splits that do not fit."""
+        if len(decision.trees) != len(self.trees):
+            raise OfferRejected(
+                f"splits: expected those of {len(self.trees)} trees, received {len(decision.trees)}"
+            )
+        for tree, decided in zip(self.trees, decision.trees, strict=True):
+            splits = tree.mirror.apply(decided)
+            tree.partition.split_by_bins(self._table.binned, splits)
+
+    @property
+    def done(self) -> bool:
+        """Whether no further histogram is requested."""
+        return not any(tree.mirror.request for tree in self.trees)

@@ -1,0 +1,84 @@
+"""How the coordinator scores rounds: on its own rows, and by secure sums over the silos' rows."""
+
+from __future__ import annotations
+
+import math
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.exchange import Hub, Place
+from hedgerow.boosting.ports import CoordinatorStart
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
+from hedgerow.boosting.strategies.histogram.steps import SCORES, RoundEnd, RowsScored
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.floats import SecureTotal, total_securely
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.trees.local import ScoredRows
+
+Scores = dict[str, dict[str, float]]
+
+
+class RoundScores:
+    """Scores of rounds, and which round is the best so far.
+
+    Attributes
+    ----------
+    scored : RowsScored
+        Rows of the silos that are scored each round.
+    best_round : int
+        By the validation rows; the last round where there are none.
+    best_score : float
+    """
+
+    def __init__(self, plan: HistogramPlan, start: CoordinatorStart) -> None:
+        self._plan = plan
+        self._test = start.test
+        self._test_rows: ScoredRows | None = None
+        self.best_round = 0
+        self.best_score = math.nan
+        self.scored = RowsScored.NONE
+        if not plan.parameters.blind_coordinator:
+            if plan.parameters.validation:
+                self.scored = RowsScored.VALID
+            elif start.test is None:
+                self.scored = RowsScored.TRAIN
+
+    def stop(self, round_: int) -> bool:
+        """Return whether too many rounds up to this one had no better score."""
+        patience = self._plan.parameters.early_stopping_rounds
+        return 0 < patience <= round_ - self.best_round
+
+    def begin(self, ensemble: Ensemble) -> None:
+        """Load the coordinator's own rows, with the margins of ``ensemble``."""
+        if self._test is not None:
+            self._test_rows = ScoredRows(self._test, ensemble, 1)
+            self._test_rows.add(ensemble)
+
+    def add(self, part: Ensemble) -> Scores:
+        """Add a round's trees; return the scores on the coordinator's own rows."""
+        if self._test is None or self._test_rows is None:
+            return {}
+        self._test_rows.add(part)
+        scores = metrics.evaluate(
+            self._plan.metric_names,
+            self._test.labels,
+            self._test_rows.margins,
+            objective=self._plan.job.objective,
+            weight=self._test.weight,
+        )
+        return {"test": scores}
+
+    async def sum(
+        self, hub: Hub, sums: CoordinatorSums, round_: int
+    ) -> tuple[Scores, SecureTotal[RoundEnd]]:
+        """Score the silos' rows; the total is to be answered with what follows the round."""
+        names, n_outputs = self._plan.metric_names, self._plan.schema.n_outputs
+        width = metrics.width(names, n_outputs)
+        total = await total_securely(
+            hub, sums, SCORES, Place(round_), width, self._plan.least_silos
+        )
+        scores = metrics.combine(names, total.total, n_outputs=n_outputs)
+        if self.scored is RowsScored.VALID and metrics.better(
+            names[0], scores[names[0]], self.best_score
+        ):
+            self.best_round, self.best_score = round_, scores[names[0]]
+        return {self.scored.value: scores}, total
