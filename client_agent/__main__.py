@@ -14,15 +14,17 @@ from types import FrameType
 
 import click
 
-from hedgerow.boosting.dataset import Dataset, recode
+from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, LocalTrainer
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import sources
+from hedgerow.client_agent.attempt import AgentParts
 from hedgerow.client_agent.config import AgentSettings
+from hedgerow.client_agent.keeper import Pause, SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
-from hedgerow.client_agent.loop import Agent, Surroundings
+from hedgerow.client_agent.loop import Agent
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.crypto.local_vault import LocalVault
@@ -32,9 +34,8 @@ from hedgerow.services.identity.peers import FileIdentity, channel_credentials, 
 from hedgerow.services.process import logs, settings
 from hedgerow.services.rpc.channel import dial, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
-from hedgerow.services.rpc.federation import Registration, accept_message
+from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
-from hedgerow.services.wire import job as job_wire
 
 CRYPTO_SECONDS = 30.0
 """How long an attempt waits for the silo's crypto process."""
@@ -129,9 +130,8 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         state.ledger, silo, "coordinator", time.time, max_bytes=config.policy.max_bytes
     )
     channels = Channels(config.coordinator, paths, metrics, config.server_name)
-    vaults = _vaults(config, paths, metrics)
     rows, n_columns = sources.extent(config.data)
-    around = Surroundings(
+    parts = AgentParts(
         silo=silo,
         address=config.coordinator,
         channel=channels,
@@ -140,10 +140,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         ledger=ledger,
         policy=config.policy,
         load=_loader(config, silo),
-        recode=recode,
-        decode=job_wire.decode_known,
-        vault=vaults,
-        accept_message=accept_message,
+        secrets=SecretKeeper(state, _vaults(config, paths, metrics)),
         registration=Registration(
             state.instance_id,
             version("hedgerow"),
@@ -161,7 +158,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         host, _, wanted = config.metrics.rpartition(":")
         stop_metrics, port = metrics.serve(host, int(wanted))
 
-    agent = Agent(around, once=config.once)
+    agent = Agent(parts, once=config.once)
     metrics.lease_held.set_function(lambda: float(agent.leased))
 
     def close() -> None:
@@ -190,20 +187,19 @@ def _trainer(config: AgentSettings) -> LocalTrainer | None:
 
 def _vaults(
     config: AgentSettings, paths: IdentityPaths, metrics: Metrics
-) -> Callable[[str], Vault | None]:
-    """Return the vault of the silo's crypto process, or one in this process for each job."""
-    if config.crypto:
-        channels = Channels(config.crypto, paths, metrics, None)
-        remote = RemoteVault(channels, config.crypto)
+) -> Callable[[Pause], Vault]:
+    """Return how to get the silo's vault: in its crypto process, or in this one."""
+    if not config.crypto:
+        local = LocalVault()
+        return lambda pause: local
+    channels = Channels(config.crypto, paths, metrics, None)
 
-        def vault(job_id: str) -> Vault:
-            # A crypto process that starts anew needs a moment; an attempt is not wasted on it.
-            wait_until_ready(channels(), config.crypto, CRYPTO_SECONDS)
-            return remote
+    def remote(pause: Pause) -> Vault:
+        # A crypto process that starts needs a moment; an attempt is not wasted on it.
+        wait_until_ready(channels(), config.crypto, CRYPTO_SECONDS)
+        return RemoteVault(channels, config.crypto, pause=pause)
 
-        return vault
-    made: dict[str, Vault] = {}
-    return lambda job_id: made.setdefault(job_id, LocalVault())
+    return remote
 
 
 @click.command()

@@ -70,25 +70,25 @@ def find(path: Path) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedBytes:
     """What the coordinator's record says that it received from a silo for a job."""
 
     job: str
     bytes_by_silo: dict[str, int]
 
 
-def _received(path: Path) -> Received:
+def _received(path: Path) -> ReceivedBytes:
     """Return what a ``report.json`` says about each silo."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        return Received(
+        return ReceivedBytes(
             str(report["job"]), {str(s["name"]): int(s["bytes_up"]) for s in report["silos"]}
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable(f"{path} is no report of a run") from error
 
 
-def _checked(path: Path, silo: str, head: str, received: Received | None) -> dict[str, Any]:
+def _checked(path: Path, silo: str, head: str, received: ReceivedBytes | None) -> dict[str, Any]:
     """Verify one ledger; return what there is to tell of it.
 
     ``bytes`` are those of the data plane, which the coordinator counts for each silo and job;
@@ -116,7 +116,7 @@ def _checked(path: Path, silo: str, head: str, received: Received | None) -> dic
     return told
 
 
-def _compare(found: Verified, silo: str, received: Received, told: dict[str, Any]) -> None:
+def _compare(found: Verified, silo: str, received: ReceivedBytes, told: dict[str, Any]) -> None:
     """Hold a ledger against the coordinator's record of the same job."""
     if silo not in received.bytes_by_silo:
         raise LedgerBroken(

@@ -1,4 +1,4 @@
-"""Keeps the silo's lease in a thread: registers, renews, and learns which attempts to stop."""
+"""The silo's lease: a thread registers, renews it, and learns which attempts to stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_LEASES = 3.0
 """How many lease times an agent waits for another agent of its name to go."""
 
 
-class LeaseKeeper:
+class Lease:
     """The lease of one agent.
 
     Parameters
@@ -32,7 +32,7 @@ class LeaseKeeper:
         Called with the attempts that the coordinator wants stopped.
     working : callable
         Attempts under way.
-    kept_jobs : callable
+    idle_jobs : callable
         Jobs, none of them under way, of which the silo keeps private keys.
     jobs_ended : callable
         Called with those of them that have ended for good; returns at once.
@@ -44,14 +44,14 @@ class LeaseKeeper:
         registration: Registration,
         stop_attempts: Callable[[tuple[AttemptKey, ...]], None],
         working: Callable[[], tuple[AttemptKey, ...]],
-        kept_jobs: Callable[[], tuple[str, ...]],
+        idle_jobs: Callable[[], tuple[str, ...]],
         jobs_ended: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._client = client
         self._registration = registration
         self._stop_attempts = stop_attempts
         self._working = working
-        self._kept_jobs = kept_jobs
+        self._idle_jobs = idle_jobs
         self._jobs_ended = jobs_ended
         self._lease: str | None = None
         self._seconds = 6.0
@@ -139,7 +139,7 @@ class LeaseKeeper:
     def _renew(self) -> float:
         lease = self._lease
         assert lease is not None
-        stop, ended = self._client().renew(lease, self._working(), self._kept_jobs())
+        stop, ended = self._client().renew(lease, self._working(), self._idle_jobs())
         if stop:
             self._stop_attempts(stop)
         if ended:

@@ -17,7 +17,7 @@ from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.threads import usable_cores
 from hedgerow.crypto.vault import MaskGroup, SumMasks, SumTicket, Vault
 from hedgerow.services.rpc.ciphers import KINDS, CipherServicer, RemoteCipherVault
-from hedgerow.services.rpc.crypto_calls import Desk
+from hedgerow.services.rpc.crypto_calls import Admission
 from hedgerow.services.rpc.metering import Metrics
 
 SCHEMES = {kind: scheme for scheme, kind in KINDS.items()}
@@ -57,8 +57,10 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
     def __init__(
         self, vault: Vault, silo: str, metrics: Metrics, workers: int | None = None
     ) -> None:
-        desk = Desk(silo, metrics, workers if workers is not None else max(2, usable_cores()))
-        super().__init__(vault, desk, metrics)
+        admission = Admission(
+            silo, metrics, workers if workers is not None else max(2, usable_cores())
+        )
+        super().__init__(vault, admission, metrics)
         self._vault = vault
 
     def register(self, server: grpc.aio.Server) -> str:
@@ -67,12 +69,12 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         return pb.DESCRIPTOR.services_by_name["CryptoService"].full_name
 
     async def _do(self, context: Any, work: Callable[[], Any]) -> Any:
-        async with self._desk.small_call(context):
-            return await self._desk.run(work)
+        async with self._admission.small_call(context):
+            return await self._admission.run(work)
 
     async def _at_once(self, context: Any, work: Callable[[], Any]) -> Any:
         """Do what takes less time than to hand it to a thread: a few hashes a silo."""
-        async with self._desk.small_call(context):
+        async with self._admission.small_call(context):
             return work()
 
     async def CreateKeys(self, request: Any, context: Any) -> Any:

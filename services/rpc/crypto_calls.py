@@ -53,7 +53,7 @@ REFUSALS: ErrorTable[Refusal] = ErrorTable(
 """What a vault refuses, as statuses."""
 
 
-class Desk:
+class Admission:
     """Lets the silo's own agent in, and runs what it asks for.
 
     Parameters

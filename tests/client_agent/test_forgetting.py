@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from hedgerow.client_agent.state import StateFolder
-from hedgerow.client_agent.timing import TimedVault
-from hedgerow.crypto.local_vault import LocalVault
 from tests.federation.processes import federation, wait_until
 from tests.federation.test_secureboost_faults import JOB, check_result, restart_coordinator
 from tests.federation.test_secureboost_faults import federation as vertical_federation
@@ -61,42 +56,3 @@ def test_no_session_of_masks_is_left_when_a_job_is_over_or_cancelled(tmp_path: P
                 fed.client.cancel(job_id)
             assert fed.end(job_id).state == ("CANCELLED" if cancelled else "SUCCEEDED")
             wait_until(lambda noted=noted: not any(n.exists() for n in noted), 30, "all erased")  # type: ignore[misc]
-
-
-def test_a_vault_is_not_asked_before_the_session_is_noted(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
-    vault = TimedVault(LocalVault(), lambda session: state.note_session("job-1", session))
-    vault.as_vault().create_mask_key("job-1/1/0")
-    vault.as_vault().blind_identifiers(session="job-1/1/psi", ids=[b"a"])
-    vault.as_vault().forget_session("job-1/1/0")
-    assert state.sessions("job-1") == ("job-1/1/0", "job-1/1/psi")
-    assert state.jobs_with_sessions() == ("job-1",)
-    state.close()
-    again = StateFolder(tmp_path)
-    again.let_go("job-1", {"job-1/1/0"})
-    assert again.sessions("job-1") == ("job-1/1/psi",)
-    again.let_go("job-1", {"job-1/1/psi"})
-    assert again.jobs_with_sessions() == ()
-    again.close()
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_what_could_not_be_noted_is_not_made(tmp_path: Path, broken: bool) -> None:
-    made: list[str] = []
-
-    class Counting(LocalVault):
-        def create_mask_key(self, session: str) -> bytes:
-            made.append(session)
-            return super().create_mask_key(session)
-
-    def note(session: str) -> None:
-        if broken:
-            raise OSError("disk full")
-
-    vault = TimedVault(Counting(), note).as_vault()
-    if broken:
-        with pytest.raises(OSError, match="disk full"):
-            vault.create_mask_key("s")
-    else:
-        vault.create_mask_key("s")
-    assert made == ([] if broken else ["s"])

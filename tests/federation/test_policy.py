@@ -133,7 +133,7 @@ def test_a_coordinator_that_changes_the_job_after_the_silos_agreed_is_caught(
         assert view.state == "FAILED"
         for silo in view.silos:
             assert silo.state == "declined"
-            assert "is not the one that this silo agreed to" in silo.detail
+            assert "is not the one that this silo accepted" in silo.detail
         # The round under way may have been resent to the dead coordinator; nothing else left.
         for silo, before in moved.items():
             assert {e.round for e in _entries(fed, silo)} == {e.round for e in before}

@@ -17,7 +17,7 @@ from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
-from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.channel import dial, wait_until_ready
 from hedgerow.services.rpc.crypto import CryptoServicer, RemoteVault
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.rpc.server import Serving, serve
@@ -76,10 +76,16 @@ class CryptoServers:
         self._channels.append(channel)
         return channel
 
+    def connected(self, address: str, who: str = f"silo/{SILO}") -> MeteredChannel:
+        """Dial as somebody, and wait for the handshake: a busy machine takes several tries."""
+        channel = self.channel(address, who)
+        wait_until_ready(channel, address, 200)
+        return channel
+
     def remote(self, vault: Vault, who: str = f"silo/{SILO}", **options: Any) -> RemoteVault:
         """Return the remote form of a vault, as the agent has it."""
         address = self.address_of(vault, **options)
-        channel = self.channel(address, who)
+        channel = self.connected(address, who)
         return RemoteVault(lambda: channel, address, 200, patience_seconds=0)
 
     def clear(self) -> None:

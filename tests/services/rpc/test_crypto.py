@@ -45,7 +45,7 @@ def vault(**options: Any) -> LocalVault:
 
 
 def stub_of(servers: CryptoServers, address: str, who: str = "silo/ash") -> Any:
-    return crypto_service_pb2_grpc.CryptoServiceStub(servers.channel(address, who))  # type: ignore[arg-type]
+    return crypto_service_pb2_grpc.CryptoServiceStub(servers.connected(address, who))  # type: ignore[arg-type]
 
 
 def call(stub: Any, name: str, frames: list[Any]) -> list[Any]:

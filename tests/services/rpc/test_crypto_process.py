@@ -26,7 +26,7 @@ from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier_keys import PrivateKey
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials
-from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.channel import dial, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.metering import Metrics
 
@@ -71,6 +71,7 @@ class CryptoProcess:
         self.run(settings, environment or {})
         address = f"127.0.0.1:{self.ports['port']}"
         channel = dial(address, channel_credentials(self.paths["silo/ash"]), Metrics())
+        wait_until_ready(channel, address, 200)
         return RemoteVault(lambda: channel, address, 200, patience_seconds=0)
 
     def stop(self, number: int) -> int:

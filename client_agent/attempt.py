@@ -1,0 +1,253 @@
+"""One attempt at a job in a silo: accept or decline the assignment, take part, store the result."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from hedgerow.boosting.dataset import Dataset, Schema, recode
+from hedgerow.boosting.errors import (
+    DataError,
+    FederationError,
+    JobStopped,
+    PolicyDeclined,
+    SchemaMismatch,
+)
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Artefact, Identity, JobParameters, LocalTrainer, SiloStart
+from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.state import StateFolder
+from hedgerow.client_agent.timing import Stopwatch, summary
+from hedgerow.services.rpc.exchange import GrpcLink
+from hedgerow.services.rpc.federation import (
+    Acceptance,
+    Agreement,
+    Assignment,
+    Registration,
+    accept_message,
+)
+from hedgerow.services.rpc.metering import MeteredChannel
+from hedgerow.services.wire import BoxCodec
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import schema as schema_wire
+
+log = structlog.get_logger()
+
+UNFIT = "its table cannot be used for this job; the log of its agent says why"
+"""What the coordinator may read of a table's fault in a vertical job."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """The parts of an agent.
+
+    Parameters
+    ----------
+    channel : callable
+        Returns the channel to the coordinator, a fresh one after certificates were renewed.
+    identity : callable
+        Returns the silo's identity, the new one after certificates were renewed.
+    load : callable
+        (job, evaluation rows?) to the silo's table under its own schema; raises DataError.
+    secrets : SecretKeeper
+        Owns what jobs hold in the silo's vault.
+    has_test : bool
+        Whether the silo has evaluation rows of its own.
+    """
+
+    silo: Silo
+    address: str
+    channel: Callable[[], MeteredChannel]
+    identity: Callable[[], Identity]
+    state: StateFolder
+    ledger: SiloLedger
+    policy: Policy
+    load: Callable[[JobParameters, bool], Dataset]
+    secrets: SecretKeeper
+    registration: Registration
+    n_threads: int = 1
+    has_test: bool = False
+    trainer: LocalTrainer | None = None
+
+
+class Attempt:
+    """One attempt at a job.
+
+    Parameters
+    ----------
+    parts : AgentParts
+    assignment : Assignment
+    answer : callable
+        Sends an acceptance until the silos agree; raises JobStopped where they do not.
+    """
+
+    def __init__(
+        self, parts: AgentParts, assignment: Assignment, answer: Callable[[Acceptance], Agreement]
+    ) -> None:
+        self.key = assignment.key
+        self._parts = parts
+        self._assignment = assignment
+        self._answer = answer
+        self._link: GrpcLink | None = None
+        self._stopped = ""
+
+    def stop(self, reason: str) -> None:
+        """End the attempt soon; safe from any thread."""
+        self._stopped = reason
+        if self._link is not None:
+            self._link.stop(reason)
+
+    def run(self) -> None:
+        """Answer the assignment; where it is accepted, take part until the job ends.
+
+        Raises
+        ------
+        FederationError
+            The attempt failed, or was stopped.
+        """
+        digest = hashlib.sha256(self._assignment.spec).digest()
+        job: JobParameters | None = None
+        try:
+            job = self._agreed_job(digest)
+            dataset = self._parts.load(job, False)
+            self._check_policy(job, dataset)
+        except FederationError as refusal:
+            log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
+            self._answer(Acceptance(self.key, declined=_shown_refusal(job, refusal)[:500]))
+            return
+        self._take_part(job, dataset, digest)
+
+    def _agreed_job(self, digest: bytes) -> JobParameters:
+        """Decode the job; refuse one that changed since the silo accepted it."""
+        earlier = self._parts.state.memory(self.key.job_id).recall("spec")
+        if earlier is not None and earlier != digest:
+            raise PolicyDeclined(
+                f"job {self.key.job_id} is not the one that this silo accepted: "
+                "the coordinator has changed it"
+            )
+        job = job_wire.decode_known(self._assignment.spec)
+        job.parameters.validate(job)
+        return job
+
+    def _check_policy(self, job: JobParameters, dataset: Dataset) -> None:
+        rows = dict.fromkeys(self._assignment.silos, dataset.n_samples)
+        self._parts.policy.check(
+            job,
+            operator=self._assignment.operator,
+            silos=self._assignment.silos,
+            schema=dataset.schema,
+            n_samples=dataset.n_samples,
+            forecast=job.strategy.forecast(job.parameters, job, dataset.schema, rows),
+        )
+
+    def _take_part(self, job: JobParameters, dataset: Dataset, digest: bytes) -> None:
+        parts, job_id = self._parts, self.key.job_id
+        parts.state.memory(job_id).remember("spec", digest)
+        identity = parts.identity()
+        agreement = self._answer(
+            Acceptance(
+                self.key,
+                schema=_shown_schema(job, parts.silo, dataset.schema),
+                n_samples=_shown_rows(job, dataset.n_samples),
+                spec_digest=digest,
+                signature=identity.sign(accept_message(job_id, digest)),
+                certificate=identity.certificate,
+            )
+        )
+        parts.policy.check_cohort(agreement.silos)
+        schema = dataset.schema if job.vertical else agreement.schema
+        try:
+            test = parts.load(job, True) if parts.has_test else None
+        except (DataError, SchemaMismatch) as unfit:
+            raise DataError(_shown_refusal(job, unfit)) from unfit
+        if not job.vertical:
+            dataset = recode(dataset, schema)
+            test = None if test is None else recode(test, schema)
+        start = SiloStart(
+            job=job,
+            job_id=job_id,
+            attempt=self.key.attempt,
+            silo=parts.silo,
+            silos=agreement.silos,
+            schema=schema,
+            dataset=dataset,
+            first_round=agreement.first_round,
+            test=test,
+            n_threads=parts.n_threads,
+            identity=identity,
+            trainer=parts.trainer,
+            ids=(parts.policy.min_ids, parts.policy.max_ids),
+            codec=BoxCodec(),
+        )
+        self._keep(start, self._participate(start))
+        log.info("done", job=job_id, attempt=self.key.attempt)
+
+    def _participate(self, start: SiloStart) -> Artefact | None:
+        """Run the silo's half; store where its time went."""
+        parts, job = self._parts, start.job
+        self._link = link = GrpcLink(
+            channel=lambda: parts.channel().on_account_of(job.strategy.name),
+            address=parts.address,
+            job_id=start.job_id,
+            attempt=start.attempt,
+            ledger=parts.ledger,
+            memory=parts.state.memory(start.job_id),
+            timeout_seconds=2.0 * job.step_timeout_seconds + 30.0,
+        )
+        if self._stopped:
+            raise JobStopped(self._stopped)
+        log.info("taking part", job=start.job_id, attempt=start.attempt)
+
+        def pause() -> None:
+            link.check()
+            time.sleep(0.2)
+
+        total, crypto = Stopwatch(), Stopwatch()
+        with parts.secrets.attempt(start.job_id, pause, crypto) as vault, total.running():
+            kept = job.strategy.participate(job.parameters, link, vault, start)
+        times = summary(start.attempt, total.seconds, link.times, crypto.seconds)
+        parts.state.keep(start.job_id, "times.json", times)
+        return kept
+
+    def _keep(self, start: SiloStart, kept: Artefact | None) -> None:
+        """Store what stays in the silo."""
+        if kept is None:
+            return
+        for name, data in kept.files.items():
+            self._parts.state.keep(start.job_id, name, data)
+        if not start.job.vertical:  # whoever uses the silo's model needs its category lists
+            self._parts.state.keep(start.job_id, "schema.json", schema_wire.dump(start.schema))
+
+
+def _shown_schema(job: JobParameters, silo: Silo, schema: Schema) -> Schema:
+    """Return the schema that the coordinator may read: of a vertical job none of its names.
+
+    Silos agree on no columns there; the coordinator needs the active party's task and classes.
+    """
+    if not job.vertical:
+        return schema
+    return Schema((), "", schema.task, schema.n_classes if job.active == silo else 0)
+
+
+def _shown_refusal(job: JobParameters | None, refusal: FederationError) -> str:
+    """Return what the coordinator may read of a refusal: of a vertical job no column's name."""
+    if job is None or not job.vertical:
+        return str(refusal)
+    if isinstance(refusal, DataError | SchemaMismatch):
+        return UNFIT
+    if str(refusal).startswith("policy rule features:"):
+        return "policy rule features: a column of its table may not be used"
+    return str(refusal)
+
+
+def _shown_rows(job: JobParameters, n_samples: int) -> int:
+    """Return the row count that the coordinator may read: its size class where that suffices."""
+    if job.exact_rows:
+        return n_samples
+    return 1 << max(n_samples - 1, 0).bit_length() if n_samples else 0
