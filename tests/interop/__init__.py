@@ -1,1 +1,1 @@
-"""A silo that is not ours: written in another language from the protos and docs/wire.md alone."""
+"""A silo in another language, which needs nothing but the protos and what docs/wire.md says."""
