@@ -83,7 +83,7 @@ def grow(
     """Return a booster as a silo grows it; ``shared`` with ``share_penalties``."""
     job = FedXGBllr(share_penalties=shared).silo_job(study.job, len(study.silos))
     parameters = {
-        **booster_parameters(job, 1, 1),
+        **booster_parameters(job.booster, job.objective, 1, 1),
         "base_score": 0.5 if study.task is Task.BINARY else 0.0,
         "seed": 1000 * study.job.seed + number,
     }

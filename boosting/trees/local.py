@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
     from hedgerow.boosting.dataset import Dataset
     from hedgerow.boosting.exchange import Silo
-    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.job import Booster
 
 
-def booster_parameters(job: JobParameters, n_outputs: int, n_threads: int) -> dict[str, Any]:
+def booster_parameters(
+    booster: Booster, objective: str, n_outputs: int, n_threads: int
+) -> dict[str, Any]:
     """Return XGBoost's parameters in every silo, except eta, seed and base score."""
-    parameters = job.booster.native()
-    parameters |= {"objective": job.objective, "nthread": n_threads, "verbosity": 0}
+    parameters = booster.native()
+    parameters |= {"objective": objective, "nthread": n_threads, "verbosity": 0}
     if n_outputs > 1:
         parameters["num_class"] = n_outputs
     return parameters

@@ -71,7 +71,9 @@ class _Silo:
         self.job, self.schema = start.job, start.schema
         self.names = self.job.metrics or metrics.defaults(self.job.task)
         self.index = roster_index(start.silo, start.silos)
-        self.native = booster_parameters(self.job, self.schema.n_outputs, start.n_threads)
+        self.native = booster_parameters(
+            self.job.booster, self.job.objective, self.schema.n_outputs, start.n_threads
+        )
         self.version = 0
         self.digest = GENESIS
         self.offered = TreeOffer(0, 0, 0.0, b"")

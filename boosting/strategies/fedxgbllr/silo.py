@@ -166,12 +166,14 @@ class _StackingSilo:
     def _trees(self) -> list[Tree]:
         import xgboost
 
-        start, cuts = self.start, self.terms.cuts
+        start, cuts, job = self.start, self.terms.cuts, self.terms.job
         X = self.train.X if cuts is None else cut_columns(self.train.X, cuts, start.schema)
         table = replace(self.train, X=X, y=self.terms.targets(self.train))
         rows = matrix(table, start.n_threads)
         parameters = {
-            **booster_parameters(self.terms.job, start.schema.n_outputs, start.n_threads),
+            **booster_parameters(
+                job.booster, job.objective, start.schema.n_outputs, start.n_threads
+            ),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
             "seed": xgboost_seed(self.job.seed, self.number, 0, Purpose.SILO_TREES),
         }
