@@ -7,7 +7,7 @@ from typing import Any
 
 from hedgerow.api.federation.v1 import tensor_pb2
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.dp_tree.parameters import Growth, pack_growth, unpack_growth
+from hedgerow.boosting.strategies.dp_tree.parameters import GrowthState, pack_growth, unpack_growth
 from hedgerow.services.wire import Codec
 from hedgerow.services.wire.arrays import decode_arrays, encode_arrays, require
 
@@ -24,11 +24,11 @@ _TYPES = {
 }
 
 
-def _encode(payload: Growth) -> Iterator[tensor_pb2.TensorBlock]:
+def _encode(payload: GrowthState) -> Iterator[tensor_pb2.TensorBlock]:
     return encode_arrays(pack_growth(payload))
 
 
-def _decode(blocks: Iterable[tensor_pb2.TensorBlock]) -> Growth:
+def _decode(blocks: Iterable[tensor_pb2.TensorBlock]) -> GrowthState:
     arrays = decode_arrays(blocks)
     found = {name: require(arrays, name, *kind) for name, kind in _TYPES.items()}
     for counts, values in (("interval_counts", "intervals"), ("edge_counts", "edges")):
@@ -43,4 +43,4 @@ def _decode(blocks: Iterable[tensor_pb2.TensorBlock]) -> Growth:
     return unpack_growth(found)
 
 
-CODECS: tuple[Codec[Any], ...] = (Codec(Growth, "tensor", _encode, _decode),)
+CODECS: tuple[Codec[Any], ...] = (Codec(GrowthState, "tensor", _encode, _decode),)

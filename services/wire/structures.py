@@ -20,7 +20,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     Phase,
     Proposal,
     Scores,
-    Standing,
+    SearchTask,
 )
 from hedgerow.boosting.trees.genetics import Genes
 from hedgerow.services.wire import Codec
@@ -65,18 +65,18 @@ def _numbers(*values: int) -> NDArray[np.int64]:
     return np.array(values, dtype=np.int64)
 
 
-def _encode_standing(payload: Standing) -> Blocks:
+def _encode_standing(payload: SearchTask) -> Blocks:
     state = (payload.phase, payload.round, payload.depth, payload.active, payload.full)
     return encode_arrays({"state": _numbers(*map(int, state)), **_pack_genes(payload.structures)})
 
 
-def _decode_standing(blocks: Iterable[tensor_pb2.TensorBlock]) -> Standing:
+def _decode_standing(blocks: Iterable[tensor_pb2.TensorBlock]) -> SearchTask:
     arrays = decode_arrays(blocks)
     phase, of_round, depth, active, full = _integers(arrays, "state", 5)
     if phase not in list(Phase) or of_round < 0 or depth < 0:
         raise OfferRejected("standing: phase, round or depth out of range")
     structures = _unpack_genes(arrays, 2)
-    return Standing(Phase(phase), of_round, depth, bool(active), bool(full), structures)
+    return SearchTask(Phase(phase), of_round, depth, bool(active), bool(full), structures)
 
 
 def _encode_vote(payload: DepthVote) -> Blocks:
@@ -132,7 +132,7 @@ def _decode_comparison(blocks: Iterable[tensor_pb2.TensorBlock]) -> Comparison:
 
 
 CODECS: tuple[Codec[Any], ...] = (
-    Codec(Standing, "tensor", _encode_standing, _decode_standing),
+    Codec(SearchTask, "tensor", _encode_standing, _decode_standing),
     Codec(DepthVote, "tensor", _encode_vote, _decode_vote),
     Codec(Proposal, "tensor", _encode_proposal, _decode_proposal),
     Codec(Scores, "tensor", _encode_scores, _decode_scores),

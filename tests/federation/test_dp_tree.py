@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import xgboost
 from sklearn.tree import DecisionTreeClassifier
 
@@ -21,7 +22,6 @@ from hedgerow.boosting.strategies.dp_tree.bins import STAGES
 from hedgerow.boosting.strategies.dp_tree.budget import BudgetExceeded, BudgetLedger
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts, to_bins
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree, unpack_growth
-from hedgerow.boosting.strategies.fedga.evolution import from_bytes
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
@@ -90,7 +90,7 @@ def test_infinite_epsilon_gives_the_tree_that_scikit_learn_grows_on_the_same_bin
     assert outcome.error is None
     assert not outcome.errors
     data = pooled(silos)
-    edges = unpack_growth(from_bytes(outcome.rounds[-1].checkpoint)).tree.edges
+    edges = unpack_growth(safetensors.numpy.load(outcome.rounds[-1].checkpoint)).tree.edges
     bins = to_bins(data.schema, edges, data.X)
     peer = DecisionTreeClassifier(max_depth=3, random_state=0).fit(bins, data.labels)
     ours = (margins_of(outcome, data) >= 0).astype(float)
@@ -283,7 +283,7 @@ def test_tree_that_counts_a_row_twice_is_refused() -> None:
         np.array([1, -1, -1], dtype=np.int32),
         np.zeros((3, 6), dtype=bool),
     )
-    growth = dp_tree.Growth(dp_tree.STAGES, 1, ((),) * 4, tree)
+    growth = dp_tree.GrowthState(dp_tree.STAGES, 1, ((),) * 4, tree)
     with pytest.raises(OfferRejected, match="does not fit"):
         dp_tree._check_growth(growth, schema)
     doubled = replace(growth, intervals=((3, 3), (), (), ()))
@@ -298,8 +298,8 @@ def test_intervals_that_the_budget_does_not_pay_for_are_refused(stage: int) -> N
     )  # fmt: skip
     none = tuple(np.empty(0, np.float32) for _ in schema.features)
 
-    def growth(*intervals: tuple[int, ...]) -> dp_tree.Growth:
-        return dp_tree.Growth(stage, 0, intervals, dp_tree._no_tree(none))
+    def growth(*intervals: tuple[int, ...]) -> dp_tree.GrowthState:
+        return dp_tree.GrowthState(stage, 0, intervals, dp_tree._no_tree(none))
 
     queries = dp_tree._Queries(DPTree(epsilon=1.0), schema, 3)
     allowed = [growth((0,), (0,), ()), growth((), (0, 1), ())] if stage in (0, 1) else []

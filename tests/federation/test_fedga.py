@@ -23,7 +23,7 @@ from hedgerow.boosting.strategies.fedga.evolution import (
 from hedgerow.boosting.strategies.fedga.evolution import from_bytes as arrays_from
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import SiloSide
-from hedgerow.boosting.strategies.fedga.steps import Proposal, Standing
+from hedgerow.boosting.strategies.fedga.steps import Proposal, SearchTask
 from hedgerow.boosting.trees.decision_tree import fit_structure
 from hedgerow.boosting.trees.genetics import Operators, decision_nodes, keys
 from hedgerow.boosting.trees.personal import LocalTrees, TreeSettings
@@ -276,7 +276,7 @@ def test_structure_of_features_that_are_not_there_is_refused(
 ) -> None:
     honest = SiloSide.propose
 
-    def hostile(self: SiloSide, standing: Standing) -> Standing:
+    def hostile(self: SiloSide, standing: SearchTask) -> SearchTask:
         if self._start.silo != "silo-2":
             return honest(self, standing)
         genes = np.full(2**standing.depth - 1, 77, dtype=np.int16)

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
@@ -51,7 +52,6 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
     sprout,
     to_bins,
 )
-from hedgerow.boosting.strategies.fedga.evolution import from_bytes, to_bytes
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters, sum_steps
@@ -80,7 +80,7 @@ _KEY, _BOX = 880, 1062
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Growth:
+class GrowthState:
     """The tree so far, or the bin edges so far: all that the next query depends on.
 
     Parameters
@@ -112,12 +112,12 @@ class Growth:
         return hashlib.sha256(encode_fields(*numbers, body)).digest()
 
 
-STANDING = Step("standing", Call.SUMS, Receipt, Growth, "that the silo is there")
+STANDING = Step("standing", Call.SUMS, Receipt, GrowthState, "that the silo is there")
 CELL_SUMS = sum_steps(
-    "cells", Call.SUMS, Call.SUMS, Growth, "rows by interval of each numeric feature"
+    "cells", Call.SUMS, Call.SUMS, GrowthState, "rows by interval of each numeric feature"
 )
 COUNT_SUMS = sum_steps(
-    "counts", Call.HISTOGRAMS, Call.HISTOGRAMS, Growth,
+    "counts", Call.HISTOGRAMS, Call.HISTOGRAMS, GrowthState,
     "rows by class, of each open node and of each bin or cut in it, with noise",
 )  # fmt: skip
 
@@ -314,7 +314,7 @@ class DPTree:
 
     def artefact(self, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:
         """Return the tree in four forms, and the ledger of the budget."""
-        arrays = from_bytes(checkpoint)
+        arrays = safetensors.numpy.load(checkpoint)
         growth = unpack_growth(arrays)
         tree = close(growth.tree, schema, np.asarray(arrays["content"], dtype=np.float64))
         files = tree_files(tree, job)
@@ -402,7 +402,7 @@ class _Queries:
         none = np.empty(0, dtype=np.float32)
         return tuple(none if feature.is_categorical else own for feature in self.schema.features)
 
-    def cell_sensitivity(self, growth: Growth) -> int:
+    def cell_sensitivity(self, growth: GrowthState) -> int:
         """Return how many counts of a stage one row changes: one a feature that is asked about."""
         return sum(1 for own in growth.intervals if own)
 
@@ -421,16 +421,16 @@ class _Queries:
         cells = sum(n_bins) if by_histogram else 2 * sum(cuts_of(self.schema, n_bins))
         return self.n_classes * (1 + cells)
 
-    def n_cells(self, growth: Growth) -> int:
+    def n_cells(self, growth: GrowthState) -> int:
         """Return the length of a stage's sum."""
         return CELLS * sum(len(own) for own in growth.intervals)
 
-    def n_counts(self, growth: Growth) -> int:
+    def n_counts(self, growth: GrowthState) -> int:
         """Return the length of a level's sum."""
         tree = growth.tree
         return len(tree.open_nodes) * self.values_per_node(tree.edges, growth.level)
 
-    def spendings(self, growth: Growth) -> list[Spending]:
+    def spendings(self, growth: GrowthState) -> list[Spending]:
         """Return what the query that ``growth`` calls for costs."""
         if growth.stage < STAGES:
             if self.strategy.binning != "private":
@@ -458,7 +458,7 @@ class _Queries:
         )
         return math.sqrt(variance)
 
-    def enter(self, ledger: BudgetLedger, growth: Growth) -> None:
+    def enter(self, ledger: BudgetLedger, growth: GrowthState) -> None:
         """Spend what a query costs."""
         for number, spending in enumerate(self.spendings(growth)):
             ledger.spend(f"{growth.digest.hex()}/{number}", spending)
@@ -482,12 +482,12 @@ class _Counter:
         epsilon = queries.strategy.epsilon
         self._ledger = BudgetLedger(epsilon) if kept is None else BudgetLedger.decode(kept)
 
-    def _enter(self, growth: Growth) -> None:
+    def _enter(self, growth: GrowthState) -> None:
         """Make the spending durable before anything is told."""
         self._queries.enter(self._ledger, growth)
         self._link.remember("dp-ledger", self._ledger.encode())
 
-    def _noisy(self, counts: Ints, growth: Growth, number: int) -> Ints:
+    def _noisy(self, counts: Ints, growth: GrowthState, number: int) -> Ints:
         spending = self._queries.spendings(growth)[number]
         context = encode_fields("dp_tree", self._job_id, growth.digest, number)
         return noisy(
@@ -495,7 +495,7 @@ class _Counter:
             honest=self._queries.honest, entropy=replayable(self._secret, context),
         )  # fmt: skip
 
-    def cells(self, growth: Growth) -> Ints:
+    def cells(self, growth: GrowthState) -> Ints:
         """Return noisy counts by interval, one vector."""
         _check_growth(growth, self._queries.schema)
         self._enter(growth)
@@ -509,7 +509,7 @@ class _Counter:
             return counts
         return self._noisy(counts, growth, 0)
 
-    def counts(self, growth: Growth) -> Ints:
+    def counts(self, growth: GrowthState) -> Ints:
         """Return noisy class counts of the open nodes and those of their splits, one vector."""
         queries, tree = self._queries, growth.tree
         _check_growth(growth, queries.schema)
@@ -528,7 +528,7 @@ class _Counter:
         return np.concatenate([vector, self._noisy(split, growth, 1).reshape(-1)])
 
 
-def _check_growth(growth: Growth, schema: Schema) -> None:
+def _check_growth(growth: GrowthState, schema: Schema) -> None:
     """Refuse a tree from the coordinator that does not fit this schema, or counts a row twice."""
     tree, n_nodes = growth.tree, len(growth.tree.feature)
     fits = len(growth.intervals) == len(tree.edges) == schema.n_features
@@ -571,23 +571,23 @@ class _Grower:
         none = tuple(np.empty(0, dtype=np.float32) for _ in start.schema.features)
         self._descents = {feature: start_descent(strategy.bins) for feature in self.queries.numeric}
         if start.checkpoint is not None:
-            arrays = from_bytes(start.checkpoint)
+            arrays = safetensors.numpy.load(start.checkpoint)
             self.growth = unpack_growth(arrays)
             self._content = np.asarray(arrays["content"], dtype=np.float64)
             ledger = bytes(np.asarray(arrays["ledger"], dtype=np.uint8))
             self._ledger = BudgetLedger.decode(ledger)
         elif self._descents:
-            self.growth = Growth(0, 0, self._intervals(), _no_tree(none))
+            self.growth = GrowthState(0, 0, self._intervals(), _no_tree(none))
         else:
             nothing: tuple[tuple[int, ...], ...] = ((),) * start.schema.n_features
-            self.growth = Growth(STAGES, 0, nothing, sprout(start.schema, none))
+            self.growth = GrowthState(STAGES, 0, nothing, sprout(start.schema, none))
 
     @property
     def done(self) -> bool:
         """Whether no node is open."""
         return not self.growth.tree.open_nodes.size
 
-    def standing(self, silo: Silo, at: Place, offer: Receipt) -> Growth:
+    def standing(self, silo: Silo, at: Place, offer: Receipt) -> GrowthState:
         """Tell a silo the tree so far; one that comes after the silos were settled is too late."""
         if self.members and (silo not in self.members or silo in self._met):
             self._hub.drop(silo, "came while the tree was under way")
@@ -623,7 +623,7 @@ class _Grower:
             for feature in range(self._start.schema.n_features)
         )
         nothing: tuple[tuple[int, ...], ...] = ((),) * len(edges)
-        self.growth = Growth(STAGES, 0, nothing, sprout(self._start.schema, edges))
+        self.growth = GrowthState(STAGES, 0, nothing, sprout(self._start.schema, edges))
 
     def grow(self, total: Ints, n_parts: int) -> None:
         """Split the open nodes, or make leaves of them."""
@@ -649,7 +649,7 @@ class _Grower:
                 if found is not None:
                     splits[node] = found
         grown = extend(growth.tree, splits)
-        self.growth = Growth(STAGES, growth.level + 1, growth.intervals, grown)
+        self.growth = GrowthState(STAGES, growth.level + 1, growth.intervals, grown)
 
     def _drowns(self, classes: Ints, most_bins: int, n_parts: int) -> bool:
         """Tell whether a node has too few rows for its cells to stand out of the noise."""
@@ -675,7 +675,12 @@ class _Grower:
         arrays["content"] = self._content
         arrays["ledger"] = np.frombuffer(self._ledger.encode(), dtype=np.uint8)
         return RoundResult(
-            level, to_bytes(arrays), scores, silos, final=self.done, best_round=level
+            level,
+            bytes(safetensors.numpy.save(arrays)),
+            scores,
+            silos,
+            final=self.done,
+            best_round=level,
         )
 
 
@@ -684,7 +689,7 @@ def _no_tree(edges: tuple[NDArray[np.float32], ...]) -> Sprout:
     return Sprout(edges, none, none, none, np.empty((0, 1), dtype=np.bool_))
 
 
-def pack_growth(growth: Growth) -> dict[str, NDArray[Any]]:
+def pack_growth(growth: GrowthState) -> dict[str, NDArray[Any]]:
     """Return a growth as named arrays."""
     tree = growth.tree
     intervals = [n for own in growth.intervals for n in own]
@@ -701,7 +706,7 @@ def pack_growth(growth: Growth) -> dict[str, NDArray[Any]]:
     }
 
 
-def unpack_growth(arrays: Mapping[str, NDArray[Any]]) -> Growth:
+def unpack_growth(arrays: Mapping[str, NDArray[Any]]) -> GrowthState:
     """Return what :func:`pack_growth` packed."""
     stage, level = np.asarray(arrays["state"], dtype=np.int64).tolist()
     interval_ends = np.cumsum(arrays["interval_counts"])[:-1]
@@ -718,4 +723,4 @@ def unpack_growth(arrays: Mapping[str, NDArray[Any]]) -> Growth:
         np.asarray(arrays["right"], dtype=np.int32),
         np.asarray(arrays["goes_left"], dtype=np.bool_),
     )
-    return Growth(stage, level, intervals, tree)
+    return GrowthState(stage, level, intervals, tree)

@@ -35,7 +35,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     SCORES,
     Phase,
     Scores,
-    Standing,
+    SearchTask,
     check_structures,
     reported_metrics,
 )
@@ -80,22 +80,22 @@ class Search:
         else:
             self._restore(from_bytes(start.checkpoint))
 
-    def standing(self, silo: Silo, at: Place, offer: Receipt) -> Standing:
+    def standing(self, silo: Silo, at: Place, offer: Receipt) -> SearchTask:
         """Tell a silo that has just come where to go on."""
         if self._phase is Phase.END or silo in self._awaited:
             return self._standing_of(silo)
         self._sent_on |= {silo}
         due = self._round + 1 if self._phase is Phase.SCORE else 0
         nothing = self._brood.to_score[:0]
-        return Standing(Phase.SCORE, due, self._depth, False, self._full, nothing)
+        return SearchTask(Phase.SCORE, due, self._depth, False, self._full, nothing)
 
-    def _standing_of(self, silo: Silo) -> Standing:
+    def _standing_of(self, silo: Silo) -> SearchTask:
         """Return what a silo of the open barrier is to do."""
         active = silo in self._active
         structures = self._brood.to_score if active else self._brood.to_score[:0]
         if self._phase is Phase.END:
             structures = self._generation.population[: self._strategy.finalists]
-        return Standing(self._phase, self._round, self._depth, active, self._full, structures)
+        return SearchTask(self._phase, self._round, self._depth, active, self._full, structures)
 
     def _draw(self, present: tuple[Silo, ...]) -> frozenset[Silo]:
         """Draw the silos that the current round asks."""
@@ -113,7 +113,7 @@ class Search:
         self._awaited = frozenset(offers) | self._sent_on | frozenset(self._hub.silos)
         self._sent_on = frozenset()
 
-    def _answer(self, step: Step[Any, Standing], at: Place, offers: Mapping[Silo, Any]) -> None:
+    def _answer(self, step: Step[Any, SearchTask], at: Place, offers: Mapping[Silo, Any]) -> None:
         self._hub.answer(step, at, {silo: self._standing_of(silo) for silo in offers})
 
     async def open(self) -> None:

@@ -18,7 +18,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     DepthVote,
     Proposal,
     Scores,
-    Standing,
+    SearchTask,
     check_structures,
     reported_metrics,
 )
@@ -63,7 +63,7 @@ class SiloSide:
         place = self._start.silos.index(self._start.silo)
         return generator(self._start.job.seed, place + 1, 0, drawn)
 
-    def heed(self, standing: Standing) -> None:
+    def heed(self, standing: SearchTask) -> None:
         """Take over what the coordinator has settled; refuse structures that do not fit."""
         if standing.depth == 0 and not standing.structures.size:
             return
@@ -74,7 +74,7 @@ class SiloSide:
         self._depth = standing.depth
         self.trees.full = standing.full
 
-    def _takes_part(self, standing: Standing) -> bool:
+    def _takes_part(self, standing: SearchTask) -> bool:
         return standing.active and self.trees.n_rows > 0
 
     def _noisy_rows(self) -> int:
@@ -86,14 +86,14 @@ class SiloSide:
             self._link.remember("fedga-rows", stored)
         return int(stored)
 
-    def vote(self, standing: Standing) -> Standing:
+    def vote(self, standing: SearchTask) -> SearchTask:
         """Vote on the depth; a silo that is not drawn abstains."""
         vote = DepthVote(0, 0)
         if self._takes_part(standing):
             vote = DepthVote(self.trees.depth_vote(), self._noisy_rows())
         return self._link.exchange(DEPTHS, Place(0, 0), vote)
 
-    def propose(self, standing: Standing) -> Standing:
+    def propose(self, standing: SearchTask) -> SearchTask:
         """Propose a structure; a silo that is not drawn abstains."""
         proposal = Proposal(np.empty(0, dtype=np.int16), full=False, elite=False)
         if self._takes_part(standing):
@@ -105,7 +105,7 @@ class SiloSide:
     def _own_structure(self) -> Genes:
         return self.trees.cart(self._depth).structure(self._depth)
 
-    def score(self, standing: Standing) -> Standing:
+    def score(self, standing: SearchTask) -> SearchTask:
         """Score what this generation asks for, with an introduction the first time."""
         rows, structure = 0, np.empty(0, dtype=np.int16)
         thousandths = np.empty(0, dtype=np.uint16)

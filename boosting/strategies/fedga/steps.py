@@ -28,7 +28,7 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class SearchTask:
     """What a silo is to do next, and with what.
 
     Parameters
@@ -101,17 +101,17 @@ class Comparison:
     own: NDArray[np.float64]
 
 
-STANDING = Step("standing", Call.SCORES, Receipt, Standing, "that the silo is there")
+STANDING = Step("standing", Call.SCORES, Receipt, SearchTask, "that the silo is there")
 DEPTHS = Step(
-    "depths", Call.SCORES, DepthVote, Standing,
+    "depths", Call.SCORES, DepthVote, SearchTask,
     "best tree depth by cross-validation; row count with discrete Laplace noise",
 )  # fmt: skip
 PROPOSALS = Step(
-    "proposals", Call.SCORES, Proposal, Standing,
+    "proposals", Call.SCORES, Proposal, SearchTask,
     "features of the silo's own tree, without thresholds and leaves; two votes of a regression",
 )  # fmt: skip
 SCORES = Step(
-    "scores", Call.SCORES, Scores, Standing,
+    "scores", Call.SCORES, Scores, SearchTask,
     "score of each structure on the silo's rows, three decimals; the first time also row count "
     "with noise and the features of the silo's own tree",
 )  # fmt: skip

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import OPEN, Sprout
-from hedgerow.boosting.strategies.dp_tree.parameters import Growth
+from hedgerow.boosting.strategies.dp_tree.parameters import GrowthState
 from hedgerow.boosting.strategies.fedga.steps import (
     Comparison,
     DepthVote,
     Phase,
     Proposal,
     Scores,
-    Standing,
+    SearchTask,
 )
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.arrays import encode_arrays
@@ -40,10 +40,10 @@ def test_standing_survives_the_wire(
 ) -> None:
     genes = [[random.randrange(-1, n_features) for _ in range(2**depth - 1)] for _ in range(count)]
     structures = np.array(genes, dtype=np.int16).reshape(count, 2**depth - 1)
-    sent = Standing(
+    sent = SearchTask(
         phase, of_round, depth, random.random() < 0.5, random.random() < 0.5, structures
     )
-    came: Standing = through_wire(sent)
+    came: SearchTask = through_wire(sent)
     assert (came.phase, came.round, came.depth) == (phase, of_round, depth)
     assert (came.active, came.full) == (sent.active, sent.full)
     assert came.structures.dtype == np.int16
@@ -53,8 +53,8 @@ def test_standing_survives_the_wire(
 @pytest.mark.parametrize(("largest", "n_bits"), [(0, 1), (6, 3), (7, 4), (20, 5), (254, 8)])
 def test_a_gene_takes_as_many_bits_as_the_table_has_features(largest: int, n_bits: int) -> None:
     structures = np.full((60, 31), largest, dtype=np.int16)
-    standing = Standing(Phase.SCORE, 3, 5, True, True, structures)
-    frames = list(codec_of(Standing).encode(standing))
+    standing = SearchTask(Phase.SCORE, 3, 5, True, True, structures)
+    frames = list(codec_of(SearchTask).encode(standing))
     assert sum(frame.ByteSize() for frame in frames) < 60 * 31 * n_bits / 8 + 150
 
 
@@ -77,7 +77,7 @@ def test_offers_of_the_search_survive_the_wire() -> None:
     assert np.array_equal(comparison.own, [0.25, 1.0])
 
 
-def growth() -> Growth:
+def growth() -> GrowthState:
     tree = Sprout(
         (np.array([0.5, 1.5], np.float32), np.empty(0, np.float32)),
         np.array([0, OPEN, -1], np.int32),
@@ -85,12 +85,12 @@ def growth() -> Growth:
         np.array([2, -1, -1], np.int32),
         np.array([[True, False, False, True], [False] * 4, [False] * 4]),
     )
-    return Growth(3, 1, ((), (4, 9)), tree)
+    return GrowthState(3, 1, ((), (4, 9)), tree)
 
 
 def test_growing_tree_survives_the_wire() -> None:
     sent = growth()
-    came: Growth = through_wire(sent)
+    came: GrowthState = through_wire(sent)
     assert came.digest == sent.digest
     assert came.intervals == sent.intervals
     assert [own.tolist() for own in came.tree.edges] == [[0.5, 1.5], []]
@@ -100,9 +100,9 @@ def test_growing_tree_survives_the_wire() -> None:
 def test_digest_names_all_that_a_query_depends_on() -> None:
     first = growth()
     others = [
-        Growth(2, 1, first.intervals, first.tree),
-        Growth(3, 2, first.intervals, first.tree),
-        Growth(3, 1, ((4,), (9,)), first.tree),
+        GrowthState(2, 1, first.intervals, first.tree),
+        GrowthState(3, 2, first.intervals, first.tree),
+        GrowthState(3, 1, ((4,), (9,)), first.tree),
     ]
     assert len({one.digest for one in (first, *others)}) == 4
 
@@ -123,13 +123,13 @@ GENES = {"genes": np.zeros(1, np.uint8), "form": np.array([2, 1, 4], np.int32)}
 @pytest.mark.parametrize(
     ("payload", "arrays"),
     [
-        (Standing, GENES),
-        (Standing, {"state": integers(2, 0, 1, 0, 0)}),
-        (Standing, {"state": integers(9, 0, 1, 0, 0), **GENES}),
-        (Standing, {"state": integers(2, -1, 1, 0, 0), **GENES}),
-        (Standing, {"state": integers(2, 0, 1, 0), **GENES}),
+        (SearchTask, GENES),
+        (SearchTask, {"state": integers(2, 0, 1, 0, 0)}),
+        (SearchTask, {"state": integers(9, 0, 1, 0, 0), **GENES}),
+        (SearchTask, {"state": integers(2, -1, 1, 0, 0), **GENES}),
+        (SearchTask, {"state": integers(2, 0, 1, 0), **GENES}),
         *(
-            (Standing, {"state": integers(2, 0, 1, 0, 0), "genes": GENES["genes"], "form": form})
+            (SearchTask, {"state": integers(2, 0, 1, 0, 0), "genes": GENES["genes"], "form": form})
             for form in (
                 np.array([2, 3], np.int32),
                 np.array([], np.int32),
@@ -169,4 +169,4 @@ def test_malformed_growing_tree_is_refused(change: dict[str, Any]) -> None:
     from hedgerow.boosting.strategies.dp_tree.parameters import pack_growth
 
     with pytest.raises(OfferRejected):
-        decode(Growth, pack_growth(growth()) | change)
+        decode(GrowthState, pack_growth(growth()) | change)
