@@ -52,7 +52,6 @@ from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import LIMBS, exact_sums
 from hedgerow.boosting.sums.floats import FloatSum, total_securely
-from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree
 
 if TYPE_CHECKING:
@@ -179,12 +178,8 @@ class _StackingCoordinator:
         features = self.start.schema.features
         numeric = [j for j, feature in enumerate(features) if not feature.is_categorical]
 
-        def read(silo: Silo, offer: Tensors) -> list[Summary]:
-            return QuantileSummaries(
-                offer.get("sizes", "<i8", (None,)),
-                offer.get("values", "<f4", (None,)),
-                offer.get("weights", "<f8", (None,)),
-            ).read(len(numeric))
+        def read(silo: Silo, offer: QuantileSummaries) -> list[Summary]:
+            return offer.read(len(numeric))
 
         summaries = await self.hub.collect(CUTS, at, read=read, quorum=self.quorum)
 

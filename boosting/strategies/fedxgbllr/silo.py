@@ -43,7 +43,6 @@ from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.tensors import Tensors
 from hedgerow.boosting.trees.ensemble import Tree, trees_of
 from hedgerow.boosting.trees.local import (
     booster_parameters,
@@ -154,13 +153,8 @@ class _StackingSilo:
             for j, feature in enumerate(self.start.schema.features)
             if not feature.is_categorical
         ]
-        found = QuantileSummaries.of(points)
-        offer: dict[str, NDArray[Any]] = {
-            "sizes": found.sizes,
-            "values": found.values,
-            "weights": found.weights,
-        }
-        self.terms = self.terms.with_cuts(self.link.exchange(CUTS, at, Tensors(offer)))
+        offer = QuantileSummaries.of(points)
+        self.terms = self.terms.with_cuts(self.link.exchange(CUTS, at, offer))
         self.knows_cuts = True
 
     def _trees(self) -> list[Tree]:

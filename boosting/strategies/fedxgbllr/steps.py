@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.engine.summaries import QuantileSummaries
 from hedgerow.boosting.exchange import Call, Receipt, Silo, Step
 from hedgerow.boosting.payloads import (
     Bytes1,
@@ -21,7 +22,6 @@ from hedgerow.boosting.payloads import (
 )
 from hedgerow.boosting.sums.floats import float_sum
 from hedgerow.boosting.sums.steps import sum_steps
-from hedgerow.boosting.tensors import Tensors
 
 Float32Table = Annotated[NDArray[np.float32], Elements("<f4", 2)]
 
@@ -291,7 +291,11 @@ BASE = sum_steps(
     "number of labels, their sum and the sum of their squares",
 )
 CUTS = Step(
-    "cuts", Call.SKETCHES, Tensors, SharedCuts, "weighted quantiles of each numeric feature"
+    "cuts",
+    Call.SKETCHES,
+    QuantileSummaries,
+    SharedCuts,
+    "weighted quantiles of each numeric feature",
 )
 TREES = Step(
     "trees",
