@@ -27,6 +27,7 @@ from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
@@ -220,7 +221,7 @@ def main(config: Path) -> None:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         if loaded.ready_file is not None:
-            loaded.ready_file.write_text(json.dumps({"metrics_port": port}))
+            write_atomically(loaded.ready_file, json.dumps({"metrics_port": port}).encode())
         try:
             agent.run()
         finally:

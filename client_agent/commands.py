@@ -19,7 +19,7 @@ from rich.table import Table
 from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent import ledger as ledgers
 from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
-from hedgerow.services.process.durable import write_atomically
+from hedgerow.crypto.durable import write_atomically
 
 PATH = click.Path(path_type=Path)
 

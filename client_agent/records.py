@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.crypto.durable import sync_folder
 
 _MAGIC = b"hedgerow record1"
 _HEAD = struct.Struct("<16sQQ32s")
@@ -46,11 +47,7 @@ def write_record(file: Path, value: bytes) -> None:
     finally:
         os.close(descriptor)
     if fresh:
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(file.parent)
 
 
 def read_record(file: Path) -> bytes | None:

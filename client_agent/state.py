@@ -6,13 +6,13 @@ import fcntl
 import hashlib
 import os
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent.records import read_record, write_record
+from hedgerow.crypto.durable import write_atomically
 
 SESSIONS = "memory/sessions"
 """File of a job with the names under which the vault holds secrets of it; no part of its result."""
@@ -51,7 +51,7 @@ class StateFolder:
         """Random name of this agent, the same after a restart in the same folder."""
         file = self.path / "instance"
         if not file.exists():
-            _write(file, secrets.token_hex(16).encode())
+            write_atomically(file, secrets.token_hex(16).encode())
         return file.read_text()
 
     @property
@@ -80,14 +80,14 @@ class StateFolder:
 
     def keep(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file of a job's result that stays in the silo."""
-        _write(self.job(job_id) / name, data)
+        write_atomically(self.job(job_id) / name, data)
 
     def note_session(self, job_id: str, session: str) -> None:
         """Note that the vault holds secrets of a job under this name, until it is let go."""
         with self._noting:
             noted = self.sessions(job_id)
             if session not in noted:
-                _write(self.job(job_id) / SESSIONS, "\n".join([*noted, session]).encode())
+                write_atomically(self.job(job_id) / SESSIONS, "\n".join([*noted, session]).encode())
 
     def sessions(self, job_id: str) -> tuple[str, ...]:
         """Return the names under which the vault holds secrets of a job."""
@@ -105,7 +105,7 @@ class StateFolder:
         with self._noting:
             left = [name for name in self.sessions(job_id) if name not in sessions]
             if left:
-                _write(self.job(job_id) / SESSIONS, "\n".join(left).encode())
+                write_atomically(self.job(job_id) / SESSIONS, "\n".join(left).encode())
             else:
                 (self.job(job_id) / SESSIONS).unlink(missing_ok=True)
 
@@ -133,33 +133,7 @@ class JobMemory:
         if key.startswith("kept:"):
             job_id, _, name = key.removeprefix("kept:").partition("/")
             return self._kept(job_id, name)
-        found = read_record(self._file(key))
-        if found is not None:
-            return found
-        try:
-            return self._file(key).read_bytes()  # as versions before the slots wrote it
-        except FileNotFoundError:
-            return None
+        return read_record(self._file(key))
 
     def _file(self, key: str) -> Path:
         return self._folder / hashlib.sha256(key.encode()).hexdigest()[:40]
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing, durably, for its owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

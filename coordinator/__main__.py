@@ -27,10 +27,10 @@ from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.runner import Surroundings
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.allocator import keep_freed_memory
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
 from hedgerow.services.process import logs, settings
-from hedgerow.services.process.durable import write_atomically
 from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
 from hedgerow.services.rpc.jobs import JobServicer

@@ -16,6 +16,7 @@ import structlog
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.allocator import return_freed_memory
 from hedgerow.crypto.config import CryptoSettings
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import KeyFolder
@@ -23,7 +24,6 @@ from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import expiry, server_credentials
 from hedgerow.services.process import logs, settings
-from hedgerow.services.process.durable import write_atomically
 from hedgerow.services.rpc.crypto import CryptoServicer
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.server import serve

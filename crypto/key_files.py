@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from hedgerow.crypto import elgamal
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
@@ -123,24 +123,8 @@ def open_private_key(
 
 def make_key_file(path: Path) -> None:
     """Make a key file that only its owner can read, unless there is one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():
-        return
-    _write(path, os.urandom(64))
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file, mode 0600, so that it is there in full or not at all."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
-        partial.write(data)
-        partial.flush()
-        os.fsync(partial.fileno())
-    Path(partial.name).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    if not path.exists():
+        write_atomically(path, os.urandom(64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +146,8 @@ class KeyFolder:
         return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.key"
 
     def save(self, name: str, private_key: AnyPrivateKey) -> None:
-        """Write a key so that it is there in full or not at all, readable by its owner only."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(self._file(name), seal_private_key(private_key, self.secret))
+        """Write a key atomically, readable by its owner only."""
+        write_atomically(self._file(name), seal_private_key(private_key, self.secret))
 
     def check(self) -> None:
         """Open one of the keys, so that a wrong secret shows before it is needed.

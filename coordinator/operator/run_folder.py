@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.exchange import Silo
-from hedgerow.services.process.durable import write_atomically
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.rpc.jobs import JobView, PlanView
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.services.process.durable import write_atomically
+from hedgerow.crypto.durable import write_atomically
 
 Rows = NDArray[np.intp]
 

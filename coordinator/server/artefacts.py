@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.services.process.durable import write_atomically
+from hedgerow.crypto.durable import write_atomically
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

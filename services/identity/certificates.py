@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import NameOID
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.services.process.durable import write_atomically
+from hedgerow.crypto.durable import write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_CERTIFICATE_BYTES = 1 << 16

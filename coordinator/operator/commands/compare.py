@@ -187,7 +187,7 @@ def _baselines(
 ) -> tuple[tuple[Curve, ...], str]:
     """Train the baselines and put them into the run folders; or say why there are none."""
     from hedgerow.coordinator.operator import baselines
-    from hedgerow.services.process.durable import write_atomically
+    from hedgerow.crypto.durable import write_atomically
 
     job = contenders[0].job
     n_steps = max(baselines.steps_of(c.job) for c in contenders)
@@ -266,7 +266,7 @@ def _report(
     contenders: list[Contender], reports: list[dict[str, Any]], out: Path
 ) -> tuple[Path | None, str]:
     from hedgerow.coordinator.operator.commands.report import page_of
-    from hedgerow.services.process.durable import write_atomically
+    from hedgerow.crypto.durable import write_atomically
 
     page = out / "report.html"
     try:

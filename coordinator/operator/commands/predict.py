@@ -47,7 +47,7 @@ def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> 
     """
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
     from hedgerow.coordinator.operator.models import open_model, owners
-    from hedgerow.services.process.durable import write_atomically
+    from hedgerow.crypto.durable import write_atomically
 
     if out.suffix not in (".csv", ".parquet"):
         raise Refused(f"--out {out}: the ending should be .csv or .parquet")

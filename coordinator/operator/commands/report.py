@@ -28,7 +28,7 @@ def report(runs: tuple[Path, ...], out: Path | None, title: str) -> None:
 
     RUN is a run folder, as `hedgerow local`, `download` and `compare` write it.
     """
-    from hedgerow.services.process.durable import write_atomically
+    from hedgerow.crypto.durable import write_atomically
 
     if out is None and len(runs) > 1:
         raise Refused("several runs: say with --out where their report should be")

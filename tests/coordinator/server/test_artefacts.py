@@ -12,7 +12,7 @@ from hedgerow.coordinator.server.artefacts import (
     StorageFailed,
     storage_failure,
 )
-from hedgerow.services.process.durable import write_durably
+from hedgerow.crypto.durable import write_durably
 
 
 @pytest.fixture(params=["folder", "file-url", "memory"])

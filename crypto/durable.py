@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, even after a power cut."""
+"""Files that are complete or absent, even after a power cut."""
 
 from __future__ import annotations
 
@@ -37,8 +37,13 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
