@@ -1,8 +1,8 @@
-"""FedGA-Tree beside the trees it must beat: silos' own, the DP tree, a forest of silos' trees.
+"""FedGA-Tree beside other trees: the silos' own, the DP tree, a forest of the silos' trees.
 
 ``python -m benchmarks.fedga [--data DIR] [--part PART ...] [--sets NAME ...] [--splits N]
 [--runs N] [--quick] [--json FILE]``. ``DIR`` holds the Parquet files of the data sets (column
-``label``); those that are not there are named and skipped. Parts: ``trees`` (default),
+``label``); missing ones are named and skipped. Parts: ``trees`` (default),
 ``participation``, ``cost``, ``bytes``.
 
 Protocol (per split): 20 % of the rows, shuffled by the split's seed, are the common test rows; the
@@ -51,12 +51,15 @@ from hedgerow.boosting.ports import (
     SiloStart,
 )
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
-from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
+from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
+from hedgerow.boosting.strategies.fedga.forecast import forecast
+from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.streams import generator
 from hedgerow.boosting.tables import read_table, to_dataset
-from hedgerow.boosting.trees.decision_tree import DecisionTree, grow_cart
+from hedgerow.boosting.trees.cart import grow_cart
+from hedgerow.boosting.trees.decision_tree import OBJECTIVES, DecisionTree
 from hedgerow.boosting.trees.genetics import depth_of, random_structures
-from hedgerow.boosting.trees.personal import OBJECTIVES, LocalTrees, TreeSettings
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import fitness_of
 from hedgerow.coordinator.server.rendezvous import Rendezvous
@@ -65,7 +68,7 @@ from hedgerow.crypto.local_vault import LocalVault
 Row = dict[str, object]
 N_SILOS = 20
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "data"
-"""The data that the repository has: Adult."""
+"""The repository's data: Adult."""
 
 DP_TREES = {
     "dp-tree": DPTree(0.5, binning="quantile", query="candidates"),
@@ -103,7 +106,7 @@ SETS = CLASSIFICATION | REGRESSION
 
 @dataclass
 class Ran:
-    """What a job in this process left behind."""
+    """Results and traffic of a job in this process."""
 
     rounds: list[RoundResult]
     kept: dict[Silo, Artefact | None]
@@ -214,7 +217,7 @@ class Tally:
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     def add(self, metric: str, who: str, value: float) -> None:
-        """Note a value."""
+        """Add a value."""
         self.values.setdefault((metric, who), []).append(value)
 
     def rows(self, name: str, units: dict[str, str]) -> list[Row]:
@@ -238,19 +241,10 @@ UNITS = {"delta": "%", "share_gaining": "", "decision_nodes": "nodes", "rounds":
 
 def local_trees(strategy: FedGA, silos: dict[Silo, Dataset], seed: int) -> dict[Silo, LocalTrees]:
     """Return the silos' own side, with streams of their own."""
-    settings = TreeSettings(
-        strategy.min_depth, strategy.max_depth, strategy.folds, strategy.min_leaf,
-        strategy.categorical_order, strategy.validation_share, strategy.noise_limit,
-        strategy.complexity_limit, strategy.distinct_limit, strategy.node_cost,
-    )  # fmt: skip
-
-    def generator(place: int) -> Any:
-        return lambda purpose: np.random.default_rng(
-            np.random.SeedSequence([seed, place + 1, 0, 401 if purpose == "folds" else 402])
-        )
-
     return {
-        silo: LocalTrees(data, settings, generator(place))
+        silo: LocalTrees(
+            data, strategy, lambda purpose, place=place: generator(seed, place + 1, 0, purpose)
+        )
         for place, (silo, data) in enumerate(sorted(silos.items()))
     }
 
@@ -285,7 +279,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
             job = JobParameters("bench", FedGA(), task=task, seed=1000 * run + seed)
             ran = federate(job, silos)
             scores, nodes = federated_scores(ran, test)
-            generation, _ = unpack(from_bytes(ran.rounds[-1].checkpoint))
+            generation = SearchState.decode(ran.rounds[-1].checkpoint).generation
             depth = depth_of(generation.population.shape[1])
             tally.add(metric, "fedga", statistics.fmean(scores))
             tally.add("decision_nodes", "fedga", statistics.fmean(nodes))
@@ -421,8 +415,7 @@ def wire(data: Dataset, name: str) -> list[Row]:
         strategy = FedGA(generations=50, patience=patience)
         job = JobParameters("bench", strategy, task=data.schema.task)
         ran = federate(job, silos)
-        forecast = strategy.forecast(job, data.schema, {})
-        _, up, down = forecast.steps["ExchangeScores"]
+        _, up, down = forecast(strategy, job, data.schema, {}).steps["ExchangeScores"]
         case = {"set": name, "patience": patience, "rounds": len(ran.rounds)}
         rows += [
             {"metric": "bytes_up", "who": "fedga", "value": ran.up, "unit": "B", **case},
@@ -456,7 +449,7 @@ def main() -> None:
     for name in arguments.sets if set(arguments.part) - {"cost"} else []:
         data = load(arguments.data, name)
         if data is None:
-            print(f"{name}: not there, skipped")
+            print(f"{name}: no such file, skipped")
             continue
         if "trees" in arguments.part:
             measured += trees_of(data, name, splits, arguments.runs)

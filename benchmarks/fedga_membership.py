@@ -1,4 +1,4 @@
-"""Membership tests on FedGA's scores: what whoever sees a silo's scores learns of single rows.
+"""Membership tests on FedGA's scores: what a silo's scores reveal of single rows.
 
 ``python -m benchmarks.fedga_membership [--data DIR] [--sets NAME ...] [--quick] [--json FILE]``.
 A search runs over 20 silos; the adversary sees every score of a silo and the structures. Two
@@ -30,7 +30,7 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.metrics import exact_auc
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.fedga.evolution import from_bytes, unpack
+from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.trees.genetics import Genes
 from hedgerow.boosting.trees.ranked import rank_table
@@ -56,7 +56,7 @@ def join(rows: Dataset, more: Dataset) -> Dataset:
 
 
 class Shadow:
-    """An adversary with rows of its own: made-up silos, scored on the structures it saw.
+    """An adversary with rows of its own: made-up silos, scored on the structures that it has seen.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def attack(data: Dataset, name: str, size: int, quick: bool) -> list[Row]:
         Silo(f"silo-{k:02}"): data.take(rows) for k, rows in enumerate(np.split(inside, N_SILOS))
     }
     ran = federate(JobParameters("bench", FedGA(), task=data.schema.task), silos)
-    generation, _ = unpack(from_bytes(ran.rounds[-1].checkpoint))
+    generation = SearchState.decode(ran.rounds[-1].checkpoint).generation
     everything = np.array([np.frombuffer(key, dtype=np.int16) for key in generation.known])
     structures = everything[rng.permutation(len(everything))[: 100 if quick else 400]]
     seen = np.array([scores_of(rows, structures) for rows in silos.values()])
@@ -176,7 +176,7 @@ def _all_but_one(
             for count, decimals in right:
                 seen = np.round(true[:count], decimals)
                 gap = np.abs(seen - np.round(false[:count], decimals)).sum()
-                # Scores that are equal leave a coin to toss.
+                # Equal scores leave a coin to toss.
                 right[count, decimals].append(1.0 if gap > 0 else 0.5)
     return [
         {"metric": "right_choices", "who": "all-but-one", "value": 100.0 * float(np.mean(values)),
@@ -199,7 +199,7 @@ def main() -> None:
     for name in arguments.sets:
         data = load(arguments.data, name)
         if data is None:
-            print(f"{name}: not there, skipped")
+            print(f"{name}: no such file, skipped")
             continue
         for size in arguments.rows:
             measured += attack(data, name, size, arguments.quick)

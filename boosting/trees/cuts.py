@@ -31,7 +31,7 @@ class Cut:
         Category codes that go left; None for a numeric feature.
     missing_left : bool
     unseen_left : bool
-        Where a category goes that the silo's rows do not have at all.
+        Whether a category that none of the silo's rows has goes left.
     score : float
         ``sum(s**2) / w`` over both sides; differences are impurity decreases.
     """
@@ -267,7 +267,7 @@ def best_cut(
     groups = groups_of(table, rows.shape[0])
     best: tuple[Cut, int, NDArray[np.bool_]] | None = None
     for feature in features.tolist():
-        own = table.values[table.starts[feature] : table.starts[feature + 1]]
+        own = table.values_of(feature)
         is_categorical = bool(table.categorical[feature])
         goes_left = np.zeros(own.shape[0], dtype=np.bool_)
         score, threshold, rank, missing_left = cut_feature(

@@ -1,4 +1,4 @@
-"""One readable tree: fitted to a structure or grown by CART, drawn as text or graph, exported.
+"""One readable tree: its predictions, its drawings, its export.
 
 The leaf of a classification tree votes for its heaviest class, the lowest of equal ones. Its
 export is a stock XGBoost model whose margins are logarithms of smoothed class shares, so that the
@@ -8,20 +8,28 @@ model votes for the same class on every row; a regression leaf is the mean of it
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema, Task
-from hedgerow.boosting.trees.cuts import Cut, best_cut
-from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.boosting.trees.genetics import LEAF, Genes, depth_of, gene_count
-from hedgerow.boosting.trees.ranked import RankedTable
-from hedgerow.boosting.trees.structures import f1_of
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.trees.cuts import Cut
+from hedgerow.boosting.trees.ensemble import Tree, blank
+from hedgerow.boosting.trees.genetics import LEAF, Genes, gene_count
 
 SMOOTHING = 0.5
 """Weight added to each class of a leaf before its margin is computed."""
+
+OBJECTIVES = {
+    Task.BINARY: "binary:logistic",
+    Task.MULTICLASS: "multi:softprob",
+    Task.REGRESSION: "reg:squarederror",
+}
+"""Objectives under which exported trees predict their votes; the trees are not boosted."""
+
+MODEL_FILE = "model.ubj"
 
 _TIE_MARGIN = -1e-6
 
@@ -209,6 +217,18 @@ class DecisionTree:
             ],
         }
 
+    def files(self) -> dict[str, bytes]:
+        """Return the tree as a stock XGBoost model, a drawing, a graph and plain values."""
+        # Base scores that make a margin of 0 before the tree.
+        base = 0.5 if self.schema.task is Task.BINARY else 0.0
+        header = blank(self.schema, OBJECTIVES[self.schema.task], Booster(), base)
+        return {
+            MODEL_FILE: header.extend(self.trees(), n_steps=1).save(),
+            "tree.txt": self.draw().encode(),
+            "tree.dot": self.graph().encode(),
+            "tree.json": (json.dumps(self.document(), indent=1) + "\n").encode(),
+        }
+
     def _split_document(self, node: int, cut: Cut) -> dict[str, object]:
         where: dict[str, object] = (
             {"threshold": cut.threshold}
@@ -243,7 +263,7 @@ def _codes_right(cut: Cut, schema: Schema) -> NDArray[np.int32]:
     categories = schema.features[cut.feature].categories or ()
     assert cut.left_codes is not None, "a numeric split has no codes"
     right = [code for code in range(len(categories)) if code not in cut.left_codes]
-    # XGBoost refuses an empty set: name a code that no row has.
+    # XGBoost refuses an empty set: add a code that no row has.
     return np.array(right or [len(categories)], dtype=np.int32)
 
 
@@ -258,191 +278,3 @@ def _question(cut: Cut, schema: Schema) -> str:
         chosen = ", ".join(names[code] for code in sorted(cut.left_codes))
         text = f"{feature.name} in {{{chosen}}}"
     return text + (" or missing" if cut.missing_left else "")
-
-
-class _Growing:
-    """Nodes of a tree while it grows, parents before children."""
-
-    def __init__(self, table: RankedTable, min_leaf: int) -> None:
-        self.table = table
-        self.min_leaf = min_leaf
-        self.cuts: list[Cut | None] = []
-        self.children: list[list[int]] = []
-        self.level: list[int] = []
-        self.content: list[NDArray[np.float64]] = []
-        self.n_rows: list[int] = []
-
-    def add(
-        self,
-        rows: NDArray[np.int64],
-        level: int,
-        depth: int,
-        position: int,
-        genes: Genes | None,
-    ) -> int:
-        """Grow the subtree of some rows; return its root's number."""
-        node = len(self.cuts)
-        self.cuts.append(None)
-        self.children.append([-1, -1])
-        self.level.append(level)
-        self.content.append(_content(self.table, rows))
-        self.n_rows.append(rows.shape[0])
-        if level == depth:
-            return node
-        if genes is None:
-            features = np.arange(self.table.codes.shape[0], dtype=np.int64)
-        else:
-            gene = int(genes[position])
-            features = np.array([] if gene == LEAF else [gene], dtype=np.int64)
-        found = best_cut(self.table, rows, features, self.min_leaf)
-        if found is not None:
-            cut, left_rows, right_rows = found
-            if cut.left_codes is not None:
-                cut = replace(cut, left_codes=_with_unseen(self.table, cut))
-            self.cuts[node] = cut
-            step = 1 << (depth - level - 1)
-            self.children[node] = [
-                self.add(left_rows, level + 1, depth, position + 1, genes),
-                self.add(right_rows, level + 1, depth, position + step, genes),
-            ]
-        return node
-
-    def tree(self) -> DecisionTree:
-        children = np.array(self.children, dtype=np.int32).reshape(-1, 2)
-        return DecisionTree(
-            self.table.dataset.schema,
-            tuple(self.cuts),
-            np.ascontiguousarray(children[:, 0]),
-            np.ascontiguousarray(children[:, 1]),
-            np.array(self.level, dtype=np.int32),
-            np.array(self.content),
-            np.array(self.n_rows, dtype=np.int64),
-        )
-
-
-def _content(table: RankedTable, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] = table.sums[rows].sum(axis=0)
-    if not table.is_regression:
-        return total
-    weight = float(table.weight[rows].sum())
-    return total / weight + table.center if weight > 0.0 else total + table.center
-
-
-def _with_unseen(table: RankedTable, cut: Cut) -> frozenset[int]:
-    """Return the left codes, with those that this silo has no rows of when they go left."""
-    assert cut.left_codes is not None, "a numeric split has no codes"
-    if not cut.unseen_left:
-        return cut.left_codes
-    start, stop = table.starts[cut.feature], table.starts[cut.feature + 1]
-    met = set(table.values[start:stop].astype(int).tolist())
-    categories = table.dataset.schema.features[cut.feature].categories or ()
-    return cut.left_codes | frozenset(code for code in range(len(categories)) if code not in met)
-
-
-def fit_structure(
-    table: RankedTable, genes: Genes, rows: NDArray[np.int64], min_leaf: int
-) -> DecisionTree:
-    """Return the tree of a structure fitted to some rows.
-
-    Parameters
-    ----------
-    genes : ndarray of shape (2**depth - 1,), int16
-    """
-    growing = _Growing(table, min_leaf)
-    growing.add(rows, 0, depth_of(genes.shape[0]), 0, genes)
-    return growing.tree()
-
-
-def grow_cart(
-    table: RankedTable, rows: NDArray[np.int64], depth: int, min_leaf: int
-) -> DecisionTree:
-    """Return the tree that CART grows: at each node the best cut of all features.
-
-    The tree of a smaller depth is the same tree cut off there.
-    """
-    growing = _Growing(table, min_leaf)
-    growing.add(rows, 0, depth, 0, None)
-    return growing.tree()
-
-
-def truncate(tree: DecisionTree, depth: int) -> DecisionTree:
-    """Return the first ``depth`` levels of a tree, the nodes there as leaves."""
-    kept = np.flatnonzero(tree.level <= depth)
-    number = np.full(tree.n_nodes, -1, dtype=np.int32)
-    number[kept] = np.arange(kept.shape[0], dtype=np.int32)
-    inner = (tree.level[kept] < depth) & (tree.left[kept] >= 0)
-    return DecisionTree(
-        tree.schema,
-        tuple(tree.cuts[node] if open_ else None for node, open_ in zip(kept, inner, strict=True)),
-        np.where(inner, number[tree.left[kept]], -1).astype(np.int32),
-        np.where(inner, number[tree.right[kept]], -1).astype(np.int32),
-        tree.level[kept],
-        tree.content[kept],
-        tree.n_rows[kept],
-    )
-
-
-def score(
-    table: RankedTable,
-    tree: DecisionTree,
-    rows: NDArray[np.int64],
-    depth: int | None = None,
-) -> float:
-    """Return a tree's F1 (greater is better) or mean squared error (less is) on some rows."""
-    predicted = tree.predict(table.dataset.X[rows], depth)
-    weight = table.weight[rows]
-    labels = table.dataset.labels[rows]
-    if table.is_regression:
-        total = float(weight.sum())
-        return float(weight @ (predicted - labels) ** 2) / total if total > 0.0 else 0.0
-    n_classes = table.sums.shape[1]
-    classes = np.arange(n_classes)
-    voted = predicted[:, np.newaxis] == classes
-    is_class = labels[:, np.newaxis] == classes
-    return float(f1_of(weight @ (voted & is_class), weight @ voted, weight @ is_class))
-
-
-def fold_numbers(rng: np.random.Generator, table: RankedTable, n_folds: int) -> NDArray[np.int64]:
-    """Return each row's fold; classes are spread evenly over the folds.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,), int64
-    """
-    shuffled = rng.permutation(table.n_samples)
-    if not table.is_regression:
-        shuffled = shuffled[np.argsort(table.dataset.labels[shuffled], kind="stable")]
-    fold = np.empty(table.n_samples, dtype=np.int64)
-    fold[shuffled] = np.arange(table.n_samples) % n_folds
-    return fold
-
-
-def cross_validate(
-    rng: np.random.Generator,
-    table: RankedTable,
-    depths: range,
-    n_folds: int,
-    min_leaf: int,
-) -> NDArray[np.float64]:
-    """Return CART's score for each depth on each held-out fold.
-
-    One tree a fold serves every depth, since CART's shallower trees are tops of its deeper ones.
-
-    Returns
-    -------
-    ndarray of shape (len(depths), n_folds), float64
-        F1, or mean squared error.
-    """
-    fold = fold_numbers(rng, table, n_folds)
-    scores = np.empty((len(depths), n_folds))
-    for k in range(n_folds):
-        tree = grow_cart(table, np.flatnonzero(fold != k), depths[-1], min_leaf)
-        held_out = np.flatnonzero(fold == k)
-        scores[:, k] = [score(table, tree, held_out, depth) for depth in depths]
-    return scores
-
-
-def best_depth(scores: NDArray[np.float64], depths: range, *, higher_is_better: bool) -> int:
-    """Return the depth with the best mean score, the smallest of equal ones."""
-    mean = scores.mean(axis=1)
-    return depths[int(np.argmax(mean) if higher_is_better else np.argmin(mean))]

@@ -1,11 +1,11 @@
 """Tree structures as strings of integers, and the genetic operators that search them.
 
-A *structure* is a binary tree without thresholds and leaves: the feature of each decision node. It
-is written as a string of ``2**depth - 1`` genes, one a decision node of the full binary
-tree in pre-order; a gene is a feature index or :data:`LEAF`. The node at position ``i`` with ``h``
+A *structure* is a binary tree without thresholds and leaves: the feature that each decision node
+tests. It is written as ``2**depth - 1`` genes, one for each decision node of the full binary tree
+in pre-order; a gene is a feature index or :data:`LEAF`. The node at position ``i`` with ``h``
 levels left (itself included) has its left child at ``i + 1`` and its right child at
-``i + 2**(h - 1)``. Genes below a leaf are *detached*: they stay in the string and a mutation may
-connect them again, but they change no prediction; the *canonical* form has them erased.
+``i + 2**(h - 1)``. Genes below a leaf are *detached*: they change no prediction, and a mutation
+above can connect them again. The *canonical* form has them erased.
 
 References
 ----------
@@ -42,12 +42,13 @@ def depth_of(n_genes: int) -> int:
     Raises
     ------
     ValueError
-        When no full binary tree has that many decision nodes.
+        No full binary tree has that many decision nodes.
     """
     depth = (n_genes + 1).bit_length() - 1
     if depth < 1 or depth > MAX_DEPTH or gene_count(depth) != n_genes:
         raise ValueError(
-            f"expected a full binary tree of 1 to {MAX_DEPTH} levels, received {n_genes} genes"
+            f"expected the genes of a full binary tree of 1 to {MAX_DEPTH} levels, received "
+            f"{n_genes}"
         )
     return depth
 
@@ -69,7 +70,7 @@ def _parents(depth: int) -> tuple[int, ...]:
 def canonical(population: Genes) -> Genes:
     """Return the structures with detached genes set to :data:`LEAF`.
 
-    Two structures grow the same tree on every table exactly when their canonical forms are equal.
+    Two structures fit the same tree to every table exactly when their canonical forms are equal.
 
     Parameters
     ----------
@@ -94,13 +95,13 @@ def decision_nodes(population: Genes) -> NDArray[np.int64]:
 
 
 def keys(population: Genes) -> list[bytes]:
-    """Return one dictionary key a structure, equal for structures with equal canonical forms."""
+    """Return a dictionary key of each structure, equal where canonical forms are equal."""
     erased = np.ascontiguousarray(canonical(population))
     return [genes.tobytes() for genes in erased]
 
 
 def first_of_each(population: Genes) -> NDArray[np.intp]:
-    """Return, in order, the positions of the structures that no earlier one equals."""
+    """Return the positions, ascending, of the structures that differ from all earlier ones."""
     seen: set[bytes] = set()
     kept: list[int] = []
     for position, key in enumerate(keys(population)):
@@ -133,7 +134,7 @@ def random_structures(
 
 
 def cross(rng: np.random.Generator, mother: Genes, father: Genes) -> tuple[Genes, Genes]:
-    """Return both children of a one-point crossover; single genes are not cut."""
+    """Return both children of a one-point crossover; a structure of one gene is copied."""
     n_genes = mother.shape[0]
     if n_genes < 2:
         return mother.copy(), father.copy()
@@ -151,7 +152,7 @@ def flip_nodes(rng: np.random.Generator, genes: Genes, n_features: int, share: f
     """
     n_genes = genes.shape[0]
     chosen = rng.permutation(n_genes)[: max(1, int(np.ceil(share * n_genes)))]
-    # Draw from the n_features values that differ: those at or above the present one move up.
+    # Draw from the n_features other values: those at or above the present one move up.
     drawn = rng.integers(LEAF, n_features - 1, size=chosen.shape[0], endpoint=False)
     flipped = genes.copy()
     flipped[chosen] = drawn + (drawn >= genes[chosen])
@@ -262,11 +263,11 @@ def survivors(
     Parameters
     ----------
     population : ndarray of shape (n_structures, n_genes), int16
-        Parents and children; of equal structures the first one counts.
+        Parents and children; the first of equal structures is kept.
     fitness : ndarray of shape (n_structures,), float64
         Greater is better; NaN (never scored) does not survive.
     elite : sequence of bytes
-        :func:`keys` of structures that survive with any fitness.
+        :func:`keys` of structures that survive at any fitness.
     """
     distinct = first_of_each(population)
     distinct = distinct[~np.isnan(fitness[distinct])]
@@ -274,7 +275,7 @@ def survivors(
     if not elite:
         return ranked[:size]
     kept = set(elite)
-    is_elite = np.array([key in kept for key in keys(population[ranked])], dtype=bool)
+    is_elite = np.array([key in kept for key in keys(population[ranked])], dtype=np.bool_)
     room = max(0, size - int(is_elite.sum()))
     others = np.flatnonzero(~is_elite)[:room]
     chosen = np.sort(np.concatenate([np.flatnonzero(is_elite), others]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset, Task
 
 CATEGORICAL_ORDERS = ("ordinal", "target")
-"""In which order the values of a categorical feature are cut."""
+"""How the values of a categorical feature are ordered before they are cut."""
 
 
 class Columns(NamedTuple):
@@ -59,6 +59,10 @@ class RankedTable:
     weight: NDArray[np.float64]
     center: float
     by_target: bool
+
+    def values_of(self, feature: int) -> NDArray[np.float32]:
+        """Return a feature's distinct values, ascending."""
+        return self.values[self.starts[feature] : self.starts[feature + 1]]
 
     @property
     def columns(self) -> Columns:

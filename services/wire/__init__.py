@@ -61,8 +61,9 @@ RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 MODULES: dict[str, str] = {
     # module of payloads -> modules of services.wire that have their CODECS
     "hedgerow.boosting.strategies.bagging.steps": "trees scores",
-    "hedgerow.boosting.strategies.dp_tree.parameters": "noisy_tree",
-    "hedgerow.boosting.strategies.fedga.steps": "structures",
+    "hedgerow.boosting.strategies.dp_tree.noisy_tree": "budget",
+    "hedgerow.boosting.strategies.dp_tree.steps": "budget",
+    "hedgerow.boosting.strategies.fedga.steps": "structure",
     "hedgerow.boosting.strategies.fedxgbllr.steps": "stacking",
     "hedgerow.boosting.strategies.secureboost.steps": "vertical",
     "hedgerow.boosting.engine.summaries": "histogram",

@@ -54,6 +54,7 @@ class MemoryLink:
     memory: dict[str, bytes] = field(default_factory=dict)
     traffic: list[tuple[str, Place, int]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
         assert isinstance(offer, step.offer), f"{step.name}: {type(offer).__name__}"
@@ -79,6 +80,7 @@ class MemoryLink:
         if fault is not None:
             raise SiloKilled
         reply = future.result(timeout=120)
+        self.answered.set()
         assert isinstance(reply, step.reply), f"{step.name}: {type(reply).__name__}"
         return through_wire(reply) if self.through_wire else reply
 
@@ -157,23 +159,31 @@ def run_in_memory(
     stop_after_rounds: int | None = None,
     timeout_seconds: float = 60.0,
     late: Mapping[str, float] | None = None,
+    joins_after: Mapping[str, int] | None = None,
     journal: Journal | None = None,
     make_link: type[MemoryLink] = MemoryLink,
     participate_as: Callable[..., Any] | None = None,
 ) -> Outcome:
-    """Run a whole job; a killed silo is reported lost at once, as an expired lease would."""
+    """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
+
+    ``joins_after`` maps a silo to the round after which it joins: the next round begins once the
+    silo's first exchange has been answered.
+    """
     silos = tuple(Silo(name) for name in sorted(datasets))
     schema = schema or next(iter(datasets.values())).schema
+
+    waiting = dict(joins_after or {})
 
     async def main() -> Outcome:
         loop = asyncio.get_running_loop()
         lost: list[tuple[Silo, str]] = []
         hub = Rendezvous(
             silos,
-            tuple(s for s in silos if s not in (late or {})),
+            tuple(s for s in silos if s not in (late or {}) and s not in waiting),
             timeout_seconds,
             lambda silo, state, detail: lost.append((silo, detail)) if state == "lost" else None,
         )
+        joined = {silo: threading.Event() for silo in silos}
         kept: dict[Silo, Artefact | None] = {}
         errors: dict[Silo, BaseException] = {}
 
@@ -185,6 +195,7 @@ def run_in_memory(
                 through_wire,
                 faults,
                 memories[silo] if memories is not None else {},
+                answered=joined[silo],
             )
             start = SiloStart(
                 job=job,
@@ -216,7 +227,7 @@ def run_in_memory(
         from concurrent.futures import ThreadPoolExecutor
 
         loop.set_default_executor(ThreadPoolExecutor(len(silos) + 8))
-        tasks = [asyncio.create_task(participate(silo)) for silo in silos]
+        tasks = [asyncio.create_task(participate(silo)) for silo in silos if silo not in waiting]
         rounds: list[RoundResult] = []
         error: BaseException | None = None
         start = CoordinatorStart(
@@ -234,6 +245,10 @@ def run_in_memory(
         try:
             async for result in halves:
                 rounds.append(result)
+                for silo in [s for s in silos if waiting.get(s) == result.round]:
+                    hub.join(silo)
+                    tasks.append(asyncio.create_task(participate(silo)))
+                    await asyncio.to_thread(joined[silo].wait, timeout_seconds)
                 if stop_after_rounds is not None and len(rounds) >= stop_after_rounds:
                     break
         except Exception as failure:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import xgboost
 from sklearn.tree import DecisionTreeClassifier
 
@@ -17,11 +16,14 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Place, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters
-from hedgerow.boosting.strategies.dp_tree import parameters as dp_tree
-from hedgerow.boosting.strategies.dp_tree.bins import STAGES
+from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.budget import BudgetExceeded, BudgetLedger
-from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts, to_bins
-from hedgerow.boosting.strategies.dp_tree.parameters import DPTree, unpack_growth
+from hedgerow.boosting.strategies.dp_tree.checkpoint import PrivateTree
+from hedgerow.boosting.strategies.dp_tree.coordinator import PrivateGrower
+from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_counts, to_bins
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.dp_tree.queries import Queries
+from hedgerow.boosting.strategies.dp_tree.silo import check_search, check_tree
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
@@ -90,7 +92,7 @@ def test_infinite_epsilon_gives_the_tree_that_scikit_learn_grows_on_the_same_bin
     assert outcome.error is None
     assert not outcome.errors
     data = pooled(silos)
-    edges = unpack_growth(safetensors.numpy.load(outcome.rounds[-1].checkpoint)).tree.edges
+    edges = PrivateTree.decode(outcome.rounds[-1].checkpoint).tree.edges
     bins = to_bins(data.schema, edges, data.X)
     peer = DecisionTreeClassifier(max_depth=3, random_state=0).fit(bins, data.labels)
     ours = (margins_of(outcome, data) >= 0).astype(float)
@@ -144,13 +146,13 @@ def test_ledgers_of_all_parties_stay_within_epsilon(epsilon: float, binning: str
     strategy = DPTree(epsilon, depth=3, binning=binning)
     outcome = run(strategy, silos, memories=memories)
     assert outcome.artefact is not None
-    told = json.loads(outcome.artefact.files["epsilon-ledger.json"])
-    assert 0 < told["spent"] <= epsilon == told["epsilon"]
+    written = json.loads(outcome.artefact.files["epsilon-ledger.json"])
+    assert 0 < written["spent"] <= epsilon == written["epsilon"]
     for memory in memories.values():
         ledger = BudgetLedger.decode(memory["dp-ledger"])
         assert ledger.spent <= Fraction(epsilon)
-        assert json.loads(memory["dp-ledger"]) == told
-    stages = [query for query in told["queries"] if "edges" in query["query"]]
+        assert json.loads(memory["dp-ledger"]) == written
+    stages = [query for query in written["queries"] if "edges" in query["query"]]
     assert len(stages) == (3 if binning == "private" else 0)
 
 
@@ -158,8 +160,8 @@ def test_full_tree_spends_all_of_the_budget() -> None:
     silos = silos_of(n_samples=1000)
     outcome = run(DPTree(400.0, depth=2), silos)
     assert outcome.artefact is not None
-    told = json.loads(outcome.artefact.files["epsilon-ledger.json"])
-    assert told["spent"] == pytest.approx(400.0)
+    written = json.loads(outcome.artefact.files["epsilon-ledger.json"])
+    assert written["spent"] == pytest.approx(400.0)
 
 
 @pytest.mark.parametrize(("honest", "expected"), [(0, 1.0), (2, 2.0)])
@@ -167,13 +169,13 @@ def test_noise_of_the_sums_has_the_variance_of_the_budget(
     honest: int, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[np.ndarray] = []
-    true = dp_tree._Grower.grow
+    true = PrivateGrower.grow
 
-    def watch(self: dp_tree._Grower, total: np.ndarray, n_parts: int) -> None:
+    def watch(self: PrivateGrower, tree: BinnedTree, total: np.ndarray, n_parts: int) -> BinnedTree:
         seen.append(total.copy())
-        true(self, total, n_parts)
+        return true(self, tree, total, n_parts)
 
-    monkeypatch.setattr(dp_tree._Grower, "grow", watch)
+    monkeypatch.setattr(PrivateGrower, "grow", watch)
     categories = tuple(str(code) for code in range(1200))
     schema = Schema((Feature("code", categories),), "label", Task.BINARY, 2)
     empty = Dataset(schema, np.zeros((1, 1), np.float32), np.zeros(1))
@@ -239,15 +241,17 @@ def test_job_ends_rather_than_miss_noise() -> None:
     assert isinstance(outcome.error, QuorumLost)
 
 
-def test_silo_that_comes_late_or_twice_is_turned_away() -> None:
+def test_silo_that_joins_late_or_twice_is_refused() -> None:
     roster = tuple(Silo(f"silo-{i}") for i in range(4))
     hub = Rendezvous(roster, roster, 1.0)
     job = JobParameters("test", DPTree(1.0))
     schema = dataset_of(0, 10).schema
     start = CoordinatorStart(job, "job", 1, roster, schema, {})
-    grower = dp_tree._Grower(DPTree(1.0), hub, start)
+    grower = PrivateGrower(DPTree(1.0), hub, start)
     for silo in roster[:3]:
-        assert grower.standing(silo, Place(0), Receipt()).stage == 0
+        search = grower.standing(silo, Place(0), Receipt()).search
+        assert search is not None
+        assert search.stage == 0
     grower.members = frozenset(roster[:3])
     for silo in (roster[3], roster[0]):
         with pytest.raises(OfferRejected, match="under way"):
@@ -275,44 +279,56 @@ def test_missing_values_go_where_they_were_counted() -> None:
 def test_tree_that_counts_a_row_twice_is_refused() -> None:
     schema = dataset_of(0, 10).schema
     edges = (np.array([0.0], np.float32),) * 3 + (np.empty(0, np.float32),)
-    node = np.array([0, -2, -2], dtype=np.int32)
-    tree = dp_tree.Sprout(
+    right = np.array([2, -1, -1], dtype=np.int32)
+    fair = BinnedTree(
+        1,
         edges,
-        node,
+        np.array([0, -2, -2], dtype=np.int32),
         np.array([1, -1, -1], dtype=np.int32),
-        np.array([1, -1, -1], dtype=np.int32),
+        right,
         np.zeros((3, 6), dtype=bool),
     )
-    growth = dp_tree.GrowthState(dp_tree.STAGES, 1, ((),) * 4, tree)
-    with pytest.raises(OfferRejected, match="does not fit"):
-        dp_tree._check_growth(growth, schema)
-    doubled = replace(growth, intervals=((3, 3), (), (), ()))
-    with pytest.raises(OfferRejected, match="does not fit"):
-        dp_tree._check_growth(doubled, schema)
+    check_tree(fair, schema)
+    for hostile in (
+        replace(fair, right=fair.left),
+        replace(fair, right=-right),
+        replace(fair, level=-1),
+        replace(fair, edges=edges[:3]),
+        replace(fair, feature=np.array([4, -2, -2], dtype=np.int32)),
+        replace(fair, goes_left=np.zeros((3, 5), dtype=bool)),
+    ):
+        with pytest.raises(OfferRejected, match="does not fit"):
+            check_tree(hostile, schema)
 
 
 @pytest.mark.parametrize("stage", [-1, 0, 1, STAGES, STAGES + 1])
-def test_intervals_that_the_budget_does_not_pay_for_are_refused(stage: int) -> None:
+def test_intervals_that_the_budget_does_not_cover_are_refused(stage: int) -> None:
     schema = Schema(
         (Feature("x"), Feature("z"), Feature("c", ("a", "b"))), "y", Task.BINARY, 2
     )  # fmt: skip
-    none = tuple(np.empty(0, np.float32) for _ in schema.features)
 
-    def growth(*intervals: tuple[int, ...]) -> dp_tree.GrowthState:
-        return dp_tree.GrowthState(stage, 0, intervals, dp_tree._no_tree(none))
+    def search(*intervals: tuple[int, ...]) -> EdgeSearch:
+        return EdgeSearch(stage, tuple(np.array(own, dtype=np.uint32) for own in intervals))
 
-    queries = dp_tree._Queries(DPTree(epsilon=1.0), schema, 3)
-    allowed = [growth((0,), (0,), ()), growth((), (0, 1), ())] if stage in (0, 1) else []
+    queries = Queries(DPTree(epsilon=1.0), schema, 3)
+    allowed = [search((0,), (0,), ()), search((), (0, 1), ())] if stage in (0, 1) else []
     for fair in allowed:
-        dp_tree._check_growth(fair, schema)
+        check_search(fair, schema)
     # A row without a missing value changes one count of each feature that is asked about.
     assert [queries.spendings(fair)[0].sensitivity for fair in allowed] == [2, 1][: len(allowed)]
-    refused = [growth((0,), (0,), (0,)), growth((), (), (0,)), growth((0,), (0, 0), ())]
+    refused = [
+        search((0,), (0,), (0,)),
+        search((), (), (0,)),
+        search((0,), (0, 0), ()),
+        search((0,), (1, 0), ()),
+        search((0,), ()),
+        search((), (), ()),
+    ]
     if not allowed:
-        refused.append(growth((0,), (0,), ()))
+        refused.append(search((0,), (0,), ()))
     for hostile in refused:
-        with pytest.raises(OfferRejected, match="does not fit the schema"):
-            dp_tree._check_growth(hostile, schema)
+        with pytest.raises(OfferRejected, match="do not fit the schema"):
+            check_search(hostile, schema)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +345,7 @@ def test_intervals_that_the_budget_does_not_pay_for_are_refused(stage: int) -> N
 )
 def test_parameter_out_of_range_is_named(change: dict[str, Any], key: str) -> None:
     strategy = replace(DPTree(1.0), **change)
-    with pytest.raises(InvalidJob, match=rf"dp_tree\.{key}"):
+    with pytest.raises(InvalidJob, match=rf"\[dp_tree\] {key}: expected"):
         strategy.validate(JobParameters("test", strategy))
 
 

@@ -1,4 +1,4 @@
-"""FedGA, both halves: equal to a search in one place, and steady when silos come and go."""
+"""FedGA, both halves: equal to a search in one place, and steady when silos join and leave."""
 
 import json
 from dataclasses import replace
@@ -12,24 +12,27 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.fedga import steps as fedga_steps
+from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
 from hedgerow.boosting.strategies.fedga.evolution import (
+    Generation,
     absorb,
     empty_generation,
     first_brood,
+    fitness,
     next_brood,
-    unpack,
 )
-from hedgerow.boosting.strategies.fedga.evolution import from_bytes as arrays_from
+from hedgerow.boosting.strategies.fedga.forecast import forecast
+from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
+from hedgerow.boosting.strategies.fedga.packed import PackedStructures
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import SiloSide
-from hedgerow.boosting.strategies.fedga.steps import Proposal, SearchTask
-from hedgerow.boosting.trees.decision_tree import fit_structure
-from hedgerow.boosting.trees.genetics import Operators, decision_nodes, keys
-from hedgerow.boosting.trees.personal import LocalTrees, TreeSettings
+from hedgerow.boosting.strategies.fedga.steps import PROPOSALS, Proposal, SearchTask
+from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.trees.cart import fit_structure
+from hedgerow.boosting.trees.genetics import keys
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import fitness_of
-from tests.federation.memory import Fault, run_in_memory
+from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
 
 QUICK = FedGA(generations=5, population=12, max_depth=3, epsilon_rows=1e4)
@@ -57,21 +60,12 @@ def job_of(task: Task = Task.BINARY, strategy: FedGA = QUICK, **other: object) -
     return JobParameters("test", strategy, task=task, seed=3, **other)  # type: ignore[arg-type]
 
 
-def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.ndarray, np.ndarray]:
+def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> Generation:
     """The same search with all silos' rows in one place and no protocol."""
     strategy = job.parameters
     assert isinstance(strategy, FedGA)
-    settings = TreeSettings(
-        strategy.min_depth, strategy.max_depth, strategy.folds, strategy.min_leaf,
-        strategy.categorical_order, 0.3, 0.15, 0.05, 0.5, strategy.node_cost,
-    )  # fmt: skip
-
-    def generator(place: int, of_round: int, purpose: int) -> np.random.Generator:
-        words = [job.seed, place, of_round, purpose]
-        return np.random.default_rng(np.random.SeedSequence(words))
-
     trees = [
-        LocalTrees(data, settings, lambda _, place=place: generator(place + 1, 0, 401))
+        LocalTrees(data, strategy, lambda use, place=place: generator(job.seed, place + 1, 0, use))
         for place, data in enumerate(silos.values())
     ]
     votes = sorted(tree.depth_vote() for tree in trees)
@@ -79,17 +73,18 @@ def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> tuple[np.nda
     own = np.array([tree.cart(depth).structure(depth) for tree in trees])
     rows = np.array([data.n_samples for data in silos.values()], dtype=float)
     generation = empty_generation(own.shape[1])
-    brood = first_brood(generator(0, 0, 404), own, strategy.population, 5, depth, 0.2)
+    brood = first_brood(generator(job.seed, 0, 0, Purpose.BREEDING), strategy, own, 5, depth)
     for of_round in range(strategy.generations):
-        scores = np.array([tree.thousandths(brood.to_score) / 1000 for tree in trees])
-        worth = rows @ scores / rows.sum()
-        worth -= strategy.node_cost * decision_nodes(brood.to_score)
+        scores = np.array([tree.thousandths(brood) / 1000 for tree in trees])
+        worth = fitness(rows @ scores / rows.sum(), brood, strategy.node_cost, job.task)
         generation = absorb(generation, brood, worth, strategy.population)
-        brood = next_brood(
-            generator(0, of_round + 1, 404), generation, Operators(), strategy.population, 5,
-            np.empty((0, own.shape[1]), dtype=np.int16), False,
-        )  # fmt: skip
-    return generation.population, generation.fitness
+        rng = generator(job.seed, 0, of_round + 1, Purpose.BREEDING)
+        brood = next_brood(rng, strategy, generation, 5, own[:0])
+    return generation
+
+
+def last_generation(outcome: Outcome) -> Generation:
+    return SearchState.decode(outcome.rounds[-1].checkpoint).generation
 
 
 @pytest.mark.parametrize("task", [Task.BINARY, Task.MULTICLASS])
@@ -101,10 +96,9 @@ def test_federated_search_finds_what_a_search_in_one_place_finds(task: Task) -> 
     assert not outcome.errors
     assert [result.round for result in outcome.rounds] == list(range(5))
     assert [result.final for result in outcome.rounds] == [False] * 4 + [True]
-    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
-    population, fitness = pooled_search(job, silos)
-    assert np.array_equal(generation.population, population)
-    np.testing.assert_allclose(generation.fitness, fitness, rtol=1e-12)
+    generation, pooled = last_generation(outcome), pooled_search(job, silos)
+    assert np.array_equal(generation.population, pooled.population)
+    np.testing.assert_allclose(generation.fitness, pooled.fitness, rtol=1e-12)
 
 
 @pytest.mark.parametrize("task", [Task.BINARY, Task.MULTICLASS, Task.REGRESSION])
@@ -112,7 +106,7 @@ def test_each_silo_keeps_the_final_structure_that_suits_it_best(task: Task) -> N
     silos = silos_of(task)
     outcome = run_in_memory(job_of(task), silos, through_wire=True)
     assert not outcome.errors
-    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    generation = last_generation(outcome)
     for silo, data in silos.items():
         kept = outcome.kept[silo]
         assert kept is not None
@@ -219,23 +213,20 @@ def test_noisy_row_count_is_drawn_once_in_the_life_of_a_job() -> None:
     memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
     strategy = replace(QUICK, epsilon_rows=0.05)
     run_in_memory(job_of(strategy=strategy), silos, memories=memories)
-    told = {silo: memory["fedga-rows"] for silo, memory in memories.items()}
-    assert any(int(rows) != 80 for rows in told.values())
+    sent = {silo: memory["fedga-rows"] for silo, memory in memories.items()}
+    assert any(int(rows) != 80 for rows in sent.values())
     run_in_memory(job_of(strategy=strategy), silos, memories=memories)
-    assert told == {silo: memory["fedga-rows"] for silo, memory in memories.items()}
+    assert sent == {silo: memory["fedga-rows"] for silo, memory in memories.items()}
 
 
-def test_silo_that_comes_late_takes_part_and_keeps_a_tree() -> None:
+def test_silo_that_joins_late_takes_part_and_keeps_a_tree() -> None:
     silos = silos_of(Task.BINARY)
-    strategy = replace(QUICK, generations=150, patience=0)
-    outcome = run_in_memory(
-        job_of(strategy=strategy), silos, late={"silo-3": 0.15}, through_wire=True
-    )
+    outcome = run_in_memory(job_of(), silos, joins_after={"silo-3": 1}, through_wire=True)
     assert outcome.error is None
     assert not outcome.errors
     assert outcome.kept["silo-3"] is not None
-    assert "silo-3" not in outcome.rounds[0].silos
-    assert "silo-3" in outcome.rounds[-1].silos
+    # It is sent on to round 3, and drawn for the one after that.
+    assert ["silo-3" in result.silos for result in outcome.rounds] == [False] * 4 + [True]
 
 
 def test_silos_without_rows_or_with_one_class_do_no_harm() -> None:
@@ -264,7 +255,7 @@ def test_search_ends_early_when_nothing_gets_better() -> None:
 def test_regression_with_elitism_never_loses_the_silos_structures() -> None:
     silos = silos_of(Task.REGRESSION)
     outcome = run_in_memory(job_of(Task.REGRESSION), silos)
-    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    generation = last_generation(outcome)
     # All labels are distinct, so every silo votes for elitism.
     assert generation.elite
     assert set(generation.elite) <= set(keys(generation.population))
@@ -276,12 +267,12 @@ def test_structure_of_features_that_are_not_there_is_refused(
 ) -> None:
     honest = SiloSide.propose
 
-    def hostile(self: SiloSide, standing: SearchTask) -> SearchTask:
+    def hostile(self: SiloSide, due: SearchTask) -> SearchTask:
         if self._start.silo != "silo-2":
-            return honest(self, standing)
-        genes = np.full(2**standing.depth - 1, 77, dtype=np.int16)
-        proposal = Proposal(genes, False, False)
-        return self._link.exchange(fedga_steps.PROPOSALS, Place(0, 1), proposal)
+            return honest(self, due)
+        genes = np.full((1, 2**due.depth - 1), 77, dtype=np.int16)
+        proposal = Proposal(PackedStructures.of(genes), False, False)
+        return self._link.exchange(PROPOSALS, Place(0, 1), proposal)
 
     monkeypatch.setattr(SiloSide, "propose", hostile)
     outcome = run_in_memory(job_of(min_silos=3), silos_of(Task.BINARY))
@@ -305,7 +296,7 @@ def test_structure_of_features_that_are_not_there_is_refused(
 )
 def test_parameter_out_of_range_is_named(change: dict[str, object], key: str) -> None:
     strategy = replace(QUICK, **change)  # type: ignore[arg-type]
-    with pytest.raises(InvalidJob, match=rf"fedga\.{key}"):
+    with pytest.raises(InvalidJob, match=rf"\[fedga\] {key}: expected"):
         strategy.validate(job_of(strategy=strategy))
 
 
@@ -316,12 +307,12 @@ def test_search_of_twenty_silos_and_fifty_generations_stays_below_five_megabytes
     FedGA().validate(job_of(strategy=FedGA()))
     features = tuple(Feature(f"x{i}") for i in range(n_features))
     schema = Schema(features, "label", Task.BINARY, 2)
-    forecast = FedGA(generations=50).forecast(job_of(), schema, {})
-    (exchanges, up, down) = forecast.steps["ExchangeScores"]
-    assert forecast.rounds == 50
+    planned = forecast(FedGA(generations=50), job_of(), schema, {})
+    (exchanges, up, down) = planned.steps["ExchangeScores"]
+    assert planned.rounds == 50
     assert exchanges == 54
     assert 20 * (up + down) <= 5e6
-    half = FedGA(generations=50, participation=0.5).forecast(job_of(), schema, {})
+    half = forecast(FedGA(generations=50, participation=0.5), job_of(), schema, {})
     assert half.steps["ExchangeScores"][2] < 0.6 * down
 
 
@@ -339,7 +330,7 @@ def test_dearer_nodes_make_smaller_trees() -> None:
 def test_silos_choose_among_the_finalists_only() -> None:
     strategy = replace(QUICK, finalists=1)
     outcome = run_in_memory(job_of(strategy=strategy), silos_of(Task.BINARY), through_wire=True)
-    generation, _ = unpack(arrays_from(outcome.rounds[-1].checkpoint))
+    generation = last_generation(outcome)
     assert len(generation.population) == strategy.population
     for silo, data in silos_of(Task.BINARY).items():
         table = rank_table(data)

@@ -51,9 +51,13 @@ WIDTHS = {number: int(name[2]) for name, number in TYPES.items()}
 
 
 def request_of(kind: str) -> tuple[Call, Any]:
-    """Return an RPC, and its request type, that carries frames of a kind."""
-    requests = ((call, getattr(exchange_service_pb2, f"{call.value}Request")) for call in Call)
-    return next(found for found in requests if kind in found[1].DESCRIPTOR.fields_by_name)
+    """Return an RPC, and its request type, that carries frames of a kind; some only replies do."""
+    messages = (
+        (call, getattr(exchange_service_pb2, f"{call.value}{way}"))
+        for way in ("Request", "Response")
+        for call in Call
+    )
+    return next(found for found in messages if kind in found[1].DESCRIPTOR.fields_by_name)
 
 
 REQUESTS = {kind: request_of(kind) for kind in KINDS}

@@ -1,21 +1,26 @@
 """Quantile bin edges from counts alone: a descent through the bits of the numbers.
 
 A float32 has an order-preserving integer key. In each of :data:`STAGES` stages the parties count,
-in every interval that still holds an edge, the rows of its :data:`CELLS` equal cells of keys; each
-edge then moves into the cell where its rank falls. No value leaves a silo; with noise on the
+in every interval that still contains an edge, the rows of its :data:`CELLS` equal cells of keys;
+each edge then moves into the cell where its rank falls. No value leaves a silo; with noise on the
 counts the edges are differentially private, whatever the range of the feature.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.payloads import UInt32s
+from hedgerow.crypto.key_agreement import encode_fields
+
 _BITS = 7
 CELLS = 1 << _BITS
-"""Cells an interval is cut into."""
+"""Cells of an interval."""
 
 STAGES = 3
 """21 bits: sign, exponent and 12 bits of the fraction, so edges are right to 1 part in 4096."""
@@ -46,7 +51,7 @@ class Descent:
     Parameters
     ----------
     prefixes : tuple of int
-        High bits of the interval that holds each edge, ascending.
+        High bits of the interval of each edge, ascending.
     shares : tuple of float
         Share of the interval's rows below each edge.
     """
@@ -60,27 +65,55 @@ class Descent:
         return tuple(sorted(set(self.prefixes)))
 
 
-def start(n_bins: int) -> Descent:
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeSearch:
+    """A query of one stage: where rows are to be counted.
+
+    Parameters
+    ----------
+    stage : int
+        Below :data:`STAGES`.
+    intervals : tuple of ndarray, uint32
+        Prefixes of the intervals whose cells are counted, ascending, one array for each feature;
+        empty for a categorical feature.
+    """
+
+    stage: int
+    intervals: tuple[UInt32s, ...]
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of everything above: identifies the query."""
+        prefixes = [n for own in self.intervals for n in (len(own), *own.tolist())]
+        return hashlib.sha256(encode_fields("edges", self.stage, *prefixes)).digest()
+
+
+def start_descent(n_bins: int) -> Descent:
     """Return the descent of the ``n_bins - 1`` edges between bins of equal counts."""
     return Descent((0,) * (n_bins - 1), tuple(j / n_bins for j in range(1, n_bins)))
 
 
 def count_cells(
-    column: NDArray[np.float32], intervals: tuple[int, ...], stage: int
+    column: NDArray[np.float32], intervals: Iterable[int], stage: int
 ) -> NDArray[np.int64]:
-    """Return the rows of each cell of each interval.
+    """Return the number of rows in each cell of each interval.
+
+    Parameters
+    ----------
+    intervals : iterable of int
+        Prefixes.
 
     Returns
     -------
     ndarray of shape (n_intervals, CELLS), int64
-        A row counts in one cell of one interval at most; missing values count nowhere.
+        A row counts in one cell of one interval at most; missing values do not count.
     """
     keys = keys_of(column[~np.isnan(column)]) >> np.uint32(32 - _BITS * (stage + 1))
     prefix, cell = keys >> np.uint32(_BITS), keys & np.uint32(CELLS - 1)
     return np.array(
         [np.bincount(cell[prefix == wanted], minlength=CELLS) for wanted in intervals],
         dtype=np.int64,
-    ).reshape(len(intervals), CELLS)
+    ).reshape(-1, CELLS)
 
 
 def descend(descent: Descent, counts: NDArray[np.int64], noise: float) -> Descent:
@@ -91,7 +124,7 @@ def descend(descent: Descent, counts: NDArray[np.int64], noise: float) -> Descen
     counts : ndarray of shape (n_intervals, CELLS), int64
         Noisy sums over all silos.
     noise : float
-        Standard deviation of a count; cells below twice of it count as empty, unless all are.
+        Standard deviation of a count; cells below twice that count as empty, unless all are.
     """
     prefixes, shares = [], []
     for prefix, share in zip(descent.prefixes, descent.shares, strict=True):

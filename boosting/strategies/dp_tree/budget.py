@@ -18,7 +18,7 @@ from hedgerow.crypto.noise import discrete_laplace_part
 
 
 class BudgetExceeded(FederationError):
-    """A query would spend more than what is left of the privacy budget."""
+    """A query costs more than the rest of the privacy budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Spending:
     Parameters
     ----------
     query : str
-        What was asked, for people.
+        What is asked, in words.
     epsilon : float
     sensitivity : int
         Largest change of the answer by one row, summed over its values.
     values : int
-        Number of values in the answer; 0 where it is not known here.
+        Number of values in the answer.
     """
 
     query: str
@@ -47,7 +47,7 @@ class BudgetLedger:
     """Queries of the same rows, by key; their budgets add up to at most ``epsilon``, exactly.
 
     Queries of disjoint rows that are asked together are one entry (parallel composition). A key
-    that is spent again costs nothing: whoever repeats a query must repeat its noise.
+    that is entered again costs nothing: whoever repeats a query must repeat its noise.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class BudgetLedger:
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0.0:
-            raise ValueError(f"expected a positive epsilon, got {self.epsilon:g}")
+            raise ValueError(f"expected a positive epsilon, received {self.epsilon:g}")
 
     @property
     def spent(self) -> Fraction:
@@ -75,13 +75,16 @@ class BudgetLedger:
         Raises
         ------
         BudgetExceeded
-            It does not fit into what is left; nothing is entered then.
+            It costs more than is left; nothing is entered then.
         """
         if key in self.entries:
             return
         if not math.isinf(self.epsilon):
             if not 0.0 < spending.epsilon < math.inf:
-                raise BudgetExceeded(f"{spending.query}: a budget of {spending.epsilon:g}")
+                raise BudgetExceeded(
+                    f"{spending.query}: expected a positive, finite cost, received "
+                    f"{spending.epsilon:g}"
+                )
             left = Fraction(self.epsilon) - self.spent
             if Fraction(spending.epsilon) > left:
                 raise BudgetExceeded(
@@ -117,7 +120,7 @@ class BudgetLedger:
 
     @classmethod
     def decode(cls, data: bytes) -> BudgetLedger:
-        """Return the ledger that :meth:`encode` wrote."""
+        """Return the ledger of :meth:`encode`."""
         document = json.loads(data)
         entries = {
             entry["key"]: Spending(
@@ -138,18 +141,17 @@ def portion(epsilon: float, share: Fraction) -> float:
 
 
 def replayable(secret: bytes, context: bytes) -> Callable[[int], bytes]:
-    """Return a cryptographic generator that starts anew at each use of the same context.
+    """Return a cryptographic generator that gives the same bytes for the same context.
 
-    A query that is asked again after a restart is answered with the same noise, so that answers
-    cannot be averaged; another query has independent noise (HKDF, AES-256 as a pseudo-random
-    function).
+    A query that is repeated after a restart has the same noise, so that answers cannot be
+    averaged; another query has independent noise (HKDF, AES-256 as a pseudo-random function).
 
     Parameters
     ----------
     secret : bytes
         At least 32 random bytes that never leave the silo.
     context : bytes
-        Names the query with all that its answer depends on.
+        Identifies the query and all that its answer depends on.
     """
     root = extract(context, secret)
     calls = 0

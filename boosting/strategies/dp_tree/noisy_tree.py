@@ -7,14 +7,18 @@ sums, so it costs no privacy.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.payloads import Elements, Float32s, Int32s
 from hedgerow.boosting.trees.cuts import Cut
 from hedgerow.boosting.trees.decision_tree import DecisionTree
+from hedgerow.crypto.key_agreement import encode_fields
 
 OPEN = -2
 """Feature of a node that is not decided yet."""
@@ -25,26 +29,42 @@ QUERIES = ("histogram", "candidates")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sprout:
+class BinnedTree:
     """A tree while it grows, by levels, in the terms of bins.
 
     Parameters
     ----------
+    level : int
+        Of the open nodes, whose counts are due; 0 is the root's.
     edges : tuple of ndarray, float32
-        Ascending, one array a feature; empty for a categorical feature.
+        Ascending, one array for each feature; empty for a categorical feature.
     feature : ndarray of shape (n_nodes,), int32
         The feature of a split, :data:`LEAF` or :data:`OPEN`.
     left, right : ndarray of shape (n_nodes,), int32
-        Children, -1 without.
+        Children; -1 for none.
     goes_left : ndarray of shape (n_nodes, most_bins), bool
         Bins that go left.
     """
 
-    edges: tuple[NDArray[np.float32], ...]
-    feature: NDArray[np.int32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    goes_left: NDArray[np.bool_]
+    level: int
+    edges: tuple[Float32s, ...]
+    feature: Int32s
+    left: Int32s
+    right: Int32s
+    goes_left: Annotated[NDArray[np.bool_], Elements("|b1", 2)]
+
+    def __post_init__(self) -> None:
+        n_nodes = len(self.feature)
+        if not n_nodes or any(len(x) != n_nodes for x in (self.left, self.right, self.goes_left)):
+            raise ValueError("expected features, children and bins of the same nodes")
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of everything above: identifies the query of these open nodes."""
+        sizes = [self.level, *map(len, self.edges), len(self.feature)]
+        arrays = (*self.edges, self.feature, self.left, self.right, self.goes_left)
+        body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+        return hashlib.sha256(encode_fields("tree", *sizes, body)).digest()
 
     @property
     def open_nodes(self) -> NDArray[np.int64]:
@@ -52,11 +72,12 @@ class Sprout:
         return np.flatnonzero(self.feature == OPEN)
 
 
-def sprout(schema: Schema, edges: tuple[NDArray[np.float32], ...]) -> Sprout:
+def open_root(schema: Schema, edges: tuple[Float32s, ...]) -> BinnedTree:
     """Return a tree of an open root."""
     none = np.array([-1], dtype=np.int32)
     most = max(bin_counts(schema, edges), default=1)
-    return Sprout(
+    return BinnedTree(
+        0,
         edges,
         np.array([OPEN], dtype=np.int32),
         none,
@@ -65,7 +86,7 @@ def sprout(schema: Schema, edges: tuple[NDArray[np.float32], ...]) -> Sprout:
     )
 
 
-def bin_counts(schema: Schema, edges: tuple[NDArray[np.float32], ...]) -> list[int]:
+def bin_counts(schema: Schema, edges: tuple[Float32s, ...]) -> list[int]:
     """Return the number of bins of each feature, the one of missing values included."""
     return [
         len(feature.categories) + 1 if feature.categories is not None else len(own) + 2
@@ -74,7 +95,7 @@ def bin_counts(schema: Schema, edges: tuple[NDArray[np.float32], ...]) -> list[i
 
 
 def to_bins(
-    schema: Schema, edges: tuple[NDArray[np.float32], ...], X: NDArray[np.float32]
+    schema: Schema, edges: tuple[Float32s, ...], X: NDArray[np.float32]
 ) -> NDArray[np.int32]:
     """Return each value's bin, shape (n_samples, n_features), int32; missing is the last one."""
     counts = bin_counts(schema, edges)
@@ -91,11 +112,11 @@ def to_bins(
 
 
 def cuts_of(schema: Schema, n_bins: list[int]) -> list[int]:
-    """Return how many cuts between known values each feature has."""
+    """Return the number of cuts between known values of each feature."""
     return [max(0, count - 2) for count in n_bins]
 
 
-def nodes_of(tree: Sprout, bins: NDArray[np.int32]) -> NDArray[np.int64]:
+def nodes_of(tree: BinnedTree, bins: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the node that each row has reached, shape (n_samples,), int64."""
     node = np.zeros(bins.shape[0], dtype=np.int64)
     for current in np.flatnonzero(tree.feature >= 0):
@@ -168,7 +189,7 @@ def _purity(
 
 
 def _gini_gains(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return decreases of weighted Gini impurity; counts below 0 are taken for 0."""
+    """Return decreases of weighted Gini impurity; counts below 0 count as 0."""
     gain = _purity(left) + _purity(right) - _purity(left + right)
     gain[(left.sum(axis=-1) <= 0.0) | (right.sum(axis=-1) <= 0.0)] = -np.inf
     return gain
@@ -180,9 +201,9 @@ def best_by_histogram(
     """Return the best split of one node: feature, and which of its bins go left.
 
     Cuts of all features are read from one noisy histogram. A side of many bins adds up much noise:
-    what noise is expected to add to squares is taken off, and a side must have more rows than
-    twice its noise. Else features of many bins would win by noise alone. ``None`` when no cut has
-    a gain.
+    what noise is expected to add to squares is subtracted, and a side must have more rows than
+    twice its noise. Otherwise features of many bins would win by noise alone. ``None`` when no cut
+    has a gain.
 
     Parameters
     ----------
@@ -230,8 +251,8 @@ def best_by_candidates(
     raise AssertionError("a cut has a feature")
 
 
-def extend(tree: Sprout, splits: dict[int, tuple[int, NDArray[np.bool_]]]) -> Sprout:
-    """Return the tree with its open nodes split, or made leaves where ``splits`` has none."""
+def extend(tree: BinnedTree, splits: dict[int, tuple[int, NDArray[np.bool_]]]) -> BinnedTree:
+    """Return the tree with its open nodes split; those that ``splits`` has not are leaves."""
     feature, left, right = tree.feature.copy(), tree.left.copy(), tree.right.copy()
     goes_left = tree.goes_left.copy()
     n_nodes = len(feature)
@@ -247,6 +268,7 @@ def extend(tree: Sprout, splits: dict[int, tuple[int, NDArray[np.bool_]]]) -> Sp
     none = np.full(grown, -1, dtype=np.int32)
     return replace(
         tree,
+        level=tree.level + 1,
         feature=np.concatenate([feature, np.full(grown, OPEN, dtype=np.int32)]),
         left=np.concatenate([left, none]),
         right=np.concatenate([right, none]),
@@ -256,7 +278,7 @@ def extend(tree: Sprout, splits: dict[int, tuple[int, NDArray[np.bool_]]]) -> Sp
     )
 
 
-def close(tree: Sprout, schema: Schema, content: NDArray[np.float64]) -> DecisionTree:
+def close(tree: BinnedTree, schema: Schema, content: NDArray[np.float64]) -> DecisionTree:
     """Return the tree with thresholds and votes; open nodes are leaves.
 
     Parameters
@@ -284,7 +306,7 @@ def close(tree: Sprout, schema: Schema, content: NDArray[np.float64]) -> Decisio
     return DecisionTree(schema, tuple(cuts), tree.left, tree.right, level, votes, rows)
 
 
-def _cut(tree: Sprout, schema: Schema, node: int, feature: int, n_bins: int) -> Cut:
+def _cut(tree: BinnedTree, schema: Schema, node: int, feature: int, n_bins: int) -> Cut:
     mask = tree.goes_left[node, :n_bins]
     missing_left = bool(mask[-1])
     if schema.features[feature].is_categorical:

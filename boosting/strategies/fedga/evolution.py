@@ -1,31 +1,37 @@
 """The search over structures, apart from who scores them: one generation after another.
 
-A search never scores a structure twice unless told to: fitness is remembered by canonical form,
-and a *brood* is children of a generation that are new. All functions are pure but for the generator
-handed in.
+A search scores no structure twice, unless ``rescore_parents`` is set: fitness is kept by canonical
+form, and a *brood* is children of a generation that are new. All functions are pure but for the
+generator passed in.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.strategies.fedga.steps import UNIT
 from hedgerow.boosting.trees.genetics import (
     Genes,
-    Operators,
+    decision_nodes,
     first_of_each,
     keys,
     random_structures,
     survivors,
 )
 
+Floats = NDArray[np.float64]
+
 BREEDINGS = 10
 """Times that a generation is bred to find children which are new."""
+
+SMALLEST = 0.5 / UNIT
+"""Smaller errors count as this one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +47,13 @@ class Generation:
     known : Mapping[bytes, float]
         Latest fitness of every structure ever scored, by canonical form.
     elite : tuple of bytes
-        Canonical forms that are never given up.
+        Canonical forms that always survive.
     stale : int
         Generations since the best fitness last rose.
     """
 
     population: Genes
-    fitness: NDArray[np.float64]
+    fitness: Floats
     known: Mapping[bytes, float] = field(default_factory=dict)
     elite: tuple[bytes, ...] = ()
     stale: int = 0
@@ -63,65 +69,70 @@ class Generation:
         return len(self.known)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Brood:
-    """Children of a generation.
+def fitness(scores: Floats, structures: Genes, node_cost: float, task: Task) -> Floats:
+    """Return how fit structures are, greater is better: their scores less what nodes cost.
+
+    Of errors it is the logarithm that counts, so that a node must improve any error by the same
+    share.
 
     Parameters
     ----------
-    to_score : ndarray of shape (n_children, n_genes), int16
-        Structures whose score is asked for: distinct canonical forms.
+    scores : ndarray of shape (n_structures,), float64
+        F1, or mean squared error over the label variance.
+    structures : ndarray of shape (n_structures, n_genes), int16
     """
+    if task is Task.REGRESSION:
+        scores = -np.log(np.maximum(scores, SMALLEST))
+    return np.asarray(scores - node_cost * decision_nodes(structures), dtype=np.float64)
 
-    to_score: Genes
+
+def scores_of(generation: Generation, node_cost: float, task: Task) -> Floats:
+    """Return the mean scores of a population, F1 or relative errors: fitness without costs."""
+    found = generation.fitness + node_cost * decision_nodes(generation.population)
+    return np.asarray(np.exp(-found) if task is Task.REGRESSION else found)
 
 
 def empty_generation(n_genes: int, elite: Genes | None = None) -> Generation:
-    """Return the generation before the first, with the structures that must never be lost."""
+    """Return the generation before the first, with the structures that always survive."""
     nothing = np.empty((0, n_genes), dtype=np.int16)
     forms = () if elite is None else tuple(dict.fromkeys(keys(elite)))
     return Generation(nothing, np.empty(0), {}, forms)
 
 
 def first_brood(
-    rng: np.random.Generator,
-    proposed: Genes,
-    size: int,
-    n_features: int,
-    depth: int,
-    leaf_share: float,
-) -> Brood:
-    """Return the silos' own structures without repeats, and random ones up to ``size``.
+    rng: np.random.Generator, parameters: FedGA, proposed: Genes, n_features: int, depth: int
+) -> Genes:
+    """Return the silos' own structures without repeats, and random ones up to ``population``.
 
-    More own structures than ``size`` are all kept this once.
+    More own structures than that are all kept this once.
     """
     own = proposed[first_of_each(proposed)] if proposed.size else proposed
-    missing = max(0, size - own.shape[0])
-    random = random_structures(rng, missing, depth, n_features, leaf_share)
+    missing = max(0, parameters.population - own.shape[0])
+    random = random_structures(rng, missing, depth, n_features, parameters.leaf_share)
     children = np.concatenate([own, random])
-    children = children[first_of_each(children)]
-    return Brood(children)
+    return children[first_of_each(children)]
 
 
 def next_brood(
     rng: np.random.Generator,
+    parameters: FedGA,
     generation: Generation,
-    operators: Operators,
-    size: int,
     n_features: int,
     newcomers: Genes,
-    rescore: bool,
-) -> Brood:
-    """Return new children of the present population, and structures of silos that have just come.
+) -> Genes:
+    """Return new children of the present population, and structures of silos that have joined.
 
-    Structures that were scored before are bred again, so that a brood is ``size`` new children
-    until there are hardly any left.
+    Children that were scored before are bred again, so that a brood has ``population`` new
+    children until hardly any are left.
 
     Parameters
     ----------
     newcomers : ndarray of shape (n_newcomers, n_genes), int16
-    rescore : bool
-        Whether the parents are scored again with the children.
+
+    Returns
+    -------
+    ndarray of shape (n_children, n_genes), int16
+        Distinct canonical forms; the parents first where they are scored again.
     """
     met = set(generation.known)
     children: list[Genes] = []
@@ -133,82 +144,34 @@ def next_brood(
                 children.append(genes)
 
     admit(newcomers, newcomers.shape[0])
-    wanted = size + len(children)
+    size, parents = parameters.population, generation.population
+    enough = size + len(children)
     for _ in range(BREEDINGS):
-        if len(children) >= wanted:
+        if len(children) >= enough:
             break
-        parents, fitness = generation.population, generation.fitness
-        admit(operators.breed(rng, parents, fitness, size, n_features), wanted)
-    brood = np.array(children, dtype=np.int16).reshape(-1, generation.population.shape[1])
-    return Brood(np.concatenate([generation.population, brood]) if rescore else brood)
+        bred = parameters.operators.breed(rng, parents, generation.fitness, size, n_features)
+        admit(bred, enough)
+    brood = np.array(children, dtype=np.int16).reshape(-1, parents.shape[1])
+    return np.concatenate([parents, brood]) if parameters.rescore_parents else brood
 
 
-def absorb(
-    generation: Generation, brood: Brood, scores: NDArray[np.float64], size: int
-) -> Generation:
-    """Return the next generation: the fittest of parents and children.
+def absorb(generation: Generation, brood: Genes, found: Floats, size: int) -> Generation:
+    """Return the next generation: the ``size`` fittest of parents and children.
 
     Parameters
     ----------
-    scores : ndarray of shape (n_children,), float64
-        Fitness of ``brood.to_score``; NaN where no silo has scored.
+    found : ndarray of shape (n_children,), float64
+        Fitness of the brood; NaN where no silo has scored.
     """
     scored = {
         key: float(value)
-        for key, value in zip(keys(brood.to_score), scores, strict=True)
+        for key, value in zip(keys(brood), found, strict=True)
         if not np.isnan(value)
     }
     known = {**generation.known, **scored}
-    everyone = np.concatenate([generation.population, brood.to_score])
-    fitness = np.array([known.get(key, np.nan) for key in keys(everyone)])
-    chosen = survivors(everyone, fitness, size, generation.elite)
-    following = replace(
-        generation, population=everyone[chosen], fitness=fitness[chosen], known=known
-    )
+    everyone = np.concatenate([generation.population, brood])
+    fit = np.array([known.get(key, np.nan) for key in keys(everyone)])
+    chosen = survivors(everyone, fit, size, generation.elite)
+    following = replace(generation, population=everyone[chosen], fitness=fit[chosen], known=known)
     risen = following.best > generation.best
     return replace(following, stale=0 if risen else generation.stale + 1)
-
-
-def pack(generation: Generation, brood: Brood) -> dict[str, NDArray[Any]]:
-    """Return a generation and its brood as named arrays, for a checkpoint."""
-    n_genes = generation.population.shape[1]
-    forms = b"".join(generation.known)
-    return {
-        "population": generation.population,
-        "fitness": generation.fitness,
-        "known": np.frombuffer(forms, dtype=np.int16).reshape(-1, n_genes),
-        "known_fitness": np.array(list(generation.known.values()), dtype=np.float64),
-        "elite": np.frombuffer(b"".join(generation.elite), dtype=np.int16).reshape(-1, n_genes),
-        "stale": np.array([generation.stale], dtype=np.int64),
-        "to_score": brood.to_score,
-    }
-
-
-def unpack(arrays: Mapping[str, NDArray[Any]]) -> tuple[Generation, Brood]:
-    """Return what :func:`pack` packed."""
-    known = np.asarray(arrays["known"], dtype=np.int16)
-    elite = np.asarray(arrays["elite"], dtype=np.int16)
-    fitness = np.asarray(arrays["known_fitness"], dtype=np.float64)
-    return (
-        Generation(
-            np.asarray(arrays["population"], dtype=np.int16),
-            np.asarray(arrays["fitness"], dtype=np.float64),
-            {form.tobytes(): float(f) for form, f in zip(known, fitness, strict=True)},
-            tuple(form.tobytes() for form in elite),
-            int(arrays["stale"][0]),
-        ),
-        Brood(np.asarray(arrays["to_score"], dtype=np.int16)),
-    )
-
-
-def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return named arrays as one compressed file."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
-
-
-def from_bytes(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of :func:`to_bytes`; refuses pickles."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}

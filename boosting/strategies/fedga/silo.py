@@ -2,127 +2,154 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Link, Place
-from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.errors import OfferRejected, PlacePassed
+from hedgerow.boosting.exchange import Link, Place, Receipt
+from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
+from hedgerow.boosting.strategies.fedga.packed import PackedStructures
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import (
     DEPTHS,
     PROPOSALS,
+    REPORTS,
     SCORES,
-    Comparison,
+    STANDING,
     DepthVote,
+    Introduction,
     Proposal,
-    Scores,
+    SearchPhase,
     SearchTask,
-    check_structures,
+    StructureScores,
+    TreeComparison,
+    opened,
     reported_metrics,
 )
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.boosting.trees.decision_tree import DecisionTree
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE, OBJECTIVES, DecisionTree
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes
-from hedgerow.boosting.trees.personal import OBJECTIVES, LocalTrees, TreeSettings
 from hedgerow.crypto.noise import discrete_laplace_part
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.strategies.fedga.parameters import FedGA
+    from hedgerow.crypto.vault import Vault
+
+
+def participate(
+    parameters: FedGA, link: Link, vault: Vault | None, start: SiloStart
+) -> Artefact | None:
+    """Run the silo half; returns the silo's tree in four forms, which stay here."""
+    side = SiloSide(parameters, link, start)
+    moves = {
+        SearchPhase.VOTE: side.vote,
+        SearchPhase.PROPOSE: side.propose,
+        SearchPhase.SCORE: side.score,
+    }
+    syncs = 0
+    due = link.exchange(STANDING, Place(start.first_round), Receipt())
+    while due.phase is not SearchPhase.END:
+        try:
+            side.heed(due)
+            due = moves[due.phase](due)
+        except PlacePassed:
+            syncs += 1
+            at = Place(max(due.round, start.first_round), 0, syncs)
+            due = link.exchange(STANDING, at, Receipt())
+    side.heed(due)
+    tree = side.trees.best_of(side.structures)
+    # The report may be too late for the job; the silo keeps its tree all the same.
+    with contextlib.suppress(PlacePassed):
+        link.exchange(REPORTS, Place(due.round, 3), side.compare(tree))
+    return None if tree is None else Artefact(tree.files(), MODEL_FILE)
 
 
 class SiloSide:
-    """A silo's moves: each takes the standing and returns the next one."""
+    """A silo's moves: each returns the next instruction."""
 
-    def __init__(self, strategy: FedGA, link: Link, start: SiloStart) -> None:
-        self._strategy = strategy
+    def __init__(self, parameters: FedGA, link: Link, start: SiloStart) -> None:
+        self._parameters = parameters
         self._link = link
         self._start = start
         self._depth = 0
         self._introduced = False
-        self.trees = LocalTrees(
-            start.dataset,
-            TreeSettings(
-                strategy.min_depth,
-                strategy.max_depth,
-                strategy.folds,
-                strategy.min_leaf,
-                strategy.categorical_order,
-                strategy.validation_share,
-                strategy.noise_limit,
-                strategy.complexity_limit,
-                strategy.distinct_limit,
-                strategy.node_cost,
-            ),
-            self._rng,
-        )
+        self.structures: Genes = np.empty((0, 1), dtype=np.int16)
+        self.trees = LocalTrees(start.dataset, parameters, self._rng)
 
-    def _rng(self, purpose: str) -> np.random.Generator:
-        drawn = {"folds": Purpose.FOLDS, "split": Purpose.FITTING_ROWS}[purpose]
+    def _rng(self, purpose: Purpose) -> np.random.Generator:
         place = self._start.silos.index(self._start.silo)
-        return generator(self._start.job.seed, place + 1, 0, drawn)
+        return generator(self._start.job.seed, place + 1, 0, purpose)
 
-    def heed(self, standing: SearchTask) -> None:
-        """Take over what the coordinator has settled; refuse structures that do not fit."""
-        if standing.depth == 0 and not standing.structures.size:
+    def heed(self, due: SearchTask) -> None:
+        """Take over what the coordinator has decided; refuse structures that do not fit."""
+        self.structures = self.structures[:0]
+        if due.depth == 0 and due.structures is None:
             return
-        if not 1 <= standing.depth <= MAX_DEPTH:
-            raise OfferRejected(f"from the coordinator: depth {standing.depth}")
-        n_features = self._start.dataset.schema.n_features
-        check_structures(standing.structures, standing.depth, n_features, "from the coordinator")
-        self._depth = standing.depth
-        self.trees.full = standing.full
+        if not 1 <= due.depth <= MAX_DEPTH:
+            raise OfferRejected(
+                f"from the coordinator: expected a depth of 1 to {MAX_DEPTH}, received {due.depth}"
+            )
+        if due.structures is not None:
+            n_features = self._start.dataset.schema.n_features
+            self.structures = opened(due.structures, due.depth, n_features, "from the coordinator")
+        self._depth = due.depth
+        self.trees.full = due.full
 
-    def _takes_part(self, standing: SearchTask) -> bool:
-        return standing.active and self.trees.n_rows > 0
+    def _takes_part(self, due: SearchTask) -> bool:
+        return due.active and self.trees.n_rows > 0
 
     def _noisy_rows(self) -> int:
         """Return the row count with its noise, drawn once in the life of the job."""
         stored = self._link.recall("fedga-rows")
         if stored is None:
-            noise = discrete_laplace_part(1, self._strategy.epsilon_rows)
+            noise = discrete_laplace_part(1, self._parameters.epsilon_rows)
             stored = str(max(1, self.trees.n_rows + int(noise[0]))).encode()
             self._link.remember("fedga-rows", stored)
         return int(stored)
 
-    def vote(self, standing: SearchTask) -> SearchTask:
+    def _own_structure(self) -> PackedStructures:
+        genes = self.trees.cart(self._depth).structure(self._depth)
+        packed = PackedStructures.of(genes[np.newaxis])
+        assert packed is not None, "a structure was given"
+        return packed
+
+    def vote(self, due: SearchTask) -> SearchTask:
         """Vote on the depth; a silo that is not drawn abstains."""
         vote = DepthVote(0, 0)
-        if self._takes_part(standing):
+        if self._takes_part(due):
             vote = DepthVote(self.trees.depth_vote(), self._noisy_rows())
         return self._link.exchange(DEPTHS, Place(0, 0), vote)
 
-    def propose(self, standing: SearchTask) -> SearchTask:
+    def propose(self, due: SearchTask) -> SearchTask:
         """Propose a structure; a silo that is not drawn abstains."""
-        proposal = Proposal(np.empty(0, dtype=np.int16), full=False, elite=False)
-        if self._takes_part(standing):
+        proposal = Proposal(None, full=False, elite=False)
+        if self._takes_part(due):
             full, elite = self.trees.votes(self._depth)
             proposal = Proposal(self._own_structure(), full, elite)
             self._introduced = True
         return self._link.exchange(PROPOSALS, Place(0, 1), proposal)
 
-    def _own_structure(self) -> Genes:
-        return self.trees.cart(self._depth).structure(self._depth)
-
-    def score(self, standing: SearchTask) -> SearchTask:
+    def score(self, due: SearchTask) -> SearchTask:
         """Score what this generation asks for, with an introduction the first time."""
-        rows, structure = 0, np.empty(0, dtype=np.int16)
-        thousandths = np.empty(0, dtype=np.uint16)
-        if self._takes_part(standing):
+        introduction, thousandths = None, np.empty(0, dtype=np.uint16)
+        if self._takes_part(due):
             if not self._introduced:
-                rows, structure = self._noisy_rows(), self._own_structure()
+                introduction = Introduction(self._noisy_rows(), self._own_structure())
                 self._introduced = True
-            thousandths = self.trees.thousandths(standing.structures)
+            if self.structures.shape[0]:
+                thousandths = self.trees.thousandths(self.structures)
         self._link.check()
-        scores = Scores(thousandths, rows, structure)
-        return self._link.exchange(SCORES, Place(standing.round, 2), scores)
+        scores = StructureScores(thousandths, introduction)
+        return self._link.exchange(SCORES, Place(due.round, 2), scores)
 
-    def compare(self, tree: DecisionTree | None) -> Comparison:
+    def compare(self, tree: DecisionTree | None) -> TreeComparison:
         """Return test scores of the federated tree and of the silo's own at its own depth."""
         test = self._start.test
         if tree is None or test is None or not test.n_samples:
-            return Comparison(np.empty(0), np.empty(0))
+            return TreeComparison(np.empty(0), np.empty(0))
         own = self.trees.cart(self.trees.own_depth())
         names = reported_metrics(self._start.job)
         found = [
@@ -136,4 +163,4 @@ class SiloSide:
             for one in (tree, own)
         ]
         federated, alone = (np.array([scores[name] for name in names]) for scores in found)
-        return Comparison(federated, alone)
+        return TreeComparison(federated, alone)

@@ -1,30 +1,48 @@
-"""What FedGA's silos and coordinator tell each other."""
+"""What FedGA's silos and coordinator send each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
 from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Receipt, Step
-from hedgerow.boosting.trees.genetics import LEAF, Genes, gene_count
+from hedgerow.boosting.payloads import Float64s, UInt16s
+from hedgerow.boosting.strategies.fedga.packed import PackedStructures
+from hedgerow.boosting.trees.genetics import Genes, gene_count
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
+REVEALS = (
+    "Coordinator: each silo's best tree depth, its row count with discrete Laplace noise "
+    "(budget epsilon_rows, once) and, without noise, rounded up to a power of two, the "
+    "features of its own CART tree in their places without "
+    "thresholds and leaves, the score of every structure on its rows to three decimals, two "
+    "votes of a regression, and test scores where the silo has test rows. Silos: median depth "
+    "and all structures that were bred, no other silo's scores or thresholds. The scores are "
+    "statistics of the training rows without formal privacy: whoever sees them (the "
+    "coordinator, and any silo that it colludes with) and knows a silo's other rows can test "
+    "whether a row is among them; docs/threat-model.md tells how well. Colluding "
+    "silos without the coordinator learn nothing of the others but the structures. The tree "
+    "itself never leaves its silo. The schema is agreed in the clear: coordinator and silos "
+    "learn all column names and the union of the silos' category and class lists, and the "
+    "coordinator each silo's own."
+)
 
-class Phase(IntEnum):
+UNIT = 1000
+"""Scores are rounded to thousandths."""
+
+
+class SearchPhase(Enum):
     """What a silo is to do next."""
 
-    VOTE = 0
-    PROPOSE = 1
-    SCORE = 2
-    END = 3
+    VOTE = "vote"
+    PROPOSE = "propose"
+    SCORE = "score"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +51,7 @@ class SearchTask:
 
     Parameters
     ----------
-    phase : Phase
+    phase : SearchPhase
     round : int
         Generation whose scores are due; at the end, the last one.
     depth : int
@@ -42,21 +60,21 @@ class SearchTask:
         Whether this silo is drawn for this generation (in the opening: whether it votes).
     full : bool
         Fit and score on all rows; else fit on one part, score on the other.
-    structures : ndarray of shape (n_structures, n_genes), int16
+    structures : PackedStructures or None
         What an active silo scores; at the end, the finalists.
     """
 
-    phase: Phase
+    phase: SearchPhase
     round: int
     depth: int
     active: bool
     full: bool
-    structures: Genes
+    structures: PackedStructures | None
 
 
 @dataclass(frozen=True, slots=True)
 class DepthVote:
-    """A silo's best depth (0 abstains) and its noisy row count (0 when it takes no part)."""
+    """A silo's best depth (0 abstains) and its noisy row count (0 where it takes no part)."""
 
     depth: int
     rows: int
@@ -64,44 +82,74 @@ class DepthVote:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """A silo's own structure, shape (n_genes,) or empty, and its votes of a regression."""
+    """A silo's own structure, None where it takes no part, and its votes of a regression.
 
-    structure: Genes
+    Parameters
+    ----------
+    structure : PackedStructures or None
+        One structure.
+    full : bool
+        Whether to fit and score on all rows.
+    elite : bool
+        Whether the silos' own structures always survive.
+    """
+
+    structure: PackedStructures | None
     full: bool
     elite: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """A silo's scores of one brood, and its introduction when it is asked for the first time.
+class Introduction:
+    """What a silo adds to its first scores where it was not drawn in the opening.
+
+    Parameters
+    ----------
+    rows : int
+        Noisy row count, from 1.
+    structure : PackedStructures
+        The silo's own structure, one.
+    """
+
+    rows: int
+    structure: PackedStructures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructureScores:
+    """A silo's scores of one brood.
 
     Parameters
     ----------
     thousandths : ndarray of shape (n_structures,), uint16
-        F1, or mean squared error over the silo's label variance, times 1000; empty when not asked.
-    rows : int
-        Noisy row count; 0 when introduced before.
-    structure : ndarray of shape (n_genes,) or (0,), int16
-        The silo's own structure; empty when introduced before.
+        F1, or mean squared error over the silo's label variance, times 1000, at most 65535; empty
+        where the silo was not drawn.
+    introduction : Introduction or None
     """
 
-    thousandths: NDArray[np.uint16]
-    rows: int
-    structure: Genes
+    thousandths: UInt16s
+    introduction: Introduction | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
-    """A silo's test scores: its federated tree, its own tree; empty without test rows.
+class TreeComparison:
+    """A silo's test scores: of its federated tree, of its own tree; empty without test rows.
 
-    Both are float64 of shape (n_metrics,), in the order of :func:`reported_metrics`.
+    Both are of shape (n_metrics,), in the order of :func:`reported_metrics`.
     """
 
-    federated: NDArray[np.float64]
-    own: NDArray[np.float64]
+    federated: Float64s
+    own: Float64s
+
+    def __post_init__(self) -> None:
+        if self.federated.shape != self.own.shape:
+            raise ValueError(
+                f"expected two sets of scores of one length, received {len(self.federated)} and "
+                f"{len(self.own)}"
+            )
 
 
-STANDING = Step("standing", Call.SCORES, Receipt, SearchTask, "that the silo is there")
+STANDING = Step("standing", Call.SCORES, Receipt, SearchTask, "that the silo is present")
 DEPTHS = Step(
     "depths", Call.SCORES, DepthVote, SearchTask,
     "best tree depth by cross-validation; row count with discrete Laplace noise",
@@ -111,12 +159,12 @@ PROPOSALS = Step(
     "features of the silo's own tree, without thresholds and leaves; two votes of a regression",
 )  # fmt: skip
 SCORES = Step(
-    "scores", Call.SCORES, Scores, SearchTask,
+    "scores", Call.SCORES, StructureScores, SearchTask,
     "score of each structure on the silo's rows, three decimals; the first time also row count "
     "with noise and the features of the silo's own tree",
 )  # fmt: skip
 REPORTS = Step(
-    "reports", Call.SCORES, Comparison, Receipt,
+    "reports", Call.SCORES, TreeComparison, Receipt,
     "test scores of the silo's federated and of its own tree, where it has test rows",
 )  # fmt: skip
 
@@ -127,10 +175,20 @@ def reported_metrics(job: JobParameters) -> tuple[str, ...]:
     return tuple(dict.fromkeys((primary, *job.metrics)))
 
 
-def check_structures(structures: Genes, depth: int, n_features: int, who: str) -> None:
-    """Refuse genes that would address columns that are not there."""
-    n_genes = structures.shape[-1] if structures.size else gene_count(depth)
-    if n_genes != gene_count(depth) or structures.min(initial=LEAF) < LEAF:
-        raise OfferRejected(f"{who}: expected structures of depth {depth}")
-    if structures.max(initial=LEAF) >= n_features:
-        raise OfferRejected(f"{who}: a structure asks feature {structures.max()} of {n_features}")
+def opened(structures: PackedStructures, depth: int, n_features: int, sender: str) -> Genes:
+    """Return structures of that depth over those features.
+
+    Raises
+    ------
+    OfferRejected
+        They have another depth, or test columns that do not exist.
+    """
+    if structures.n_genes != gene_count(depth):
+        raise OfferRejected(
+            f"{sender}: expected structures of {gene_count(depth)} genes, received "
+            f"{structures.n_genes}"
+        )
+    genes = structures.unpack()
+    if genes.max() >= n_features:
+        raise OfferRejected(f"{sender}: a structure tests feature {genes.max()} of {n_features}")
+    return genes

@@ -9,21 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.fedga.parameters import FedGA
-from hedgerow.boosting.trees.decision_tree import (
-    DecisionTree,
+from hedgerow.boosting.trees.cart import (
     best_depth,
     cross_validate,
     fit_structure,
     fold_numbers,
     grow_cart,
     score,
-    truncate,
 )
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE, DecisionTree
 from hedgerow.boosting.trees.ensemble import load
 from hedgerow.boosting.trees.genetics import canonical, random_structures
-from hedgerow.boosting.trees.personal import tree_files
 from hedgerow.boosting.trees.ranked import RankedTable, rank_table
 
 TASKS = [Task.BINARY, Task.MULTICLASS, Task.REGRESSION]
@@ -54,12 +50,8 @@ def mixed_table(task: Task, seed: int, n_samples: int = 300) -> RankedTable:
     return rank_table(Dataset(schema, X, y))
 
 
-def job_of(task: Task) -> JobParameters:
-    return JobParameters("test", FedGA(), task=task)
-
-
 def unseen_rows(seed: int) -> np.ndarray:
-    """Rows with values, gaps and a category that no silo has met."""
+    """Rows with values, gaps and a category that no silo has."""
     rng = np.random.default_rng(seed + 1)
     X = np.stack([rng.normal(size=500), rng.integers(-1, 8, 500), rng.integers(0, 5, 500)], axis=1)
     X = X.astype(np.float32)
@@ -83,7 +75,7 @@ def test_stock_xgboost_predicts_what_the_tree_predicts(
         tree = fit_structure(table, genes, table.all_rows, 1)
     else:
         tree = grow_cart(table, table.all_rows, depth, 1)
-    raw = tree_files(tree, job_of(task)).files["model.ubj"]
+    raw = tree.files()[MODEL_FILE]
     booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(raw))
     X = np.concatenate([table.dataset.X, unseen_rows(seed)])
     rows = xgboost.DMatrix(
@@ -107,7 +99,7 @@ def test_stock_xgboost_predicts_what_the_tree_predicts(
 def test_exported_model_loads_as_an_ensemble(task: Task) -> None:
     table = mixed_table(task, 1)
     tree = grow_cart(table, table.all_rows, 3, 1)
-    loaded = load(tree_files(tree, job_of(task)).files["model.ubj"])
+    loaded = load(tree.files()[MODEL_FILE])
     assert loaded.about.n_outputs == table.dataset.schema.n_outputs
     assert len(loaded.trees) == table.dataset.schema.n_outputs
     assert loaded.trees[0].n_nodes == tree.n_nodes
@@ -136,14 +128,15 @@ def test_structure_is_the_tree_without_its_numbers(task: Task, seed: int, depth:
 
 @settings(max_examples=20)
 @given(st.sampled_from(TASKS), st.integers(0, 5000), st.integers(0, 5))
-def test_cut_off_tree_is_the_one_grown_to_that_depth(task: Task, seed: int, depth: int) -> None:
+def test_top_of_a_tree_is_the_one_grown_to_that_depth(task: Task, seed: int, depth: int) -> None:
     table = mixed_table(task, seed, 80)
     deep = grow_cart(table, table.all_rows, 5, 1)
     shallow = grow_cart(table, table.all_rows, depth, 1)
-    top = truncate(deep, depth)
-    assert top.cuts == shallow.cuts
-    assert np.array_equal(top.left, shallow.left)
-    assert np.array_equal(top.content, shallow.content)
+    top = deep.level <= depth
+    assert np.array_equal(deep.content[top], shallow.content)
+    assert [cut for cut, level in zip(deep.cuts, deep.level, strict=True) if level < depth] == [
+        cut for cut, level in zip(shallow.cuts, shallow.level, strict=True) if level < depth
+    ]
     X = unseen_rows(seed)
     assert np.array_equal(deep.predict(X, depth), shallow.predict(X))
 

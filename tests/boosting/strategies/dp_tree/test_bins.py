@@ -12,7 +12,7 @@ from hedgerow.boosting.strategies.dp_tree.bins import (
     descend,
     edges_of,
     keys_of,
-    start,
+    start_descent,
     value_of,
 )
 
@@ -30,7 +30,7 @@ def test_keys_are_in_the_order_of_the_numbers(values: list[float]) -> None:
 
 def edges_from(parts: list[np.ndarray], n_bins: int, scale: float = 0.0) -> np.ndarray:
     rng = np.random.default_rng(0)
-    descent = start(n_bins)
+    descent = start_descent(n_bins)
     for stage in range(STAGES):
         counts = sum(count_cells(part, descent.intervals, stage) for part in parts)
         noise = np.rint(rng.laplace(0.0, scale, counts.shape)).astype(np.int64)
@@ -58,16 +58,16 @@ def test_a_row_counts_once_a_stage_and_missing_ones_never() -> None:
     rng = np.random.default_rng(2)
     column = rng.normal(size=500).astype(np.float32)
     column[:100] = np.nan
-    descent = start(4)
+    descent = start_descent(4)
     for stage in range(STAGES):
         counts = count_cells(column, descent.intervals, stage)
         assert counts.shape == (len(descent.intervals), CELLS)
         assert counts.sum() <= 400
         descent = descend(descent, counts, 0.0)
-    assert count_cells(column, start(4).intervals, 0).sum() == 400
+    assert count_cells(column, start_descent(4).intervals, 0).sum() == 400
 
 
-def test_two_values_are_told_apart() -> None:
+def test_two_values_have_bins_of_their_own() -> None:
     column = np.repeat(np.array([0.0, 1.0], dtype=np.float32), [900, 100])
     edges = edges_from([column], 5)
     bins = np.searchsorted(edges, column, side="right")

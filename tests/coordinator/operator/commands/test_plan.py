@@ -77,7 +77,7 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ('strategy = "dp_tree"', "parameter epsilon of dp_tree has no default"),
         (
             'strategy = "dp_tree"\n[dp_tree]\nepsilon = 1.0\nhonest = 4',
-            "[dp_tree] honest: 4 silos are to make up the noise and 3 are given; it could be 3",
+            "[dp_tree] honest: expected 0 to 3, received 4",
         ),
         (
             'strategy = "histogram"\n[histogram]\nthreshold = 9',

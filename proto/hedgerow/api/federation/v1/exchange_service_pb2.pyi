@@ -5,11 +5,13 @@ isort:skip_file
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from hedgerow.api.federation.v1 import budget_pb2 as _budget_pb2
 from hedgerow.api.federation.v1 import exchange_pb2 as _exchange_pb2
 from hedgerow.api.federation.v1 import histogram_pb2 as _histogram_pb2
 from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
 from hedgerow.api.federation.v1 import stacking_pb2 as _stacking_pb2
+from hedgerow.api.federation.v1 import structure_pb2 as _structure_pb2
 from hedgerow.api.federation.v1 import tensor_pb2 as _tensor_pb2
 from hedgerow.api.federation.v1 import tree_pb2 as _tree_pb2
 from hedgerow.api.federation.v1 import vertical_pb2 as _vertical_pb2
@@ -469,6 +471,7 @@ class ExchangeHistogramsResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -484,6 +487,10 @@ class ExchangeHistogramsResponse(_message.Message):
         """A part of histogram boosting."""
 
     @_builtins.property
+    def budget(self) -> _budget_pb2.BudgetPart:
+        """What a tree under a privacy budget asks next."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -497,14 +504,15 @@ class ExchangeHistogramsResponse(_message.Message):
         waiting: _exchange_pb2.Waiting | None = ...,
         tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
+        budget: _budget_pb2.BudgetPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "budget", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -772,6 +780,7 @@ class ExchangeScoresRequest(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
+    STRUCTURE_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -791,6 +800,10 @@ class ExchangeScoresRequest(_message.Message):
         """Trees once, then what combines them."""
 
     @_builtins.property
+    def structure(self) -> _structure_pb2.StructurePart:
+        """A part of the search for tree structures."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -805,14 +818,15 @@ class ExchangeScoresRequest(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
+        structure: _structure_pb2.StructurePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "stacking", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -828,6 +842,7 @@ class ExchangeScoresResponse(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
+    STRUCTURE_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -847,6 +862,10 @@ class ExchangeScoresResponse(_message.Message):
         """Trees once, then what combines them."""
 
     @_builtins.property
+    def structure(self) -> _structure_pb2.StructurePart:
+        """A part of the search for tree structures."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -861,14 +880,15 @@ class ExchangeScoresResponse(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
+        structure: _structure_pb2.StructurePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "stacking", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -934,6 +954,7 @@ class ExchangeSumsResponse(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
@@ -952,6 +973,10 @@ class ExchangeSumsResponse(_message.Message):
         """Trees once, then what combines them."""
 
     @_builtins.property
+    def budget(self) -> _budget_pb2.BudgetPart:
+        """What a tree under a privacy budget asks next."""
+
+    @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
         """A part of the secure sums."""
 
@@ -962,13 +987,14 @@ class ExchangeSumsResponse(_message.Message):
         tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
+        budget: _budget_pb2.BudgetPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "stacking", "budget", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

@@ -1,0 +1,71 @@
+"""What the private tree's silos and coordinator send each other, beside the sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hedgerow.boosting.exchange import Call, Receipt, Step
+from hedgerow.boosting.strategies.dp_tree.bins import EdgeSearch
+from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree
+from hedgerow.boosting.sums.steps import sum_steps
+
+REVEALS = (
+    "Coordinator and silos: noisy counts by class in every node, and by bin or cut in every "
+    "split query, summed over all silos; with private binning also noisy counts by interval. "
+    "All of it together is epsilon-differentially private for adding or removing one row, as "
+    "long as at least honest silos keep their noise secret; the tree is derived from it. With "
+    "binning = quantile the bin edges are exact statistics of the rows that epsilon does not "
+    "cover. With secure = false the coordinator sees each silo's counts, each with the whole "
+    "noise. If fewer than honest silos keep their noise secret, the guarantee weakens in "
+    "proportion. Differential privacy hides single rows, not what is common to a silo's rows: "
+    "with all others but one colluding, that silo's noisy counts are known. Outside of "
+    "epsilon, without noise: before the first query the silos agree in the clear on the "
+    "schema, so coordinator and silos learn all column names and the union of the silos' "
+    "category and class lists (the coordinator each silo's own), and the coordinator each "
+    "silo's row count rounded up to a power of two; a category that one row alone has shows "
+    "that row."
+)
+
+Query = EdgeSearch | BinnedTree
+"""All that the next query depends on: the bin edges so far, or the tree so far."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowthState:
+    """The next query: one of both is given.
+
+    Parameters
+    ----------
+    search : EdgeSearch or None
+        While bin edges are not settled.
+    tree : BinnedTree or None
+    """
+
+    search: EdgeSearch | None
+    tree: BinnedTree | None
+
+    def __post_init__(self) -> None:
+        if (self.search is None) == (self.tree is None):
+            raise ValueError("expected bin edges or a tree")
+
+    @classmethod
+    def of(cls, query: Query) -> GrowthState:
+        """Return the state of a query."""
+        return cls(query, None) if isinstance(query, EdgeSearch) else cls(None, query)
+
+    @property
+    def query(self) -> Query:
+        """The query."""
+        query = self.tree if self.search is None else self.search
+        assert query is not None, "one of both is given"
+        return query
+
+
+STANDING = Step("standing", Call.SUMS, Receipt, GrowthState, "that the silo is present")
+CELL_SUMS = sum_steps(
+    "cells", Call.SUMS, Call.SUMS, GrowthState, "rows by interval of each numeric feature"
+)
+COUNT_SUMS = sum_steps(
+    "counts", Call.HISTOGRAMS, Call.HISTOGRAMS, BinnedTree,
+    "rows by class, of each open node and of each bin or cut in it, with noise",
+)  # fmt: skip

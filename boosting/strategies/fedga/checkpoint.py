@@ -1,0 +1,135 @@
+"""The coordinator's state of a search between rounds, and the result that it gives."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hedgerow.boosting import checkpoints
+from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.fedga.evolution import Generation, empty_generation, scores_of
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.strategies.fedga.steps import SearchPhase
+from hedgerow.boosting.trees.genetics import LEAF, Genes, depth_of
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
+
+
+@dataclass(slots=True, eq=False)
+class SearchState:
+    """What the coordinator knows of a search.
+
+    Parameters
+    ----------
+    generation : Generation
+    brood : ndarray of shape (n_structures, n_genes), int16
+        Structures whose scores are due.
+    phase : SearchPhase
+    round : int
+        Generation whose scores are due.
+    depth : int
+        Decision levels of every structure; 0 before the silos have voted on it.
+    full : bool
+        Whether silos fit and score on all rows.
+    rows : dict
+        Noisy row counts of the silos that have introduced themselves.
+    active : frozenset
+        Silos that are drawn for this round.
+    test : dict
+        Means of the silos' test scores, at the end.
+    """
+
+    generation: Generation = field(default_factory=lambda: empty_generation(1))
+    brood: Genes = field(default_factory=lambda: np.empty((0, 1), dtype=np.int16))
+    phase: SearchPhase = SearchPhase.VOTE
+    round: int = 0
+    depth: int = 0
+    full: bool = True
+    rows: dict[Silo, int] = field(default_factory=dict)
+    active: frozenset[Silo] = frozenset()
+    test: dict[str, float] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the state as a checkpoint."""
+        generation, n_genes = self.generation, self.brood.shape[1]
+
+        def genes(forms: Iterable[bytes]) -> Genes:
+            return np.frombuffer(b"".join(forms), dtype=np.int16).reshape(-1, n_genes)
+
+        return checkpoints.dump(
+            {
+                "population": generation.population,
+                "fitness": generation.fitness,
+                "known": genes(generation.known),
+                "known_fitness": np.array(list(generation.known.values()), dtype=np.float64),
+                "elite": genes(generation.elite),
+                "brood": self.brood,
+            },
+            {
+                "stale": generation.stale,
+                "phase": self.phase.value,
+                "round": self.round,
+                "depth": self.depth,
+                "full": self.full,
+                "rows": self.rows,
+                "active": sorted(self.active),
+                "test": {name: value for name, value in self.test.items() if math.isfinite(value)},
+            },
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> SearchState:
+        """Return the state of :meth:`encode`."""
+        arrays, about = checkpoints.load(data)
+        known = zip(arrays["known"], arrays["known_fitness"], strict=True)
+        generation = Generation(
+            arrays["population"],
+            arrays["fitness"],
+            {form.tobytes(): float(fitness) for form, fitness in known},
+            tuple(form.tobytes() for form in arrays["elite"]),
+            about["stale"],
+        )
+        return cls(
+            generation,
+            arrays["brood"],
+            SearchPhase(about["phase"]),
+            about["round"],
+            about["depth"],
+            about["full"],
+            {Silo(silo): rows for silo, rows in about["rows"].items()},
+            frozenset(Silo(silo) for silo in about["active"]),
+            about["test"],
+        )
+
+
+def artefact(parameters: FedGA, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:
+    """Return the final structures with their scores; the trees are in the silos."""
+    state = SearchState.decode(checkpoint)
+    generation = state.generation
+    scores = scores_of(generation, parameters.node_cost, job.task)
+    names = schema.names
+    document = {
+        "format": 1,
+        "strategy": parameters.name,
+        "depth": depth_of(generation.population.shape[1]),
+        "score": "mse over label variance" if job.task is Task.REGRESSION else "f1",
+        "structures_scored": generation.n_scored,
+        "structures": [
+            {
+                "score": round(float(score), 6),
+                "genes": [None if gene == LEAF else names[gene] for gene in genes],
+            }
+            for genes, score in zip(generation.population, scores, strict=True)
+        ],
+        "test": state.test,
+    }
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return Artefact({"structures.json": text.encode()}, "structures.json")

@@ -1,0 +1,53 @@
+"""Rounds and bytes of a search before anyone trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.ports import Forecast
+from hedgerow.boosting.strategies.fedga.steps import REVEALS
+from hedgerow.boosting.trees.genetics import gene_count
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.strategies.fedga.parameters import FedGA
+
+_FRAMES_UP, _FRAMES_DOWN = 55, 28
+"""Bytes of an exchange beside genes and scores, measured."""
+
+
+def forecast(
+    parameters: FedGA, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+) -> Forecast:
+    """Return what a silo exchanges in a search of the largest depth that does not stop early.
+
+    Each generation a drawn silo receives ``population`` new structures, in as many bits a gene as
+    the number of features has, and answers two bytes for each; at the end it receives the
+    finalists.
+    """
+    gene_bits = max(schema.n_features, 1).bit_length()
+    structure = gene_count(parameters.max_depth) * gene_bits / 8
+    exchanges = parameters.generations + 4
+    asked = parameters.participation * parameters.generations * parameters.population
+    finalists = min(parameters.finalists, parameters.population)
+    down = (asked + finalists) * structure + exchanges * _FRAMES_DOWN
+    up = asked * 2 + 2 * structure + exchanges * _FRAMES_UP
+    notes = [
+        f"for trees of depth {parameters.max_depth}, the largest that silos may vote for: each "
+        "level less halves the bytes down",
+        "each silo's tree stays in the silo",
+    ]
+    if 0 < parameters.patience < parameters.generations:
+        notes.insert(
+            1, f"the search ends before, after {parameters.patience} rounds without progress"
+        )
+    return Forecast(
+        rounds=parameters.generations,
+        steps={Call.SCORES.value: (exchanges, round(up), round(down))},
+        reveals=REVEALS,
+        notes=tuple(notes),
+        cpu_class="seconds",
+    )
