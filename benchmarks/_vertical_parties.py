@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.secureboost.routing import (
     router_of_active,
     router_of_passive,
 )
-from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
+from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
 from hedgerow.crypto import cipher_paillier
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
@@ -96,7 +96,7 @@ class Link:
         self.phases.exchanges += 1
         decoded = codec.decode(kind.FromString(data) for kind, data in frames)
         self.phases.seconds["send"] += time.thread_time() - began
-        parcel: Parcel[Any] = Parcel(step.call, lambda _: decoded)
+        parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: decoded)
 
         async def meet() -> Any:
             return await self.hub.offer(self.silo, step.name, at, parcel)

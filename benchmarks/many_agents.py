@@ -41,8 +41,9 @@ from hedgerow.client_agent.config import AgentSettings, Source
 from hedgerow.client_agent.loop import Agent
 from hedgerow.coordinator.operator.commands.operate import client_for
 from hedgerow.services.identity.authority import throwaway
-from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import JobView
 
 ROOT = Path(__file__).resolve().parent.parent
 N_ROWS = 200

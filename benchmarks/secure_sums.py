@@ -32,7 +32,7 @@ from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
+from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
 from hedgerow.crypto import shamir
 from hedgerow.crypto.fixed_point import RINGS, pack, residue_dtype, unpack
 from hedgerow.crypto.keystream import apply_keystreams
@@ -145,7 +145,7 @@ class CountingLink:
         """Meet at the rendezvous, or die."""
         if f"{step.name}@{at.round}" == self.dies_at:
             raise Stopped
-        parcel: Parcel[Any] = Parcel(step.call, lambda _: offer)
+        parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: offer)
 
         async def meet() -> Any:
             return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))

@@ -28,7 +28,9 @@ from hedgerow.services.rpc.exchange import GrpcLink
 from hedgerow.services.rpc.federation import (
     Acceptance,
     Agreement,
+    Answer,
     Assignment,
+    Declined,
     Registration,
     accept_message,
 )
@@ -84,11 +86,11 @@ class Attempt:
     parts : AgentParts
     assignment : Assignment
     answer : callable
-        Sends an acceptance until the silos agree; raises JobStopped where they do not.
+        Sends an answer until the silos agree; raises JobStopped where they do not.
     """
 
     def __init__(
-        self, parts: AgentParts, assignment: Assignment, answer: Callable[[Acceptance], Agreement]
+        self, parts: AgentParts, assignment: Assignment, answer: Callable[[Answer], Agreement]
     ) -> None:
         self.key = assignment.key
         self._parts = parts
@@ -119,7 +121,7 @@ class Attempt:
             self._check_policy(job, dataset)
         except FederationError as refusal:
             log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
-            self._answer(Acceptance(self.key, declined=_shown_refusal(job, refusal)[:500]))
+            self._answer(Declined(_shown_refusal(job, refusal)[:500]))
             return
         self._take_part(job, dataset, digest)
 
@@ -152,7 +154,6 @@ class Attempt:
         identity = parts.identity()
         agreement = self._answer(
             Acceptance(
-                self.key,
                 schema=_shown_schema(job, parts.silo, dataset.schema),
                 n_samples=_shown_rows(job, dataset.n_samples),
                 spec_digest=digest,

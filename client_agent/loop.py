@@ -14,7 +14,7 @@ from hedgerow.client_agent.attempt import AgentParts, Attempt
 from hedgerow.client_agent.lease import Lease
 from hedgerow.services.process.logs import where
 from hedgerow.services.rpc.errors import LeaseLost
-from hedgerow.services.rpc.federation import Acceptance, Agreement, AttemptKey, FederationClient
+from hedgerow.services.rpc.federation import Agreement, Answer, AttemptKey, FederationClient
 
 log = structlog.get_logger()
 
@@ -101,7 +101,7 @@ class Agent:
             if other.key.job_id == key.job_id:
                 other.stop("a newer attempt has started")
         attempt = Attempt(
-            self.parts, assignment, lambda acceptance: self._answer(lease, acceptance)
+            self.parts, assignment, lambda answer: self._answer(lease, assignment.key, answer)
         )
         thread = threading.Thread(
             target=self._work, args=(attempt, lease), name=f"job {key.job_id}", daemon=True
@@ -171,7 +171,7 @@ class Agent:
             self.parts.ledger.settle(key.job_id)
             self._threads.pop(key, None)
 
-    def _answer(self, lease: Lease, acceptance: Acceptance) -> Agreement:
+    def _answer(self, lease: Lease, key: AttemptKey, answer: Answer) -> Agreement:
         """Send the answer until there is an agreement, across restarts of the coordinator."""
         while not self._stop.is_set():
             lease_id = lease.wait_for_lease(1.0)
@@ -179,9 +179,9 @@ class Agent:
                 continue
             client = self._client()
             try:
-                agreement = client.accept(lease_id, acceptance)
+                agreement = client.accept(lease_id, key, answer)
             except (Unreachable, LeaseLost) as error:
-                log.debug("not accepted yet", job=acceptance.key.job_id, why=str(error))
+                log.debug("not accepted yet", job=key.job_id, why=str(error))
                 self._stop.wait(0.3)
                 continue
             if agreement is not None:

@@ -8,23 +8,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import click
 import structlog
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, fits, merge, recode, unnamed
+from hedgerow.boosting.dataset import Dataset, Schema, recode
 from hedgerow.boosting.errors import DataError, FederationError
-from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import Forecast, JobParameters, Vertical
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
-from hedgerow.coordinator.server.runner import Surroundings
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.crypto.durable import write_atomically
@@ -36,8 +34,6 @@ from hedgerow.services.rpc.federation import FederationServicer
 from hedgerow.services.rpc.jobs import JobServicer
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.server import serve
-from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire import schema as schema_wire
 
 log = structlog.get_logger()
 
@@ -59,24 +55,18 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
     roster = Roster(
         frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")
     )
-    around = Surroundings(
+    environment = JobEnvironment(
         store=store,
         artefacts=Artefacts(config.artefacts),
         metrics=metrics,
-        alive=lambda: {s: r.strategies for s, r in roster.alive.items()},
-        columns=lambda: {s: r.n_columns for s, r in roster.alive.items()},
+        registered=lambda: roster.alive,
         evaluation=_evaluation(config),
-        test_data=job_wire.test_data,
-        merge=merge,
-        fits=fits,
-        dump_schema=schema_wire.dump,
-        load_schema=schema_wire.load,
         now=time.time,
         verify=lambda silo, certificate, message, signature: FileIdentity(paths).verify(
             silo, certificate, message, signature
         ),
     )
-    jobs = Jobs(around, roster, job_wire.decode, job_wire.max_attempts, _forecasts)
+    jobs = Jobs(environment, roster)
     serving = await serve(
         config.listen,
         [
@@ -124,35 +114,6 @@ def _evaluation(
         return recode(for_job(read_table(path), job, short_name(path)), schema)
 
     return load
-
-
-def _forecasts(
-    job: JobParameters, n_samples: dict[Silo, int], n_columns: dict[Silo, int]
-) -> dict[str, Forecast]:
-    """Plan from what agents report when they register: classes of rows, numbers of columns."""
-    notes = ["rows are rounded up to a power of two, and all features are taken as numbers"]
-    unknown = [silo for silo, n in n_samples.items() if not n]
-    if unknown:
-        notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
-    layout = job.strategy.layout
-    found: dict[str, Forecast]
-    if isinstance(layout, Vertical):
-        schemas = {  # one column names the rows
-            silo: Schema(unnamed(n - 1), "", job.task, job.classes)
-            for silo, n in n_columns.items()
-            if n
-        }
-        parties = n_samples or {layout.active(job.parameters): 0}
-        plans = layout.forecasts(job.parameters, job, schemas, parties)
-        found = {str(silo): plan for silo, plan in plans.items()}
-    else:
-        # One column is the label. Silos of a horizontal job move the same.
-        features = tuple(map(Feature, job.features))
-        features = features or unnamed(max(n_columns.values(), default=0) - 1)
-        schema = Schema(features, job.label, job.task, job.classes)
-        every = job.strategy.forecast(job.parameters, job, schema, n_samples)
-        found = dict.fromkeys(n_samples or ("each silo",), every)
-    return {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()}
 
 
 async def _main(config: CoordinatorSettings) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hedgerow.services.rpc.jobs import JobView, RoundView
 from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.job_view import FinishedRound, JobView, SiloState
 
 
 def size(n_bytes: float) -> str:
@@ -69,7 +69,7 @@ class JobProgress:
             known = self._silos.get(silo.name)
             if known != silo.state:
                 self._silos[silo.name] = silo.state
-                if known is not None or silo.state != "present":
+                if known is not None or silo.state is not SiloState.PRESENT:
                     why = f": {silo.detail}" if silo.detail else ""
                     self._console.print(f"silo {silo.name} is {silo.state}{why}", markup=False)
         for finished in view.rounds:
@@ -83,7 +83,7 @@ class JobProgress:
                 self._task, description="training", completed=self._shown, total=self._total
             )
 
-    def _line(self, r: RoundView) -> str:
+    def _line(self, r: FinishedRound) -> str:
         scores = "  ".join(
             f"{data} {name} {value:.5f}"
             for data, metrics in sorted(r.metrics.items())

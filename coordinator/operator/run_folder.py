@@ -7,6 +7,7 @@ import io
 import json
 import math
 import platform
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 
 from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto.durable import write_atomically
-from hedgerow.services.rpc.jobs import JobView, PlanView
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.job_view import JobView, PlanView
 
 REPORT_SCHEMA = 1
 """Version of report.json."""
@@ -46,20 +47,21 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
         What :func:`planned` forecast of one silo, where it is known.
     """
     spec = job_wire.parse(view.spec)
-    by_step: dict[str, dict[str, int]] = {}
+    by_step: dict[str, Counter[str]] = {}
     of_silo: dict[str, dict[str, dict[str, int]]] = {silo.name: {} for silo in view.silos}
     for step in view.steps:
-        total = by_step.setdefault(step.method, {"up": 0, "down": 0, "messages": 0, "calls": 0})
-        total["up"] += step.bytes_up
-        total["down"] += step.bytes_down
-        total["messages"] += step.messages_up + step.messages_down
-        total["calls"] += step.calls
-        of_silo.setdefault(step.silo, {})[step.method] = {
+        moved = {
             "up": step.bytes_up,
             "down": step.bytes_down,
             "messages": step.messages_up + step.messages_down,
             "calls": step.calls,
         }
+        by_step.setdefault(step.method, Counter(dict.fromkeys(moved, 0))).update(moved)
+        of_silo.setdefault(step.silo, {})[step.method] = moved
+    silo_bytes = {
+        silo.name: dict(zip(("up", "down"), view.bytes_of(silo.name), strict=True))
+        for silo in view.silos
+    }
     return {
         "schema": REPORT_SCHEMA,
         "job": view.job_id,
@@ -75,8 +77,8 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
                 "rows": silo.n_samples,
                 "state": silo.state,
                 "detail": silo.detail,
-                "bytes_up": silo.bytes_up,
-                "bytes_down": silo.bytes_down,
+                "bytes_up": silo_bytes[silo.name]["up"],
+                "bytes_down": silo_bytes[silo.name]["down"],
             }
             for silo in view.silos
         ],
@@ -96,16 +98,12 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
             "down": sum(s.bytes_down for s in view.steps),
             "by_step": by_step,
             "by_silo": {
-                silo.name: {
-                    "up": silo.bytes_up,
-                    "down": silo.bytes_down,
-                    "by_step": of_silo[silo.name],
-                }
+                silo.name: {**silo_bytes[silo.name], "by_step": of_silo[silo.name]}
                 for silo in view.silos
             },
             "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
         },
-        "seconds": round(max(view.ended_seconds - view.created_seconds, 0.0), 3),
+        "seconds": round(max((view.end_time or 0.0) - view.create_time, 0.0), 3),
         "best_round": view.best_round,
         "model": view.model,
         "artefacts": list(view.artefacts),
@@ -150,7 +148,7 @@ def plan_by_silo(found: PlanView) -> dict[str, Any]:
     """Return a plan of silos that move different things: the mean of them, and each one's own."""
     by_silo: dict[str, dict[str, dict[str, int]]] = {}
     for step in found.steps:
-        own = {"exchanges": step.calls, "up": step.bytes_up, "down": step.bytes_down}
+        own = {"exchanges": step.exchanges, "up": step.bytes_up, "down": step.bytes_down}
         by_silo.setdefault(step.silo, {})[step.method] = own
     methods = dict.fromkeys(step.method for step in found.steps)
     nothing = {"exchanges": 0, "up": 0, "down": 0}

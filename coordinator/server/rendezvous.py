@@ -26,7 +26,7 @@ LARGE_BYTES = 1 << 12
 """Offers of more bytes on the wire are decoded off the loop: they may unfold to far more."""
 
 
-class Parcel(Generic[T]):
+class ArrivedOffer(Generic[T]):
     """An offer as it arrived: its RPC, and how to decode it once its step is known."""
 
     __slots__ = ("_payload", "call", "decode", "large", "remote")
@@ -66,7 +66,7 @@ def _spent(payload: type[Any]) -> Any:
 class _Entry:
     """One silo's offer at one place, and the reply it waits for."""
 
-    parcel: Parcel[Any]
+    parcel: ArrivedOffer[Any]
     reply: asyncio.Future[Any]
 
 
@@ -95,7 +95,7 @@ class Rendezvous:
     timeout_seconds : float
         Deadline of a step that does not set its own.
     on_change : callable, optional
-        Called as ``on_change(silo, state, detail)`` when a silo is lost or comes back.
+        Called as ``on_change(silo, present, detail)`` when a silo is lost or returns.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Rendezvous:
         roster: tuple[Silo, ...],
         present: tuple[Silo, ...],
         timeout_seconds: float,
-        on_change: Callable[[Silo, str, str], None] | None = None,
+        on_change: Callable[[Silo, bool, str], None] | None = None,
     ) -> None:
         self._roster = frozenset(roster)
         self._present = set(present)
         self._timeout_seconds = timeout_seconds
-        self._on_change = on_change or (lambda silo, state, detail: None)
+        self._on_change = on_change or (lambda silo, present, detail: None)
         self._barriers: dict[Key, _Barrier] = {}
         self._passed: dict[str, Place] = {}
         self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
@@ -243,7 +243,7 @@ class Rendezvous:
         """Take a silo out of the present set."""
         if silo in self._present:
             self._present.discard(silo)
-            self._on_change(silo, "lost", reason)
+            self._on_change(silo, False, reason)
             self._note_change()
 
     # --- the transport's and the runner's side ---
@@ -252,22 +252,22 @@ class Rendezvous:
         """Add a silo of the roster to the present set."""
         if silo in self._roster and silo not in self._present:
             self._present.add(silo)
-            self._on_change(silo, "present", "")
+            self._on_change(silo, True, "")
             self._note_change()
 
-    def standing(self, step: str, at: Place) -> tuple[int, int]:
-        """Return how many silos have offered at a place, and how many it waits for."""
+    def n_offered(self, step: str, at: Place) -> int:
+        """Return how many silos have offered at a place that is kept in memory."""
         barrier = self._barriers.get((step, at))
-        if barrier is None:
-            return 0, 0
-        return len(barrier.entries), len(barrier.expected | barrier.entries.keys())
+        return 0 if barrier is None else len(barrier.entries)
 
     def admit(self, silo: Silo) -> None:
         """Check that a silo may offer at all; before anything of its offer is kept."""
         if silo not in self._roster:
             raise OfferRejected(f"{silo} is not on the roster of this job")
 
-    def offer(self, silo: Silo, step: str, at: Place, parcel: Parcel[Any]) -> asyncio.Future[Any]:
+    def offer(
+        self, silo: Silo, step: str, at: Place, parcel: ArrivedOffer[Any]
+    ) -> asyncio.Future[Any]:
         """Take an offer in; the future is its reply, or raises why there is none.
 
         A resend returns the future of the first offer and leaves its parcel unread.
@@ -317,7 +317,7 @@ class Rendezvous:
         n_bytes: int = 0,
     ) -> asyncio.Future[Any]:
         """Take an offer in as it came from a transport; see :meth:`offer`."""
-        return self.offer(silo, step, at, Parcel(call, decode, remote=True, n_bytes=n_bytes))
+        return self.offer(silo, step, at, ArrivedOffer(call, decode, remote=True, n_bytes=n_bytes))
 
     def delivered(self, silo: Silo, step: str, at: Place) -> None:
         """Note that a transport has sent a reply, or that its silo has gone."""

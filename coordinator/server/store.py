@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sql
@@ -33,29 +32,21 @@ from hedgerow.coordinator.server.database import (
     engine_of,
     failures,
 )
-
-
-class JobState(StrEnum):
-    """State of a job; the names are those of the protobuf enum without its prefix."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing follows this state."""
-        return self in _ENDED
-
-
-_ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.wire.job_view import (
+    ENDED,
+    FinishedRound,
+    JobSilo,
+    JobState,
+    Score,
+    SiloState,
+    StepTotal,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as it is stored.
+    """A job's row.
 
     Parameters
     ----------
@@ -63,6 +54,8 @@ class JobRecord:
         Serialised ``JobSpec``, as the silos signed it.
     attempt : int
         Attempts started so far; 0 before the first.
+    created, ended : float
+        Seconds since 1970; ``ended`` is 0 before.
     artefacts : tuple of str
         Files of the result, empty until there is one; ``model`` is one of them.
     """
@@ -84,44 +77,8 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """A finished round; ``metrics`` maps data set, then metric name, to the score."""
-
-    round: int
-    attempt: int
-    seconds: float
-    metrics: Mapping[str, Mapping[str, float]]
-    bytes_up: int
-    bytes_down: int
-    silos: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTotal:
-    """What one RPC moved between the coordinator and one silo for one job."""
-
-    silo: str
-    method: str
-    calls: int = 0
-    messages_up: int = 0
-    messages_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class JobSiloRecord:
-    """A silo's standing in a job: ``present``, ``lost``, ``declined`` or ``skipped``."""
-
-    silo: str
-    n_samples: int
-    state: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class SiloRecord:
-    """A silo that has registered, with what it said of itself."""
+class RegisteredSilo:
+    """A silo that has registered, as its agent last described it."""
 
     name: str
     instance_id: str
@@ -133,18 +90,18 @@ class SiloRecord:
 
 
 class Store:
-    """The coordinator's memory of jobs.
+    """The coordinator's database.
 
     Parameters
     ----------
     url : str
         ``sqlite:///PATH``, a bare file path (SQLite), or ``postgresql://USER@HOST/DATABASE``.
-        The tables are made on first use.
+        The tables are created on first use.
 
     Raises
     ------
     StorageFailed
-        The database cannot be reached, or was made by another version.
+        The database cannot be reached, or another version created it.
     """
 
     def __init__(self, url: str) -> None:
@@ -156,7 +113,7 @@ class Store:
                 connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
             elif found != SCHEMA_VERSION:
                 raise StorageFailed(
-                    f"the database has schema version {found}, this program {SCHEMA_VERSION}"
+                    f"the database: expected schema version {SCHEMA_VERSION}, found {found}"
                 )
 
     def close(self) -> None:
@@ -174,8 +131,8 @@ class Store:
     ) -> str:
         """Store a job as pending and return its identifier.
 
-        A repeated ``request_id`` of the same operator stores nothing: the identifier of the
-        first job comes back.
+        A repeated ``request_id`` of the same operator stores nothing and returns the identifier
+        of the first job.
         """
         with self._writing("storing a job") as connection:
             if request_id:
@@ -218,24 +175,24 @@ class Store:
             return tuple(_job_record(row) for row in connection.execute(query))
 
     def unfinished_jobs(self) -> tuple[JobRecord, ...]:
-        """Return the jobs that a restarted coordinator goes on with, oldest first."""
+        """Return the jobs that a restarted coordinator continues, oldest first."""
         query = (
             sql.select(*_columns(JobRecord, JOBS))
-            .where(JOBS.c.state.not_in(_ENDED))
+            .where(JOBS.c.state.not_in(sorted(ENDED)))
             .order_by(JOBS.c.created, JOBS.c.job_id)
         )
         with self._reading() as connection:
             return tuple(_job_record(row) for row in connection.execute(query))
 
     def set_state(self, job_id: str, state: JobState, detail: str, at: float) -> bool:
-        """Move a job to a state; False when it has ended already and stays as it was."""
+        """Set a job's state; False where it has ended already and stays as it was."""
         values: dict[str, Any] = {"state": state, "detail": detail}
         if state.ended:
             values["ended"] = at
         with self._writing("storing a job's state") as connection:
             done = connection.execute(
                 JOBS.update()
-                .where(JOBS.c.job_id == job_id, JOBS.c.state.not_in(_ENDED))
+                .where(JOBS.c.job_id == job_id, JOBS.c.state.not_in(sorted(ENDED)))
                 .values(**values)
             )
             return bool(done.rowcount)
@@ -252,7 +209,7 @@ class Store:
             )
 
     def start_attempt(self, job_id: str, roster: Iterable[str], at: float) -> int:
-        """Begin the next attempt of a job: number it, record it, set the job running.
+        """Record the next attempt of a job and set the job running; return its number.
 
         Raises
         ------
@@ -262,7 +219,7 @@ class Store:
         with self._writing("starting an attempt") as connection:
             done = connection.execute(
                 JOBS.update()
-                .where(JOBS.c.job_id == job_id, JOBS.c.state.not_in(_ENDED))
+                .where(JOBS.c.job_id == job_id, JOBS.c.state.not_in(sorted(ENDED)))
                 .values(attempt=JOBS.c.attempt + 1, state=JobState.RUNNING, detail="")
             )
             if not done.rowcount:
@@ -285,72 +242,50 @@ class Store:
         with self._reading() as connection:
             return tuple(connection.execute(query).scalar() or ())
 
-    def set_job_silo(
-        self, job_id: str, silo: str, state: str, n_samples: int = 0, detail: str = ""
-    ) -> None:
-        """Record a silo's standing in a job."""
-        with self._writing("storing a silo's standing") as connection:
+    def set_job_silo(self, job_id: str, silo: JobSilo) -> None:
+        """Record what a silo does in a job."""
+        with self._writing("storing a silo's state") as connection:
             self._upsert(
                 connection,
                 JOB_SILOS,
-                {"job_id": job_id, "silo": silo},
-                {"n_samples": n_samples, "state": state, "detail": detail},
+                {"job_id": job_id, "silo": silo.name},
+                {"n_samples": silo.n_samples, "state": silo.state, "detail": silo.detail},
             )
 
-    def job_silos(self, job_id: str) -> tuple[JobSiloRecord, ...]:
-        """Return the silos of a job, sorted."""
-        query = (
-            sql.select(*_columns(JobSiloRecord, JOB_SILOS))
-            .where(JOB_SILOS.c.job_id == job_id)
-            .order_by(JOB_SILOS.c.silo)
-        )
+    def job_silos(self, job_id: str) -> tuple[JobSilo, ...]:
+        """Return the silos of a job, sorted by name."""
+        query = sql.select(JOB_SILOS).where(JOB_SILOS.c.job_id == job_id)
         with self._reading() as connection:
             rows = connection.execute(query).all()
-        return tuple(sorted((JobSiloRecord(*row) for row in rows), key=lambda r: r.silo))
+        found = (JobSilo(r.silo, r.n_samples, SiloState(r.state), r.detail) for r in rows)
+        return tuple(sorted(found, key=lambda silo: silo.name))
 
-    def add_round(
-        self,
-        job_id: str,
-        round: int,
-        attempt: int,
-        seconds: float,
-        metrics: Mapping[str, Mapping[str, float]],
-        bytes_up: int,
-        bytes_down: int,
-        silos: Iterable[str],
-        best_round: int | None = None,
-    ) -> None:
+    def add_round(self, job_id: str, done: FinishedRound, best_round: int | None = None) -> None:
         """Record a finished round.
 
-        A round that a later attempt does again replaces its record, so write this before the
+        A round that a later attempt repeats replaces its record, so write the record before the
         round's checkpoint: then a crash between the two repeats a round and loses none.
         """
-        key = {"job_id": job_id, "round": round}
+        key = {"job_id": job_id, "round": done.round}
         with self._writing("storing a round") as connection:
             self._upsert(
                 connection,
                 ROUNDS,
                 key,
                 {
-                    "attempt": attempt,
-                    "seconds": seconds,
-                    "bytes_up": bytes_up,
-                    "bytes_down": bytes_down,
-                    "silos": sorted(silos),
+                    "attempt": done.attempt,
+                    "seconds": done.seconds,
+                    "bytes_up": done.bytes_up,
+                    "bytes_down": done.bytes_down,
+                    "silos": sorted(done.silos),
                 },
             )
             connection.execute(
-                SCORES.delete().where(SCORES.c.job_id == job_id, SCORES.c.round == round)
+                SCORES.delete().where(SCORES.c.job_id == job_id, SCORES.c.round == done.round)
             )
             scores = [
-                key
-                | {
-                    "data": data,
-                    "metric": metric,
-                    "value": None if math.isnan(value) else float(value),
-                }
-                for data, values in metrics.items()
-                for metric, value in values.items()
+                key | asdict(score) | {"value": None if math.isnan(score.value) else score.value}
+                for score in done.scores
             ]
             if scores:
                 connection.execute(SCORES.insert(), scores)
@@ -359,27 +294,23 @@ class Store:
                     JOBS.update().where(JOBS.c.job_id == job_id).values(best_round=best_round)
                 )
 
-    def rounds(self, job_id: str, since: int = 0) -> tuple[RoundRecord, ...]:
-        """Return a job's finished rounds from ``since`` on, in order."""
+    def rounds(self, job_id: str) -> tuple[FinishedRound, ...]:
+        """Return a job's finished rounds, in order."""
         with self._reading() as connection:
             rows = connection.execute(
-                sql.select(ROUNDS)
-                .where(ROUNDS.c.job_id == job_id, ROUNDS.c.round >= since)
-                .order_by(ROUNDS.c.round)
+                sql.select(ROUNDS).where(ROUNDS.c.job_id == job_id).order_by(ROUNDS.c.round)
             ).all()
-            scores = connection.execute(
-                sql.select(SCORES).where(SCORES.c.job_id == job_id, SCORES.c.round >= since)
-            ).all()
-        metrics: dict[int, dict[str, dict[str, float]]] = {}
-        for score in sorted(scores, key=lambda s: (s.round, s.data, s.metric)):
+            found = connection.execute(sql.select(SCORES).where(SCORES.c.job_id == job_id)).all()
+        scores: dict[int, list[Score]] = {}
+        for score in sorted(found, key=lambda s: (s.round, s.data, s.metric)):
             value = math.nan if score.value is None else score.value
-            metrics.setdefault(score.round, {}).setdefault(score.data, {})[score.metric] = value
+            scores.setdefault(score.round, []).append(Score(score.data, score.metric, value))
         return tuple(
-            RoundRecord(
+            FinishedRound(
                 row.round,
                 row.attempt,
                 row.seconds,
-                metrics.get(row.round, {}),
+                tuple(scores.get(row.round, ())),
                 row.bytes_up,
                 row.bytes_down,
                 tuple(row.silos),
@@ -387,23 +318,30 @@ class Store:
             for row in rows
         )
 
-    def add_bytes(self, job_id: str, moved: Iterable[StepTotal]) -> None:
-        """Add what steps moved to the job's totals, all in one transaction."""
-        rows = [asdict(total) | {"job_id": job_id} for total in moved]
-        if not rows:
-            return
+    def add_traffic(
+        self, job_id: str, steps: Iterable[StepTotal], control_up: int = 0, control_down: int = 0
+    ) -> None:
+        """Add to what a job's data plane and control plane moved, all in one transaction."""
+        rows = [asdict(total) | {"job_id": job_id} for total in steps]
         key = ["job_id", "silo", "method"]
         insert = self._insert(STEP_BYTES)
-        add = insert.on_conflict_do_update(
-            index_elements=key,
-            set_={
-                name: STEP_BYTES.c[name] + insert.excluded[name]
-                for name in rows[0]
-                if name not in key
-            },
-        )
+        counts = {c.name for c in STEP_BYTES.columns} - set(key)
         with self._writing("storing byte totals") as connection:
-            connection.execute(add, rows)
+            if rows:
+                add = insert.on_conflict_do_update(
+                    index_elements=key,
+                    set_={name: STEP_BYTES.c[name] + insert.excluded[name] for name in counts},
+                )
+                connection.execute(add, rows)
+            if control_up or control_down:
+                connection.execute(
+                    JOBS.update()
+                    .where(JOBS.c.job_id == job_id)
+                    .values(
+                        control_bytes_up=JOBS.c.control_bytes_up + control_up,
+                        control_bytes_down=JOBS.c.control_bytes_down + control_down,
+                    )
+                )
 
     def byte_totals(self, job_id: str) -> tuple[StepTotal, ...]:
         """Return a job's data-plane totals, sorted by silo and method."""
@@ -412,55 +350,35 @@ class Store:
             rows = connection.execute(query).all()
         return tuple(sorted((StepTotal(*row) for row in rows), key=lambda t: (t.silo, t.method)))
 
-    def add_control_bytes(self, job_id: str, up: int, down: int) -> None:
-        """Add to what the control plane moved on a job's account."""
-        with self._writing("storing byte totals") as connection:
-            connection.execute(
-                JOBS.update()
-                .where(JOBS.c.job_id == job_id)
-                .values(
-                    control_bytes_up=JOBS.c.control_bytes_up + up,
-                    control_bytes_down=JOBS.c.control_bytes_down + down,
-                )
-            )
-
-    def register_silo(
-        self,
-        name: str,
-        instance_id: str,
-        version: str,
-        strategies: Iterable[str],
-        row_count_class: int,
-        at: float,
-    ) -> None:
-        """Record that a silo's agent has registered, or has done so again."""
+    def register_silo(self, name: str, registration: Registration, at: float) -> None:
+        """Record that a silo's agent has registered."""
         with self._writing("registering a silo") as connection:
             self._upsert(
                 connection,
                 SILOS,
                 {"name": name},
                 {
-                    "instance_id": instance_id,
-                    "version": version,
-                    "strategies": sorted(strategies),
-                    "row_count_class": row_count_class,
+                    "instance_id": registration.instance_id,
+                    "version": registration.version,
+                    "strategies": sorted(registration.strategies),
+                    "row_count_class": registration.row_count_class,
                     "last_seen": at,
                 },
                 first={"first_seen": at},
             )
 
-    def silos(self) -> tuple[SiloRecord, ...]:
+    def silos(self) -> tuple[RegisteredSilo, ...]:
         """Return all silos that ever registered, sorted by name."""
         with self._reading() as connection:
-            rows = connection.execute(sql.select(*_columns(SiloRecord, SILOS))).all()
+            rows = connection.execute(sql.select(*_columns(RegisteredSilo, SILOS))).all()
         records = (
-            SiloRecord(**(dict(row._mapping) | {"strategies": tuple(row.strategies)}))
+            RegisteredSilo(**(dict(row._mapping) | {"strategies": tuple(row.strategies)}))
             for row in rows
         )
         return tuple(sorted(records, key=lambda r: r.name))
 
     def _insert(self, table: sql.Table) -> Any:
-        """Return an insert that can also update; both dialects have the same form."""
+        """Return the dialect's insert that can also update."""
         if self._engine.dialect.name == "postgresql":
             return postgresql.insert(table)
         return sqlite.insert(table)

@@ -6,7 +6,10 @@ table, and the error's facts as metadata. The client raises the exception that t
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+import inspect
+from collections.abc import AsyncIterator, Callable
+from functools import wraps
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import grpc
 from google.protobuf import any_pb2
@@ -22,6 +25,7 @@ MAX_MESSAGE = 1500
 """Longest message, characters: it travels twice, and gRPC limits trailing metadata to 8 KiB."""
 
 Error = TypeVar("Error", bound=Exception)
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Unauthorised(errors.FederationError):
@@ -131,6 +135,30 @@ async def abort(
 ) -> NoReturn:
     """End a call of the coordinator with the status of ``error``."""
     await FEDERATION.abort(context, error)
+
+
+def aborting(method: Method) -> Method:
+    """Make a servicer's method end its call with the status of a FederationError it raises."""
+    if inspect.isasyncgenfunction(method):
+
+        @wraps(method)
+        async def stream(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+            try:
+                async for response in method(self, request, context):
+                    yield response
+            except errors.FederationError as error:
+                await abort(context, error)
+
+        return cast(Method, stream)
+
+    @wraps(method)
+    async def unary(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except errors.FederationError as error:
+            await abort(context, error)
+
+    return cast(Method, unary)
 
 
 def reason_of(trailing_metadata: Any) -> str:

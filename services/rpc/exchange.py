@@ -33,11 +33,11 @@ SERVICE = "hedgerow.api.federation.v1.ExchangeService"
 WAITING_SECONDS = 15.0
 """Time between two ``Waiting`` frames."""
 MAX_OFFER_BYTES = 1 << 30
-"""Largest offer that is taken in."""
+"""Largest offer that is accepted."""
 MAX_BUFFERED_BYTES = 2 * MAX_OFFER_BYTES
-"""Most bytes of one silo's unfinished streams: an offer, and a resend whose first try hangs."""
+"""Most bytes of one silo's unfinished streams: an offer, and its resend while the first hangs."""
 FRAME_BYTES = 512
-"""Least that a frame counts for in these: about what an empty one takes in memory."""
+"""Least that a frame counts in these bounds: about the memory of an empty one."""
 
 _METHODS = {
     call: (
@@ -48,8 +48,8 @@ _METHODS = {
 }
 
 
-class Desk(Protocol):
-    """Where an attempt's offers go; the coordinator's rendezvous is one."""
+class OfferIntake(Protocol):
+    """Takes the offers of an attempt; the coordinator's rendezvous is one."""
 
     def admit(self, silo: Silo) -> None:
         """Raise OfferRejected unless the silo may offer here."""
@@ -64,28 +64,24 @@ class Desk(Protocol):
         decode: Callable[[type[Any]], Any],
         n_bytes: int,
     ) -> asyncio.Future[Any]:
-        """Take an offer of ``n_bytes`` on the wire in and return its reply-to-be."""
-        ...
-
-    def standing(self, step: str, at: Place) -> tuple[int, int]:
-        """Return how many silos have offered, of how many."""
+        """Take an offer of ``n_bytes`` on the wire; return the future of its reply."""
         ...
 
     def delivered(self, silo: Silo, step: str, at: Place) -> None:
-        """Note that a reply has been sent, or that nobody waits for it any more."""
+        """Note that a reply was sent, or that its silo no longer waits for it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """An open desk and whose bytes it moves."""
+class OpenAttempt:
+    """An attempt that takes offers, and its strategy, under which bytes are counted."""
 
-    desk: Desk
+    intake: OfferIntake
     strategy: str
 
 
-FindDesk = Callable[[str, int, Silo], Account]
-"""(job, attempt, silo) to its desk; raises StaleAttempt, Unauthorised or NotFound."""
+FindAttempt = Callable[[str, int, Silo], OpenAttempt]
+"""(job, attempt, silo) to the attempt; raises StaleAttempt, Unauthorised or JobStopped."""
 
 
 class ExchangeServicer:
@@ -94,11 +90,12 @@ class ExchangeServicer:
     Parameters
     ----------
     find : callable
-        Gives the desk of an attempt for a silo on its roster.
+        Returns the attempt, for a silo that takes part in it.
     waiting_seconds : float
+        Time between two ``Waiting`` frames.
     """
 
-    def __init__(self, find: FindDesk, waiting_seconds: float = WAITING_SECONDS) -> None:
+    def __init__(self, find: FindAttempt, waiting_seconds: float = WAITING_SECONDS) -> None:
         self._find = find
         self._waiting_seconds = waiting_seconds
         self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
@@ -139,25 +136,24 @@ class ExchangeServicer:
     ) -> AsyncIterator[bytes]:
         silo = Silo(peer_of(context).require(Role.SILO))
         key = await self._first(request_type, frames, call)
-        account = self._find(key.job_id, key.attempt, silo)
-        label(job_id=key.job_id, silo=silo, strategy=account.strategy)
+        attempt = self._find(key.job_id, key.attempt, silo)
+        label(job_id=key.job_id, silo=silo, strategy=attempt.strategy)
         at = Place(key.round, key.level, getattr(key, "pass"))
-        account.desk.admit(silo)
-        # The desk alone keeps the frames: of a resend, which it leaves unread, nothing stays here.
-        reply = account.desk.receive(
+        attempt.intake.admit(silo)
+        # The intake alone keeps the frames: it drops those of a resend, which it does not read.
+        reply = attempt.intake.receive(
             silo, key.step, at, call, *await self._rest(request_type, frames, call, silo, key)
         )
+        waiting = response_type(waiting=exchange_pb2.Waiting()).SerializeToString()
         while not reply.done():
             await asyncio.wait({reply}, timeout=self._waiting_seconds)
             if not reply.done():
-                offered, expected = account.desk.standing(key.step, at)
-                waiting = exchange_pb2.Waiting(offered=offered, expected=expected)
-                yield response_type(waiting=waiting).SerializeToString()
+                yield waiting
         try:
             for frame in self._encode(response_type, reply.result()):
                 yield frame
         finally:
-            account.desk.delivered(silo, key.step, at)
+            attempt.intake.delivered(silo, key.step, at)
 
     async def _first(
         self, request_type: Any, frames: AsyncIterator[bytes], call: Call
@@ -168,7 +164,7 @@ class ExchangeServicer:
                 raise OfferRejected(f"{call.value}: the first frame must be a StepKey")
             key: exchange_pb2.StepKey = message.key
             return key
-        raise OfferRejected(f"{call.value}: expected a StepKey, the stream was empty")
+        raise OfferRejected(f"{call.value}: expected a StepKey, received an empty stream")
 
     async def _rest(
         self,
@@ -204,7 +200,7 @@ class ExchangeServicer:
                 if name in (None, "key") or (field_name and name != field_name):
                     raise OfferRejected(
                         f"{call.value}: expected frames {field_name or 'of an offer'!r}, "
-                        f"{name!r} came"
+                        f"received {name!r}"
                     )
                 field_name = name
                 parts.append(part)
@@ -212,10 +208,10 @@ class ExchangeServicer:
             self._buffered[silo] = self._buffered.get(silo, 0) - held
             if not self._buffered[silo]:
                 del self._buffered[silo]
-        if key.HasField("frames") and len(parts) != key.frames:
+        if len(parts) != key.frames:
             # A connection that breaks ends the stream as if it were complete.
             raise Unreachable(
-                f"{call.value}: {len(parts)} frames of an offer came, of {key.frames}"
+                f"{call.value}: expected an offer of {key.frames} frames, received {len(parts)}"
             )
         return _decoder(parts, field_name, call, key.step), received
 
@@ -245,7 +241,8 @@ def _decoder(
         codec = codec_of(payload)
         if parts and field_name != codec.frame:
             raise OfferRejected(
-                f"{call.value}: step {step!r} takes frames {codec.frame!r}, {field_name!r} came"
+                f"{call.value}: step {step!r} expected frames {codec.frame!r}, "
+                f"received {field_name!r}"
             )
         try:
             return codec.decode(iter(parts))
@@ -265,12 +262,12 @@ def _serialise(message_type: Any, payload: Any) -> Iterator[bytes]:
 
 
 class Ledger(Protocol):
-    """Where a silo writes down what leaves it."""
+    """A silo's record of what leaves it."""
 
     def record(
         self, *, job_id: str, step: Step[Any, Any], at: Place, kind: str, frames: list[bytes]
     ) -> None:
-        """Make one line durable; raises when it cannot, and then nothing may be sent."""
+        """Make one line durable; raises where it cannot, and then nothing is sent."""
         ...
 
 
@@ -293,7 +290,7 @@ class LinkTimes:
     Parameters
     ----------
     waiting : float
-        For the others and for the reply, from the last frame that was taken to be sent.
+        For the other silos and the reply, after gRPC has taken the last frame.
     sending : float
         Serialising offers and giving their frames to the connection.
     recording : float
@@ -314,7 +311,7 @@ class GrpcLink:
     channel : callable
         Returns the current channel; a fresh one after certificates were renewed.
     timeout_seconds : float
-        Longest time an exchange may take, resends included.
+        Longest duration of an exchange, resends included.
     """
 
     channel: Callable[[], MeteredChannel]
@@ -331,7 +328,7 @@ class GrpcLink:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
-        """Give an offer and return its reply; a lost connection resends the same bytes."""
+        """Send an offer and return its reply; after a lost connection the same bytes again."""
         self.check()
         assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
         started = time.monotonic()
@@ -362,7 +359,7 @@ class GrpcLink:
                 self.check()
                 if time.monotonic() + pause >= deadline:
                     raise
-            # Full jitter: many silos must not come back in step.
+            # Full jitter, so that many silos do not return at the same moment.
             time.sleep(self.rng.uniform(0.0, pause))
             pause = min(pause * 2.0, 5.0)
 
@@ -392,14 +389,16 @@ class GrpcLink:
                 if name != codec.frame:
                     raise OfferRejected(
                         f"step {step.name!r}: expected frames {codec.frame!r} from the "
-                        f"coordinator, {name!r} came"
+                        f"coordinator, received {name!r}"
                     )
                 parts.append(getattr(message, name))
         except grpc.RpcError as error:
             self.check()
             raise from_rpc(error, self.address) from None
         except DecodeError as error:
-            raise OfferRejected(f"step {step.name!r}: the coordinator sent no frame") from error
+            raise OfferRejected(
+                f"step {step.name!r}: the coordinator sent bytes that are no frame"
+            ) from error
         finally:
             self._call = None
             self.times.sending += sent - began
@@ -413,7 +412,7 @@ class GrpcLink:
             raise JobStopped(self._stopped)
 
     def stop(self, reason: str) -> None:
-        """End the running exchange, and every later one, with :class:`JobStopped`."""
+        """End the running exchange and every later one with :class:`JobStopped`."""
         with self._lock:
             self._stopped = reason
             if self._call is not None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import grpc
 
-from hedgerow.api.federation.v1 import federation_service_pb2, federation_service_pb2_grpc, job_pb2
+from hedgerow.api.federation.v1 import federation_service_pb2 as pb
+from hedgerow.api.federation.v1 import federation_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.errors import FederationError, OfferRejected
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
-from hedgerow.services.rpc.errors import abort, from_rpc
+from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.records import message_of, value_of
 
 POLL_SECONDS = 30.0
 """Longest wait of a long poll."""
@@ -25,8 +27,9 @@ NOTICE_SECONDS = 0.25
 """How soon an agent that waits for an assignment notices that it is to end."""
 
 MAX_ROWS = 1 << 48
-"""Most rows that a silo may say it has."""
-
+"""Most rows that a silo may report."""
+MAX_ERROR = 2000
+"""Longest error of a silo's half that is kept, characters."""
 
 REVEALS = {
     "RegisterSilo": "that this silo's agent is there: its version, the strategies that its policy "
@@ -46,7 +49,7 @@ TELLING = frozenset({"RegisterSilo", "AcceptAssignment"})
 
 @dataclass(frozen=True, slots=True)
 class AttemptKey:
-    """Job and attempt."""
+    """Names an attempt of a job."""
 
     job_id: str
     attempt: int
@@ -54,7 +57,19 @@ class AttemptKey:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What an agent tells of itself; see RegisterSiloRequest."""
+    """What an agent reports of its silo.
+
+    Parameters
+    ----------
+    instance_id : str
+        Random name of the agent, the same after a restart.
+    strategies : tuple of str
+        Strategies that its policy allows; empty for all.
+    row_count_class : int
+        Rows, rounded up to a power of two.
+    n_columns : int
+        Columns that a job could use; 0 where it is not known before reading.
+    """
 
     instance_id: str
     version: str
@@ -65,7 +80,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """A lease as granted."""
+    """A lease as granted; ``version`` is the coordinator's."""
 
     lease_id: str
     lease_seconds: float
@@ -74,32 +89,38 @@ class LeaseGrant:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A silo's part in an attempt; ``spec`` is the serialised JobSpec."""
+    """A silo's work in an attempt; ``spec`` is the serialised JobSpec."""
 
     key: AttemptKey
     spec: bytes
-    role: str
     silos: tuple[Silo, ...]
-    exchange_address: str
     operator: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A silo's answer to an assignment; ``declined`` is empty when it takes part."""
+    """What a silo brings to a job, with its signature over the job's digest."""
 
-    key: AttemptKey
-    declined: str = ""
-    schema: Schema | None = None
-    n_samples: int = 0
-    spec_digest: bytes = b""
-    signature: bytes = b""
-    certificate: bytes = b""
+    schema: Schema
+    n_samples: int
+    spec_digest: bytes
+    signature: bytes
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A silo takes no part in a job, and why."""
+
+    reason: str
+
+
+Answer = Acceptance | Declined
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the silos of an attempt agreed on; None stands for "not yet"."""
+    """What the silos of an attempt agreed on."""
 
     schema: Schema
     silos: tuple[Silo, ...]
@@ -107,11 +128,11 @@ class Agreement:
 
 
 def accept_message(job_id: str, spec_digest: bytes) -> bytes:
-    """Return what a silo signs when it accepts a job: it binds the job's exact text."""
+    """Return what a silo signs when it accepts a job: it binds the exact job."""
     return b"hedgerow/accept/v1\0" + job_id.encode() + b"\0" + spec_digest
 
 
-class Federation(Protocol):
+class FederationBackend(Protocol):
     """What the servicer needs of the coordinator."""
 
     async def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
@@ -125,9 +146,9 @@ class Federation(Protocol):
         ...
 
     async def accept(
-        self, silo: Silo, lease_id: str, acceptance: Acceptance, timeout_seconds: float
+        self, silo: Silo, lease_id: str, key: AttemptKey, answer: Answer, timeout_seconds: float
     ) -> Agreement | None:
-        """Take a silo's answer in and wait for the others'."""
+        """Take a silo's answer and wait for the others'; None where they have not answered."""
         ...
 
     def renew(
@@ -149,157 +170,124 @@ class Federation(Protocol):
         ...
 
 
-def _key(key: AttemptKey) -> federation_service_pb2.AttemptKey:
-    return federation_service_pb2.AttemptKey(job_id=key.job_id, attempt=key.attempt)
-
-
-def _read_key(key: federation_service_pb2.AttemptKey) -> AttemptKey:
-    return AttemptKey(key.job_id, key.attempt)
-
-
-class FederationServicer(federation_service_pb2_grpc.FederationServiceServicer):
+class FederationServicer(pb_grpc.FederationServiceServicer):
     """Server side of FederationService."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: FederationBackend) -> None:
         self._federation = federation
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
-        federation_service_pb2_grpc.add_FederationServiceServicer_to_server(self, server)
-        return federation_service_pb2.DESCRIPTOR.services_by_name["FederationService"].full_name
+        pb_grpc.add_FederationServiceServicer_to_server(self, server)
+        return pb.DESCRIPTOR.services_by_name["FederationService"].full_name
 
+    @aborting
     async def RegisterSilo(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        try:
-            silo = Silo(peer_of(context).require(Role.SILO))
-            grant = await self._federation.register(
-                silo,
-                Registration(
-                    request.instance_id,
-                    request.version,
-                    tuple(request.strategies),
-                    _rows(silo, request.row_count_class),
-                    request.n_columns,
-                ),
-            )
-        except FederationError as error:
-            await abort(context, error)
-        label(silo=silo)
-        return federation_service_pb2.RegisterSiloResponse(
-            lease_id=grant.lease_id, lease_seconds=grant.lease_seconds, version=grant.version
-        )
+        silo = _silo(context)
+        _check_rows(silo, request.row_count_class)
+        grant = await self._federation.register(silo, value_of(Registration, request))
+        return message_of(grant, pb.RegisterSiloResponse())
 
+    @aborting
     async def AwaitAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        try:
-            silo = _silo(context)
-            held = frozenset(_read_key(key) for key in request.held)
-            found = await self._federation.assignment(
-                silo, request.lease_id, held, _patience(context)
-            )
-        except FederationError as error:
-            await abort(context, error)
-        response = federation_service_pb2.AwaitAssignmentResponse()
+        silo = _silo(context)
+        found = await self._federation.assignment(
+            silo, request.lease_id, frozenset(_keys(request.held)), _patience(context)
+        )
+        response = pb.AwaitAssignmentResponse()
         if found is not None:
             label(job_id=found.key.job_id, silo=silo)
-            response.assignment.CopyFrom(
-                federation_service_pb2.Assignment(
-                    key=_key(found.key),
-                    spec=found.spec,
-                    role=job_pb2.Role.Value(f"ROLE_{found.role.upper()}"),
-                    silos=found.silos,
-                    exchange_address=found.exchange_address,
-                    operator=found.operator,
-                )
-            )
+            message_of(found, response.assignment)
         return response
 
+    @aborting
     async def AcceptAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        try:
-            silo = _silo(context)
-            label(job_id=request.key.job_id, silo=silo)
-            agreed = await self._federation.accept(
-                silo,
-                request.lease_id,
-                read_acceptance(silo, request),
-                _patience(context),
-            )
-        except FederationError as error:
-            await abort(context, error)
-        if agreed is None:
-            return federation_service_pb2.AcceptAssignmentResponse(ready=False)
-        return federation_service_pb2.AcceptAssignmentResponse(
-            schema=schema_wire.encode(agreed.schema),
-            silos=agreed.silos,
-            first_round=agreed.first_round,
-            ready=True,
+        silo = _silo(context)
+        label(job_id=request.key.job_id, silo=silo)
+        agreed = await self._federation.accept(
+            silo,
+            request.lease_id,
+            value_of(AttemptKey, request.key),
+            read_answer(silo, request),
+            _patience(context),
         )
+        response = pb.AcceptAssignmentResponse()
+        if agreed is not None:
+            response.agreement.schema.CopyFrom(schema_wire.encode(agreed.schema))
+            response.agreement.silos.extend(agreed.silos)
+            response.agreement.first_round = agreed.first_round
+        return response
 
+    @aborting
     async def RenewLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        try:
-            silo = _silo(context)
-            working = tuple(_read_key(key) for key in request.working)
-            if working:
-                label(job_id=working[0].job_id, silo=silo)
-            stop = self._federation.renew(silo, request.lease_id, working)
-            ended = await self._federation.ended(tuple(request.kept_jobs))
-        except FederationError as error:
-            await abort(context, error)
-        return federation_service_pb2.RenewLeaseResponse(
-            stop=[_key(key) for key in stop], ended_jobs=ended
-        )
+        silo = _silo(context)
+        working = _keys(request.working)
+        if working:
+            label(job_id=working[0].job_id, silo=silo)
+        stop = self._federation.renew(silo, request.lease_id, working)
+        ended = await self._federation.ended(tuple(request.kept_jobs))
+        return pb.RenewLeaseResponse(stop=_key_messages(stop), ended_jobs=ended)
 
+    @aborting
     async def ReportOutcome(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        try:
-            silo = _silo(context)
-            label(job_id=request.key.job_id, silo=silo)
-            self._federation.outcome(
-                silo, request.lease_id, _read_key(request.key), request.error[:2000]
-            )
-        except FederationError as error:
-            await abort(context, error)
-        return federation_service_pb2.ReportOutcomeResponse()
+        silo = _silo(context)
+        label(job_id=request.key.job_id, silo=silo)
+        key = value_of(AttemptKey, request.key)
+        self._federation.outcome(silo, request.lease_id, key, request.error[:MAX_ERROR])
+        return pb.ReportOutcomeResponse()
 
+    @aborting
     async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        try:
-            self._federation.release(_silo(context), request.lease_id)
-        except FederationError as error:
-            await abort(context, error)
-        return federation_service_pb2.ReleaseLeaseResponse()
+        self._federation.release(_silo(context), request.lease_id)
+        return pb.ReleaseLeaseResponse()
+
+
+def _keys(messages: Iterable[pb.AttemptKey]) -> tuple[AttemptKey, ...]:
+    return tuple(value_of(AttemptKey, message) for message in messages)
+
+
+def _key_messages(keys: Iterable[AttemptKey]) -> list[pb.AttemptKey]:
+    return [message_of(key, pb.AttemptKey()) for key in keys]
 
 
 def _silo(context: Any) -> Silo:
-    """Return the silo that calls, on whose account the call goes."""
+    """Return the silo that calls, and count the call's bytes for it."""
     silo = Silo(peer_of(context).require(Role.SILO))
     label(silo=silo)
     return silo
 
 
-def read_acceptance(silo: Silo, request: Any) -> Acceptance:
-    """Return the answer of a silo; its numbers size what the coordinator plans and stores.
+def read_answer(silo: Silo, request: Any) -> Answer:
+    """Return a silo's answer; its numbers size what the coordinator plans and stores.
 
     Raises
     ------
     OfferRejected
-        Numbers that no silo can have; names the silo.
+        There is no answer, or a number in it that no silo can have; names the silo.
     """
+    given = request.WhichOneof("answer")
+    if given is None:
+        raise OfferRejected(f"{silo}: expected an answer, received none")
+    if given == "declined":
+        return Declined(request.declined)
+    accepted = request.accepted
+    _check_rows(silo, accepted.n_samples)
     try:
-        schema = schema_wire.decode(request.schema) if request.HasField("schema") else None
+        schema = schema_wire.decode(accepted.schema)
     except OfferRejected as error:
         raise OfferRejected(f"{silo}: {error}") from error
     return Acceptance(
-        _read_key(request.key),
-        request.declined,
         schema,
-        _rows(silo, request.n_samples),
-        request.spec_digest,
-        request.signature,
-        request.certificate,
+        accepted.n_samples,
+        accepted.spec_digest,
+        accepted.signature,
+        accepted.certificate,
     )
 
 
-def _rows(silo: Silo, given: int) -> int:
+def _check_rows(silo: Silo, given: int) -> None:
     if given > MAX_ROWS:
-        raise OfferRejected(f"{silo}: {given} rows, at most {MAX_ROWS} are taken")
-    return given
+        raise OfferRejected(f"{silo}: {given} rows, at most {MAX_ROWS} are accepted")
 
 
 def _patience(context: Any) -> float:
@@ -326,7 +314,7 @@ class FederationClient:
     def __init__(
         self, channel: MeteredChannel, address: str, record: Callable[[str, bytes, str], None]
     ) -> None:
-        self._stub = federation_service_pb2_grpc.FederationServiceStub(cast(grpc.Channel, channel))
+        self._stub = pb_grpc.FederationServiceStub(cast(grpc.Channel, channel))
         self._address = address
         self._record = record
 
@@ -341,25 +329,14 @@ class FederationClient:
 
     def register(self, registration: Registration) -> LeaseGrant:
         """Take the lease."""
-        response = self._call(
-            "RegisterSilo",
-            federation_service_pb2.RegisterSiloRequest(
-                instance_id=registration.instance_id,
-                version=registration.version,
-                strategies=registration.strategies,
-                row_count_class=registration.row_count_class,
-                n_columns=registration.n_columns,
-            ),
-        )
-        return LeaseGrant(response.lease_id, response.lease_seconds, response.version)
+        request = message_of(registration, pb.RegisterSiloRequest())
+        return value_of(LeaseGrant, self._call("RegisterSilo", request))
 
     def await_assignment(
         self, lease_id: str, held: tuple[AttemptKey, ...], ended: Callable[[], bool]
     ) -> Assignment | None:
         """Wait up to half a minute for an assignment, or until ``ended`` says so."""
-        request = federation_service_pb2.AwaitAssignmentRequest(
-            lease_id=lease_id, held=[_key(key) for key in held]
-        )
+        request = pb.AwaitAssignmentRequest(lease_id=lease_id, held=_key_messages(held))
         self._record("AwaitAssignment", request.SerializeToString(), "")
         call = self._stub.AwaitAssignment.future(request, timeout=POLL_SECONDS + 5.0)
         while True:
@@ -376,71 +353,47 @@ class FederationClient:
                 raise from_rpc(error, self._address) from None
         if not response.HasField("assignment"):
             return None
-        given = response.assignment
-        return Assignment(
-            _read_key(given.key),
-            given.spec,
-            job_pb2.Role.Name(given.role).removeprefix("ROLE_").lower(),
-            tuple(Silo(name) for name in given.silos),
-            given.exchange_address,
-            given.operator,
-        )
+        return value_of(Assignment, response.assignment)
 
-    def accept(self, lease_id: str, acceptance: Acceptance) -> Agreement | None:
-        """Answer an assignment; None while others have not."""
-        response = self._call(
-            "AcceptAssignment",
-            federation_service_pb2.AcceptAssignmentRequest(
-                lease_id=lease_id,
-                key=_key(acceptance.key),
-                declined=acceptance.declined,
-                schema=schema_wire.encode(acceptance.schema) if acceptance.schema else None,
-                n_samples=acceptance.n_samples,
-                spec_digest=acceptance.spec_digest,
-                signature=acceptance.signature,
-                certificate=acceptance.certificate,
-            ),
-            POLL_SECONDS + 5.0,
-            acceptance.key.job_id,
-        )
-        if not response.ready:
+    def accept(self, lease_id: str, key: AttemptKey, answer: Answer) -> Agreement | None:
+        """Answer an assignment; None while others have not answered."""
+        request = pb.AcceptAssignmentRequest(lease_id=lease_id)
+        message_of(key, request.key)
+        if isinstance(answer, Declined):
+            request.declined = answer.reason
+        else:
+            request.accepted.schema.CopyFrom(schema_wire.encode(answer.schema))
+            request.accepted.n_samples = answer.n_samples
+            request.accepted.spec_digest = answer.spec_digest
+            request.accepted.signature = answer.signature
+            request.accepted.certificate = answer.certificate
+        response = self._call("AcceptAssignment", request, POLL_SECONDS + 5.0, key.job_id)
+        if not response.HasField("agreement"):
             return None
+        agreed = response.agreement
         return Agreement(
-            schema_wire.decode(response.schema),
-            tuple(Silo(name) for name in response.silos),
-            response.first_round,
+            schema_wire.decode(agreed.schema),
+            tuple(Silo(name) for name in agreed.silos),
+            agreed.first_round,
         )
 
     def renew(
         self, lease_id: str, working: tuple[AttemptKey, ...], kept_jobs: tuple[str, ...] = ()
     ) -> tuple[tuple[AttemptKey, ...], tuple[str, ...]]:
         """Keep the lease; returns the attempts to stop, and the kept jobs that have ended."""
-        response = self._call(
-            "RenewLease",
-            federation_service_pb2.RenewLeaseRequest(
-                lease_id=lease_id,
-                working=[_key(key) for key in working],
-                kept_jobs=kept_jobs,
-            ),
-            5.0,
-            working[0].job_id if working else "",
+        request = pb.RenewLeaseRequest(
+            lease_id=lease_id, working=_key_messages(working), kept_jobs=kept_jobs
         )
-        return tuple(_read_key(key) for key in response.stop), tuple(response.ended_jobs)
+        job_id = working[0].job_id if working else ""
+        response = self._call("RenewLease", request, 5.0, job_id)
+        return _keys(response.stop), tuple(response.ended_jobs)
 
     def report(self, lease_id: str, key: AttemptKey, error: str) -> None:
         """Report how this silo's half ended."""
-        self._call(
-            "ReportOutcome",
-            federation_service_pb2.ReportOutcomeRequest(
-                lease_id=lease_id, key=_key(key), error=error
-            ),
-            job_id=key.job_id,
-        )
+        request = pb.ReportOutcomeRequest(lease_id=lease_id, error=error)
+        message_of(key, request.key)
+        self._call("ReportOutcome", request, job_id=key.job_id)
 
     def release(self, lease_id: str) -> None:
         """Give the lease back."""
-        self._call(
-            "ReleaseLease",
-            federation_service_pb2.ReleaseLeaseRequest(lease_id=lease_id),
-            2.0,
-        )
+        self._call("ReleaseLease", pb.ReleaseLeaseRequest(lease_id=lease_id), 2.0)

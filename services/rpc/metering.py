@@ -155,6 +155,29 @@ class Metrics:
             self.messages.labels(*values).inc(messages)
             self.message_bytes.labels(*values).inc(n_bytes)
 
+    def round_ended(
+        self,
+        strategy: str,
+        seconds: float,
+        moved: tuple[int, int],
+        planned: tuple[float, float],
+        n_silos: int,
+    ) -> None:
+        """Note a finished round.
+
+        Parameters
+        ----------
+        moved : tuple of int
+            Data-plane bytes up and down.
+        planned : tuple of float
+            Bytes up and down that the plan expected of one silo.
+        """
+        self.rounds.labels(strategy).inc()
+        self.round_seconds.labels(strategy).observe(seconds)
+        for direction, n_bytes, expected in zip(("up", "down"), moved, planned, strict=True):
+            self.round_bytes.labels(strategy, direction).observe(n_bytes)
+            self.planned_bytes.labels(strategy, direction).inc(expected * n_silos)
+
     def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
         """Serve ``/metrics``; return a function that stops it, and the port."""
         server, thread = start_http_server(port, addr=address, registry=self.registry)

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -30,6 +30,9 @@ HEAD_BYTES = 1 << 20
 MAX_BYTES = 1 << 30
 """Most bytes of all arrays of a payload."""
 MAX_DIMENSIONS = 8
+
+Filled = TypeVar("Filled", bound=Message)
+Value = TypeVar("Value")
 
 TYPES = {
     "<f4": tensor_pb2.ELEMENT_TYPE_FLOAT32,
@@ -130,6 +133,8 @@ def _value(kind: Any, descriptor: FieldDescriptor) -> tuple[Any, Any]:
             lambda tensor, array, tail: tail.put(tensor, array, elements),
             lambda tensor, tail: tail.take(tensor, elements, name),
         )
+    if descriptor.message_type is not None and kind in _MESSAGES:
+        return _MESSAGES[kind]
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         assert descriptor.message_type is not None, f"{descriptor.full_name} is no message"
         record = record_of(kind, descriptor.message_type)
@@ -138,6 +143,24 @@ def _value(kind: Any, descriptor: FieldDescriptor) -> tuple[Any, Any]:
         return _enum(kind, descriptor)
     assert kind in (int, float, bool, str, bytes), f"{descriptor.full_name}: {kind} does not travel"
     return _identity, _identity
+
+
+def _put_time(message: Any, seconds: float, tail: _Tail) -> None:
+    message.FromNanoseconds(int(seconds) * 10**9 + round(seconds % 1 * 1e9))
+
+
+def _put_serialised(message: Message, data: bytes, tail: _Tail) -> None:
+    message.ParseFromString(data)
+
+
+_MESSAGES: dict[Any, tuple[Any, Any]] = {
+    float: (_put_time, lambda message, tail: message.ToNanoseconds() / 10**9),
+    bytes: (
+        _put_serialised,
+        lambda message, tail: message.SerializeToString(deterministic=True),
+    ),
+}
+"""Values that are messages on the wire: seconds since 1970 a Timestamp, serialised bytes theirs."""
 
 
 def _enum(kind: type[Enum], descriptor: FieldDescriptor) -> tuple[Any, Any]:
@@ -319,6 +342,20 @@ def decode(field: str, record: Record, messages: Iterable[Any]) -> Any:
     payload = record.take(head, tail)
     tail.check()
     return payload
+
+
+def message_of(value: object, message: Filled) -> Filled:
+    """Write a value without large arrays into its empty message, and return the message."""
+    descriptor: Any = message.DESCRIPTOR
+    record_of(type(value), descriptor).put(message, value, _Tail())
+    return message
+
+
+def value_of(kind: type[Value], message: Message) -> Value:
+    """Return the value of :func:`message_of`; raises OfferRejected as :func:`decode` does."""
+    descriptor: Any = message.DESCRIPTOR
+    value: Value = record_of(kind, descriptor).take(message, _Tail())
+    return value
 
 
 class Boxes:

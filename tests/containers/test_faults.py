@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hedgerow.services.rpc.jobs import JobView
+from hedgerow.services.wire.job_view import JobView
 from tests.containers.compose import Project, docker, eventually, run
 from tests.containers.matrix import Cell, Matrix
 

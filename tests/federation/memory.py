@@ -23,7 +23,7 @@ from hedgerow.boosting.ports import (
     RoundResult,
     SiloStart,
 )
-from hedgerow.coordinator.server.rendezvous import Parcel, Rendezvous
+from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
 from hedgerow.services.wire import BoxCodec
 
 
@@ -71,7 +71,7 @@ class MemoryLink:
             raise SiloKilled
         if self.through_wire:
             offer = through_wire(offer)
-        parcel: Parcel[Any] = Parcel(step.call, lambda _: offer)
+        parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: offer)
 
         async def meet() -> Any:
             return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
@@ -181,7 +181,7 @@ def run_in_memory(
             silos,
             tuple(s for s in silos if s not in (late or {}) and s not in waiting),
             timeout_seconds,
-            lambda silo, state, detail: lost.append((silo, detail)) if state == "lost" else None,
+            lambda silo, present, detail: None if present else lost.append((silo, detail)),
         )
         joined = {silo: threading.Event() for silo in silos}
         kept: dict[Silo, Artefact | None] = {}

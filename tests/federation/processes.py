@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 from hedgerow.coordinator.operator.commands.operate import client_for
 from hedgerow.services.identity.authority import throwaway
-from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import JobView
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,7 +53,7 @@ class Federation:
         self.ports: dict[str, dict[str, int]] = {}
         self._clients: dict[str, JobClient] = {}
         self.coordinator_settings: dict[str, Any] = {
-            "lease_seconds": 4.0,
+            "lease_seconds": 12.0,
             "database": f"sqlite:///{folder / 'state.db'}",
             "artefacts": str(folder / "artefacts"),
             **coordinator,

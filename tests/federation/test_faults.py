@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.services.identity.authority import throwaway
-from hedgerow.services.rpc.jobs import JobView
+from hedgerow.services.wire.job_view import JobView
 from tests.federation.processes import Federation, federation, wait_until, write_table
 
 JOB = """

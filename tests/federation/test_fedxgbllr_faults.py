@@ -34,7 +34,7 @@ class Paced:
     def offers_of_round(self, number: int) -> int:
         """Count the silos that have made their first offer of a round."""
         at = Place(number)
-        return self.hub.standing("weights", at)[0] + self.hub.standing("sums", at)[0]
+        return self.hub.n_offered("weights", at) + self.hub.n_offered("sums", at)
 
     def silo(self, name: str, *faults: Fault) -> asyncio.Future[None]:
         """Start a silo's half in a thread."""

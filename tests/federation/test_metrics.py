@@ -22,8 +22,8 @@ def test_prometheus_report_and_ledgers_agree_to_the_byte(tmp_path: Path) -> None
         targets = {"coordinator": [port["coordinator"]], "agents": agents}
         with prometheus(tmp_path / "prometheus", targets) as scraped:
             view = succeeded(fed.end(fed.submit(job(rounds=5))))
-            up = {s.name: s.bytes_up for s in view.silos}
-            down = {s.name: s.bytes_down for s in view.silos}
+            up = {s.name: view.bytes_of(s.name)[0] for s in view.silos}
+            down = {s.name: view.bytes_of(s.name)[1] for s in view.silos}
             by_silo = "sum by (silo) (hedgerow_message_bytes_total{%s})"
             data = 'job="coordinator",service="ExchangeService",direction="%s"'
 

@@ -169,5 +169,5 @@ def test_a_full_disk_stops_the_sending_and_the_record_says_so(tmp_path: Path) ->
         # What the last calls moved is stored a moment after the job's end.
         fed.wait(
             job_id,
-            lambda v: v.ended and sent == next(s.bytes_up for s in v.silos if s.name == "s1"),
+            lambda v: v.ended and sent == v.bytes_of("s1")[0],
         )

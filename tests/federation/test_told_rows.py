@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.coordinator.operator import run_folder
-from hedgerow.services.rpc.jobs import JobView
+from hedgerow.services.wire.job_view import JobView
 from tests.federation.processes import federation
 
 ROWS = 300

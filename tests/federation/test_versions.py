@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,7 @@ def installed_as(folder: Path, release: str) -> str:
     about = folder / f"as-{release}" / f"hedgerow-{release}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hedgerow\nVersion: {release}\n")
-    return str(about.parent)
+    return os.pathsep.join(filter(None, [str(about.parent), os.environ.get("PYTHONPATH")]))
 
 
 def test_agent_one_minor_version_behind_takes_part_and_an_older_one_is_told_so(
@@ -35,12 +36,13 @@ def test_agent_one_minor_version_behind_takes_part_and_an_older_one_is_told_so(
     federation = Federation(tmp_path, tables)
     newer = f"{major}.{minor + 2}.0"
     try:
-        monkeypatch.setenv("PYTHONPATH", installed_as(tmp_path, newer))
-        federation.start_coordinator()
-        federation.start_agent("s0")
-        monkeypatch.setenv("PYTHONPATH", installed_as(tmp_path, f"{major}.{minor + 1}.7"))
-        federation.start_agent("s1")
-        monkeypatch.delenv("PYTHONPATH")
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", installed_as(tmp_path, newer))
+            federation.start_coordinator()
+            federation.start_agent("s0")
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", installed_as(tmp_path, f"{major}.{minor + 1}.7"))
+            federation.start_agent("s1")
         federation.start_agent("s2")
         wait_until(lambda: not federation.alive("agent-s2"), 30, "the old agent has ended")
         told = federation.log("agent-s2").splitlines()[-1]

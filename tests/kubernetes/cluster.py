@@ -17,8 +17,9 @@ from hedgerow.boosting.errors import Unreachable
 from hedgerow.coordinator.operator.commands.operate import client_for
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import Role
-from hedgerow.services.rpc.jobs import JobClient, JobView
+from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import JobView
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"

@@ -7,6 +7,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +22,11 @@ from hedgerow.coordinator.operator.progress import JobProgress, size, summary
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial
-from hedgerow.services.rpc.jobs import JobClient, JobView, PlanView
+from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import JobState, JobView, PlanView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -113,7 +115,7 @@ def _watch(client: JobClient, job_id: str, json_: bool) -> None:
             click.echo(line)
         if report["detail"]:
             click.echo(report["detail"])
-    sys.exit(0 if report["state"] == "SUCCEEDED" else 1)
+    sys.exit(0 if report["state"] == JobState.SUCCEEDED else 1)
 
 
 @click.command()
@@ -233,7 +235,7 @@ def plan(
     table = Table("silo", "step", "exchanges", "up", "down")
     for step in found.steps:
         table.add_row(
-            step.silo, step.method, str(step.calls), size(step.bytes_up), size(step.bytes_down)
+            step.silo, step.method, str(step.exchanges), size(step.bytes_up), size(step.bytes_down)
         )
     console = Console()
     console.print(f"{found.rounds} rounds, CPU time a silo: {found.cpu_class}")
@@ -250,7 +252,7 @@ def _plan_json(found: PlanView) -> dict[str, Any]:
             {
                 "silo": s.silo,
                 "method": s.method,
-                "exchanges": s.calls,
+                "exchanges": s.exchanges,
                 "bytes_up": s.bytes_up,
                 "bytes_down": s.bytes_down,
             }
@@ -273,7 +275,6 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
     from hedgerow.boosting.ports import Vertical
     from hedgerow.boosting.tables import for_job, read_table, short_name
     from hedgerow.coordinator.operator.commands.local import parse_pairs
-    from hedgerow.services.rpc.jobs import StepView
 
     job = job_wire.decode(spec)
     job.parameters.validate(job)
@@ -286,27 +287,22 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
         )
         for name, path in paths.items()
     }
-    schemas = {str(silo): table.schema for silo, table in tables.items()}
+    schemas = {silo: table.schema for silo, table in tables.items()}
     rows = {silo: table.n_samples for silo, table in tables.items()}
     if isinstance(layout, Vertical):
         active = layout.active(job.parameters)
         if active not in schemas:
             near = difflib.get_close_matches(active, schemas, 1, 0.0)
             raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
-        of_parties = {silo: table.schema for silo, table in tables.items()}
-        plans = layout.forecasts(job.parameters, job, of_parties, rows)
-        forecast = plans[active]
+        plans = layout.forecasts(job.parameters, job, schemas, rows)
+        notes = plans[active].notes
     else:
-        schema = merge(schemas)
+        schema = merge({str(silo): own for silo, own in schemas.items()})
         layout.validate_for(job.parameters, job, schema)
         forecast = job.strategy.forecast(job.parameters, job, schema, rows)
-        plans = dict.fromkeys(tables, forecast)
-    steps = tuple(
-        StepView(method, silo, calls, 0, 0, up, down)
-        for silo in sorted(tables)
-        for method, (calls, up, down) in plans[silo].steps.items()
-    )
-    return PlanView(forecast.rounds, steps, forecast.reveals, forecast.notes, forecast.cpu_class)
+        plans, notes = dict.fromkeys(tables, forecast), forecast.notes
+    found = PlanView.of({str(silo): plans[silo] for silo in sorted(tables)})
+    return replace(found, notes=notes)
 
 
 def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:

@@ -9,25 +9,25 @@ from pathlib import Path
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
-from hedgerow.coordinator.server.store import JobState
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import CallCount
-from tests.coordinator.server.surroundings import Bench, FlakyStore, until
+from hedgerow.services.wire.job_view import JobState
+from tests.coordinator.server.bench import Bench, FlakyStore, until
 
 
 def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: Path) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
     roster = Roster(frozenset(), 1.0, time.monotonic, "0.1.0")
-    jobs = Jobs(bench.around, roster, lambda spec: run.job, lambda spec: 1, lambda *a: None)  # type: ignore[arg-type]
+    jobs = Jobs(bench.environment, roster)
     run = bench.run("a", "b", patience=0.1)
 
     async def main() -> None:
         run.start()
         await until(lambda: run.ended)
         method = "/hedgerow.api.federation.v1.ExchangeService/ExchangeTrees"
-        run.account(method, CallCount(1, 2, 30, 40, silo="a"))
-        run.account(
+        run.traffic.account(method, CallCount(1, 2, 30, 40, silo="a"))
+        run.traffic.account(
             "/hedgerow.api.federation.v1.FederationService/RenewLease", CallCount(1, 1, 5, 6)
         )
         before = store.job("job-1")

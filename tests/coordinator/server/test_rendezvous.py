@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Place, Silo, Step
-from hedgerow.coordinator.server.rendezvous import LARGE_BYTES, Parcel, Rendezvous
+from hedgerow.coordinator.server.rendezvous import LARGE_BYTES, ArrivedOffer, Rendezvous
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ STEP = Step("add", Call.SUMS, Number, Number, "a number")
 A, B, C, D = Silo("a"), Silo("b"), Silo("c"), Silo("d")
 
 
-def parcel(value: int, call: Call = Call.SUMS) -> Parcel[Any]:
-    return Parcel(call, lambda _: Number(value))
+def parcel(value: int, call: Call = Call.SUMS) -> ArrivedOffer[Any]:
+    return ArrivedOffer(call, lambda _: Number(value))
 
 
 def hub(*present: Silo, timeout: float = 5.0) -> Rendezvous:

@@ -9,7 +9,7 @@ from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.services.rpc.federation import MAX_ROWS, AttemptKey, read_acceptance
+from hedgerow.services.rpc.federation import MAX_ROWS, Acceptance, Declined, read_answer
 from hedgerow.services.wire import schema as schema_wire
 
 SCHEMA = Schema((Feature("x"),), "y", Task.MULTICLASS, 3, ("a", "b", "c"))
@@ -18,25 +18,35 @@ SCHEMA = Schema((Feature("x"),), "y", Task.MULTICLASS, 3, ("a", "b", "c"))
 def answer(n_samples: int = 5, n_classes: int = 3) -> pb.AcceptAssignmentRequest:
     schema = schema_wire.encode(SCHEMA)
     schema.n_classes = n_classes
-    key = pb.AttemptKey(job_id="job", attempt=1)
-    return pb.AcceptAssignmentRequest(key=key, schema=schema, n_samples=n_samples)
+    accepted = pb.Acceptance(schema=schema, n_samples=n_samples, spec_digest=b"digest")
+    return pb.AcceptAssignmentRequest(accepted=accepted)
 
 
 @pytest.mark.parametrize("n_samples", [0, 5, MAX_ROWS])
 def test_an_answer_is_read_as_it_was_given(n_samples: int) -> None:
-    read = read_acceptance(Silo("a"), answer(n_samples))
-    assert (read.key, read.schema, read.n_samples) == (AttemptKey("job", 1), SCHEMA, n_samples)
+    read = read_answer(Silo("a"), answer(n_samples))
+    assert read == Acceptance(SCHEMA, n_samples, b"digest", b"", b"")
+
+
+def test_a_silo_that_declines_says_why() -> None:
+    request = pb.AcceptAssignmentRequest(declined="policy")
+    assert read_answer(Silo("a"), request) == Declined("policy")
+
+
+def test_a_request_without_an_answer_is_refused() -> None:
+    with pytest.raises(OfferRejected, match="mallory: expected an answer"):
+        read_answer(Silo("mallory"), pb.AcceptAssignmentRequest())
 
 
 @pytest.mark.parametrize("n_samples", [MAX_ROWS + 1, 1 << 63, (1 << 64) - 1])
 def test_rows_that_no_silo_has_are_refused_with_its_name(n_samples: int) -> None:
     with pytest.raises(OfferRejected, match=rf"mallory: {n_samples} rows"):
-        read_acceptance(Silo("mallory"), answer(n_samples))
+        read_answer(Silo("mallory"), answer(n_samples))
 
 
 def test_classes_without_number_are_refused_with_the_silo_s_name() -> None:
     with pytest.raises(OfferRejected, match="mallory: schema: 2147483647 classes"):
-        read_acceptance(Silo("mallory"), answer(n_classes=2**31 - 1))
+        read_answer(Silo("mallory"), answer(n_classes=2**31 - 1))
 
 
 def test_more_class_names_than_there_may_be_classes_are_refused() -> None:

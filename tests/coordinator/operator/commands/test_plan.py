@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from click.testing import CliRunner, Result
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.__main__ import _forecasts
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.commands.operate import plan_here
+from hedgerow.coordinator.server.plans import plan_of
+from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 
@@ -129,12 +131,13 @@ def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_pat
         tables.append(f"{party}={tmp_path / party}.parquet")
     text = 'strategy = "secureboost"\n[secureboost]\nactive = "bank"\nrounds = 2\n'
     spec = job_file.parse(text + "[booster]\nmax_depth = 3\nmax_bin = 16\n")
-    here: dict[str, int] = {}
+    columns = {"bank": 4, "shop": 6, "lab": 4}
+    registered = {Silo(s): Registration("", "0.1.0", (), 256, n) for s, n in columns.items()}
+    here, there = Counter[str](), Counter[str]()
     for step in plan_here(spec, tuple(tables)).steps:
-        here[step.silo] = here.get(step.silo, 0) + step.bytes_up
-    told = {Silo("bank"): 4, Silo("shop"): 6, Silo("lab"): 4}
-    plans = _forecasts(job_wire.decode(spec), dict.fromkeys(told, 256), told)
-    there = {silo: sum(up for _, up, _ in plan.steps.values()) for silo, plan in plans.items()}
+        here[step.silo] += step.bytes_up
+    for step in plan_of(job_wire.decode(spec), registered).steps:
+        there[step.silo] += step.bytes_up
     assert there.keys() == here.keys()
     for party, n_bytes in there.items():
         assert n_bytes == pytest.approx(here[party], rel=0.02)

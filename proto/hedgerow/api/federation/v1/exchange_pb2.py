@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hedgerow/api/federation/v1/exchange.proto\x12\x1ahedgerow.api.federation.v1\"\x84\x01\n\x07StepKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05level\x18\x04 \x01(\r\x12\x0c\n\x04step\x18\x05 \x01(\t\x12\x0c\n\x04pass\x18\x06 \x01(\r\x12\x13\n\x06\x66rames\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_frames\",\n\x07Waiting\x12\x0f\n\x07offered\x18\x01 \x01(\r\x12\x10\n\x08\x65xpected\x18\x02 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hedgerow/api/federation/v1/exchange.proto\x12\x1ahedgerow.api.federation.v1\"t\n\x07StepKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05level\x18\x04 \x01(\r\x12\x0c\n\x04step\x18\x05 \x01(\t\x12\x0c\n\x04pass\x18\x06 \x01(\r\x12\x0e\n\x06\x66rames\x18\x07 \x01(\r\"\t\n\x07Waitingb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.exchange_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STEPKEY']._serialized_start=74
-  _globals['_STEPKEY']._serialized_end=206
-  _globals['_WAITING']._serialized_start=208
-  _globals['_WAITING']._serialized_end=252
+  _globals['_STEPKEY']._serialized_start=73
+  _globals['_STEPKEY']._serialized_end=189
+  _globals['_WAITING']._serialized_start=191
+  _globals['_WAITING']._serialized_end=200
 # @@protoc_insertion_point(module_scope)

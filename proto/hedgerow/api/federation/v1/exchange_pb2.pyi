@@ -18,9 +18,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class StepKey(_message.Message):
-    """Names the one exchange that a stream carries. It is the first frame of every request; an offer
-    is identified by all of its fields and the caller's certificate. The first offer wins, and a
-    resend gets the stored reply.
+    """Names the one exchange that a stream carries; the first frame of every request. The fields and
+    the caller's certificate identify an offer. The first offer wins; a resend receives the stored
+    reply.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -35,7 +35,7 @@ class StepKey(_message.Message):
     job_id: _builtins.str
     """Identifier of the job, as CreateJob returned it."""
     attempt: _builtins.int
-    """Fencing token of the job's attempt. A stale attempt is answered with ABORTED."""
+    """Fencing token: the number of the job's attempt."""
     round: _builtins.int
     """Boosting round, from zero."""
     level: _builtins.int
@@ -43,8 +43,8 @@ class StepKey(_message.Message):
     step: _builtins.str
     """Name of the strategy's step."""
     frames: _builtins.int
-    """Frames of the offer that follow. A connection that breaks ends a stream like one that is
-    complete; an offer with fewer frames is not taken in.
+    """Number of frames of the offer that follow. A connection that breaks ends a stream as if it
+    were complete; an offer with another number of frames is refused with UNAVAILABLE.
     """
     def __init__(
         self,
@@ -54,15 +54,13 @@ class StepKey(_message.Message):
         round: _builtins.int = ...,
         level: _builtins.int = ...,
         step: _builtins.str = ...,
-        frames: _builtins.int | None = ...,
+        frames: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_frames", b"_frames", "frames", b"frames"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frames", b"_frames", "attempt", b"attempt", "frames", b"frames", "job_id", b"job_id", "level", b"level", "pass", b"pass", "round", b"round", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "frames", b"frames", "job_id", b"job_id", "level", b"level", "pass", b"pass", "round", b"round", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__frames: _TypeAlias = _typing.Literal["frames"]  # noqa: Y015
-    _WhichOneofArgType__frames: _TypeAlias = _typing.Literal["_frames", b"_frames"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__frames) -> _WhichOneofReturnType__frames | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepKey: _TypeAlias = StepKey  # noqa: Y015
 
@@ -74,21 +72,12 @@ class Waiting(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    OFFERED_FIELD_NUMBER: _builtins.int
-    EXPECTED_FIELD_NUMBER: _builtins.int
-    offered: _builtins.int
-    """Silos that have offered."""
-    expected: _builtins.int
-    """Silos that the barrier waits for, those that have offered included."""
     def __init__(
         self,
-        *,
-        offered: _builtins.int = ...,
-        expected: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "offered", b"offered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

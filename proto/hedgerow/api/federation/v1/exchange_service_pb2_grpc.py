@@ -29,6 +29,19 @@ class ExchangeServiceStub:
     """The data plane. A call is one exchange at a barrier: the first frame of the request is its
     StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
     then the reply. The caller's certificate has the role silo.
+
+    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
+    "hedgerow", whose reason is given in parentheses.
+
+    - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
+    silo has not accepted the job.
+    - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
+    silo is taken out of the attempt where a barrier refused it.
+    - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
+    - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
+    - ABORTED (JOB_STOPPED): the job has ended.
+    - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+    - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
     def __init__(self, channel):
@@ -103,6 +116,19 @@ class ExchangeServiceServicer:
     """The data plane. A call is one exchange at a barrier: the first frame of the request is its
     StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
     then the reply. The caller's certificate has the role silo.
+
+    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
+    "hedgerow", whose reason is given in parentheses.
+
+    - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
+    silo has not accepted the job.
+    - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
+    silo is taken out of the attempt where a barrier refused it.
+    - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
+    - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
+    - ABORTED (JOB_STOPPED): the job has ended.
+    - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+    - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
     def ExchangeKeys(self, request_iterator, context):
@@ -264,6 +290,19 @@ class ExchangeService:
     """The data plane. A call is one exchange at a barrier: the first frame of the request is its
     StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
     then the reply. The caller's certificate has the role silo.
+
+    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
+    "hedgerow", whose reason is given in parentheses.
+
+    - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
+    silo has not accepted the job.
+    - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
+    silo is taken out of the attempt where a barrier refused it.
+    - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
+    - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
+    - ABORTED (JOB_STOPPED): the job has ended.
+    - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+    - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
     @staticmethod

@@ -7,7 +7,6 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from hedgerow.api.federation.v1 import job_pb2 as _job_pb2
 from hedgerow.api.federation.v1 import schema_pb2 as _schema_pb2
 import builtins as _builtins
 import sys
@@ -32,18 +31,18 @@ class RegisterSiloRequest(_message.Message):
     ROW_COUNT_CLASS_FIELD_NUMBER: _builtins.int
     N_COLUMNS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
-    """Drawn at random by the agent and kept in its state folder; tells a restarted agent from a
+    """Random name that the agent keeps in its state folder; distinguishes a restarted agent from a
     second one.
     """
     version: _builtins.str
-    """Version of the agent."""
+    """Version of the agent, MAJOR.MINOR first."""
     row_count_class: _builtins.int
-    """Number of rows rounded up to a power of two."""
+    """Number of rows, rounded up to a power of two."""
     n_columns: _builtins.int
     """Number of columns that a job could use, for plans; 0 where it is not known before reading."""
     @_builtins.property
     def strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strategies that the agent can run and its policy allows."""
+        """Strategies that the agent can run and its policy allows; empty for all."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class RegisterSiloResponse(_message.Message):
     lease_id: _builtins.str
     """Secret of this lease, for the other calls."""
     lease_seconds: _builtins.float
-    """The lease ends so many seconds after the last renewal."""
+    """Time from the last renewal to the end of the lease, seconds."""
     version: _builtins.str
     """Version of the coordinator."""
     def __init__(
@@ -104,7 +103,7 @@ class AwaitAssignmentRequest(_message.Message):
     """The lease."""
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
-        """Assignments (job and attempt) that the agent has already."""
+        """Attempts that the agent works on or has finished."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class AttemptKey(_message.Message):
     job_id: _builtins.str
     """Identifier of the job."""
     attempt: _builtins.int
-    """Attempt."""
+    """Number of the attempt, from one."""
     def __init__(
         self,
         *,
@@ -172,22 +171,16 @@ Global___AwaitAssignmentResponse: _TypeAlias = AwaitAssignmentResponse  # noqa: 
 
 @_typing.final
 class Assignment(_message.Message):
-    """One assignment covers a whole job."""
+    """A silo's work: an attempt of a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
-    ROLE_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
-    EXCHANGE_ADDRESS_FIELD_NUMBER: _builtins.int
     OPERATOR_FIELD_NUMBER: _builtins.int
     spec: _builtins.bytes
-    """The job, serialised JobSpec; its digest is what silos sign."""
-    role: _job_pb2.Role.ValueType
-    """This silo's part."""
-    exchange_address: _builtins.str
-    """Address of the exchange service; empty means the address the agent has dialled."""
+    """The job: a serialised JobSpec. Silos sign the digest of these bytes."""
     operator: _builtins.str
     """Operator who created the job."""
     @_builtins.property
@@ -196,21 +189,19 @@ class Assignment(_message.Message):
 
     @_builtins.property
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The job's roster, sorted."""
+        """Silos that are asked to take part, sorted."""
 
     def __init__(
         self,
         *,
         key: Global___AttemptKey | None = ...,
         spec: _builtins.bytes = ...,
-        role: _job_pb2.Role.ValueType = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
-        exchange_address: _builtins.str = ...,
         operator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange_address", b"exchange_address", "key", b"key", "operator", b"operator", "role", b"role", "silos", b"silos", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "operator", b"operator", "silos", b"silos", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -225,30 +216,18 @@ class AcceptAssignmentRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     DECLINED_FIELD_NUMBER: _builtins.int
-    SCHEMA_FIELD_NUMBER: _builtins.int
-    N_SAMPLES_FIELD_NUMBER: _builtins.int
-    SPEC_DIGEST_FIELD_NUMBER: _builtins.int
-    SIGNATURE_FIELD_NUMBER: _builtins.int
-    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     declined: _builtins.str
-    """Set when the silo declines: the rule of its policy or the defect of its table."""
-    n_samples: _builtins.int
-    """Rows that it brings."""
-    spec_digest: _builtins.bytes
-    """SHA-256 of the serialised JobSpec that the silo agreed to."""
-    signature: _builtins.bytes
-    """The silo's signature over (job, attempt-independent) digest; DER, ECDSA with SHA-256."""
-    certificate: _builtins.bytes
-    """Certificate chain of the signer, PEM."""
+    """The silo declines: the rule of its policy, or the defect of its table."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Job and attempt."""
 
     @_builtins.property
-    def schema(self) -> _schema_pb2.TableSchema:
-        """The silo's schema for this job."""
+    def accepted(self) -> Global___Acceptance:
+        """The silo takes part."""
 
     def __init__(
         self,
@@ -256,19 +235,59 @@ class AcceptAssignmentRequest(_message.Message):
         lease_id: _builtins.str = ...,
         key: Global___AttemptKey | None = ...,
         declined: _builtins.str = ...,
+        accepted: Global___Acceptance | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "answer", b"answer", "declined", b"declined", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "answer", b"answer", "declined", b"declined", "key", b"key", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["declined", "accepted"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___AcceptAssignmentRequest: _TypeAlias = AcceptAssignmentRequest  # noqa: Y015
+
+@_typing.final
+class Acceptance(_message.Message):
+    """What a silo brings to a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    N_SAMPLES_FIELD_NUMBER: _builtins.int
+    SPEC_DIGEST_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    n_samples: _builtins.int
+    """Rows; rounded up to a power of two unless the strategy needs the exact number."""
+    spec_digest: _builtins.bytes
+    """SHA-256 of the serialised JobSpec that the silo agreed to."""
+    signature: _builtins.bytes
+    """Signature of "hedgerow/accept/v1", a zero byte, the job's identifier, a zero byte and
+    spec_digest: ECDSA with SHA-256, DER.
+    """
+    certificate: _builtins.bytes
+    """Certificate chain of the signer, PEM."""
+    @_builtins.property
+    def schema(self) -> _schema_pb2.TableSchema:
+        """Schema of its table for this job."""
+
+    def __init__(
+        self,
+        *,
         schema: _schema_pb2.TableSchema | None = ...,
         n_samples: _builtins.int = ...,
         spec_digest: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "schema", b"schema"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "declined", b"declined", "key", b"key", "lease_id", b"lease_id", "n_samples", b"n_samples", "schema", b"schema", "signature", b"signature", "spec_digest", b"spec_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "n_samples", b"n_samples", "schema", b"schema", "signature", b"signature", "spec_digest", b"spec_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AcceptAssignmentRequest: _TypeAlias = AcceptAssignmentRequest  # noqa: Y015
+Global___Acceptance: _TypeAlias = Acceptance  # noqa: Y015
 
 @_typing.final
 class AcceptAssignmentResponse(_message.Message):
@@ -276,17 +295,40 @@ class AcceptAssignmentResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGREEMENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agreement(self) -> Global___Agreement:
+        """Not set while others have not answered: call again."""
+
+    def __init__(
+        self,
+        *,
+        agreement: Global___Agreement | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agreement", b"agreement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreement", b"agreement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptAssignmentResponse: _TypeAlias = AcceptAssignmentResponse  # noqa: Y015
+
+@_typing.final
+class Agreement(_message.Message):
+    """What the silos of an attempt agreed on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     SCHEMA_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
     FIRST_ROUND_FIELD_NUMBER: _builtins.int
-    READY_FIELD_NUMBER: _builtins.int
     first_round: _builtins.int
-    """Round at which the attempt goes on."""
-    ready: _builtins.bool
-    """False while others have not accepted yet: call again."""
+    """Round at which the attempt begins, from zero."""
     @_builtins.property
     def schema(self) -> _schema_pb2.TableSchema:
-        """The schema all silos agreed on, category and class lists merged."""
+        """The schema of all silos, category and class lists merged; of a vertical job, for a passive
+        party, the task only.
+        """
 
     @_builtins.property
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -298,15 +340,14 @@ class AcceptAssignmentResponse(_message.Message):
         schema: _schema_pb2.TableSchema | None = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
         first_round: _builtins.int = ...,
-        ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_round", b"first_round", "ready", b"ready", "schema", b"schema", "silos", b"silos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_round", b"first_round", "schema", b"schema", "silos", b"silos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AcceptAssignmentResponse: _TypeAlias = AcceptAssignmentResponse  # noqa: Y015
+Global___Agreement: _TypeAlias = Agreement  # noqa: Y015
 
 @_typing.final
 class RenewLeaseRequest(_message.Message):
@@ -325,7 +366,7 @@ class RenewLeaseRequest(_message.Message):
 
     @_builtins.property
     def kept_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Jobs, none of them being worked on, of which the silo still keeps private keys."""
+        """Jobs, none of them being worked on, whose private keys the silo still keeps."""
 
     def __init__(
         self,
@@ -356,7 +397,7 @@ class RenewLeaseResponse(_message.Message):
 
     @_builtins.property
     def ended_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of the request's kept_jobs that have ended for good: their keys are not needed again."""
+        """Those of the request's kept_jobs that have ended: their keys are not needed any more."""
 
     def __init__(
         self,
@@ -384,7 +425,7 @@ class ReportOutcomeRequest(_message.Message):
     lease_id: _builtins.str
     """The lease."""
     error: _builtins.str
-    """Empty when the silo's half ended well; else what went wrong, without any data."""
+    """Empty when the silo's half succeeded; else what went wrong, without any data."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Job and attempt."""

@@ -26,7 +26,12 @@ if _version_not_supported:
 
 
 class FederationServiceStub:
-    """What client agents do beside exchanging; the caller's certificate has the role silo.
+    """The control plane of client agents. The caller's certificate has the role silo.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role, has expired, or names a silo that is not on the federation's roster; and with
+    FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's database or artefact store failed.
     """
 
     def __init__(self, channel):
@@ -68,32 +73,53 @@ class FederationServiceStub:
 
 
 class FederationServiceServicer:
-    """What client agents do beside exchanging; the caller's certificate has the role silo.
+    """The control plane of client agents. The caller's certificate has the role silo.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role, has expired, or names a silo that is not on the federation's roster; and with
+    FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's database or artefact store failed.
     """
 
     def RegisterSilo(self, request, context):
         """Announces a silo and takes its lease.
+
+        ALREADY_EXISTS (LEASE_HELD): another agent of this name holds the lease; metadata: seconds
+        left. FAILED_PRECONDITION (VERSION_REFUSED): agent and coordinator are more than one minor
+        version apart; metadata: agent, coordinator. INVALID_ARGUMENT (OFFER_REJECTED): a number that
+        no silo can have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AwaitAssignment(self, request, context):
-        """Waits up to 30 seconds for an assignment.
+        """Waits for an assignment, up to 30 seconds or until shortly before the call's deadline.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcceptAssignment(self, request, context):
-        """Accepts an assignment and waits until all silos have; returns what they agreed on.
+        """Answers an assignment and waits, as AwaitAssignment does, until all silos have answered.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. ABORTED (STALE_ATTEMPT): the attempt has
+        ended; a later assignment replaces it. ABORTED (JOB_STOPPED): the job has ended, or this silo
+        declined it. FAILED_PRECONDITION (SCHEMA_MISMATCH): the tables, or the jobs agreed to, differ,
+        or too few silos accepted. PERMISSION_DENIED (SIGNATURE_INVALID): the signature does not prove
+        that this silo agreed. INVALID_ARGUMENT (OFFER_REJECTED): a schema or a number of rows that no
+        table can have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Keeps the lease, reports progress and learns which jobs to stop.
+        """Keeps the lease and returns the attempts to stop.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +127,8 @@ class FederationServiceServicer:
 
     def ReportOutcome(self, request, context):
         """Reports how a silo's half ended.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,6 +136,8 @@ class FederationServiceServicer:
 
     def ReleaseLease(self, request, context):
         """Gives the lease back.
+
+        FAILED_PRECONDITION (LEASE_LOST): there is no such lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +185,12 @@ def add_FederationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FederationService:
-    """What client agents do beside exchanging; the caller's certificate has the role silo.
+    """The control plane of client agents. The caller's certificate has the role silo.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role, has expired, or names a silo that is not on the federation's roster; and with
+    FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's database or artefact store failed.
     """
 
     @staticmethod

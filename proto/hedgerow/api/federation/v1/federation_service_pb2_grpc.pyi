@@ -27,45 +27,115 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FederationServiceStub:
-    """What client agents do beside exchanging; the caller's certificate has the role silo."""
+    """The control plane of client agents. The caller's certificate has the role silo.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role, has expired, or names a silo that is not on the federation's roster; and with
+    FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's database or artefact store failed.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FederationServiceAsyncStub: ...
     RegisterSilo: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.RegisterSiloRequest, _federation_service_pb2.RegisterSiloResponse]
-    """Announces a silo and takes its lease."""
+    """Announces a silo and takes its lease.
+
+    ALREADY_EXISTS (LEASE_HELD): another agent of this name holds the lease; metadata: seconds
+    left. FAILED_PRECONDITION (VERSION_REFUSED): agent and coordinator are more than one minor
+    version apart; metadata: agent, coordinator. INVALID_ARGUMENT (OFFER_REJECTED): a number that
+    no silo can have.
+    """
     AwaitAssignment: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.AwaitAssignmentRequest, _federation_service_pb2.AwaitAssignmentResponse]
-    """Waits up to 30 seconds for an assignment."""
+    """Waits for an assignment, up to 30 seconds or until shortly before the call's deadline.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again.
+    """
     AcceptAssignment: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.AcceptAssignmentRequest, _federation_service_pb2.AcceptAssignmentResponse]
-    """Accepts an assignment and waits until all silos have; returns what they agreed on."""
+    """Answers an assignment and waits, as AwaitAssignment does, until all silos have answered.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. ABORTED (STALE_ATTEMPT): the attempt has
+    ended; a later assignment replaces it. ABORTED (JOB_STOPPED): the job has ended, or this silo
+    declined it. FAILED_PRECONDITION (SCHEMA_MISMATCH): the tables, or the jobs agreed to, differ,
+    or too few silos accepted. PERMISSION_DENIED (SIGNATURE_INVALID): the signature does not prove
+    that this silo agreed. INVALID_ARGUMENT (OFFER_REJECTED): a schema or a number of rows that no
+    table can have.
+    """
     RenewLease: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.RenewLeaseRequest, _federation_service_pb2.RenewLeaseResponse]
-    """Keeps the lease, reports progress and learns which jobs to stop."""
+    """Keeps the lease and returns the attempts to stop.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again.
+    """
     ReportOutcome: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ReportOutcomeRequest, _federation_service_pb2.ReportOutcomeResponse]
-    """Reports how a silo's half ended."""
+    """Reports how a silo's half ended.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again.
+    """
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ReleaseLeaseRequest, _federation_service_pb2.ReleaseLeaseResponse]
-    """Gives the lease back."""
+    """Gives the lease back.
+
+    FAILED_PRECONDITION (LEASE_LOST): there is no such lease.
+    """
 
 @_typing.type_check_only
 class FederationServiceAsyncStub(FederationServiceStub):
-    """What client agents do beside exchanging; the caller's certificate has the role silo."""
+    """The control plane of client agents. The caller's certificate has the role silo.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role, has expired, or names a silo that is not on the federation's roster; and with
+    FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's database or artefact store failed.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterSilo: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.RegisterSiloRequest, _federation_service_pb2.RegisterSiloResponse]  # type: ignore[assignment]
-    """Announces a silo and takes its lease."""
+    """Announces a silo and takes its lease.
+
+    ALREADY_EXISTS (LEASE_HELD): another agent of this name holds the lease; metadata: seconds
+    left. FAILED_PRECONDITION (VERSION_REFUSED): agent and coordinator are more than one minor
+    version apart; metadata: agent, coordinator. INVALID_ARGUMENT (OFFER_REJECTED): a number that
+    no silo can have.
+    """
     AwaitAssignment: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.AwaitAssignmentRequest, _federation_service_pb2.AwaitAssignmentResponse]  # type: ignore[assignment]
-    """Waits up to 30 seconds for an assignment."""
+    """Waits for an assignment, up to 30 seconds or until shortly before the call's deadline.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again.
+    """
     AcceptAssignment: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.AcceptAssignmentRequest, _federation_service_pb2.AcceptAssignmentResponse]  # type: ignore[assignment]
-    """Accepts an assignment and waits until all silos have; returns what they agreed on."""
+    """Answers an assignment and waits, as AwaitAssignment does, until all silos have answered.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. ABORTED (STALE_ATTEMPT): the attempt has
+    ended; a later assignment replaces it. ABORTED (JOB_STOPPED): the job has ended, or this silo
+    declined it. FAILED_PRECONDITION (SCHEMA_MISMATCH): the tables, or the jobs agreed to, differ,
+    or too few silos accepted. PERMISSION_DENIED (SIGNATURE_INVALID): the signature does not prove
+    that this silo agreed. INVALID_ARGUMENT (OFFER_REJECTED): a schema or a number of rows that no
+    table can have.
+    """
     RenewLease: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.RenewLeaseRequest, _federation_service_pb2.RenewLeaseResponse]  # type: ignore[assignment]
-    """Keeps the lease, reports progress and learns which jobs to stop."""
+    """Keeps the lease and returns the attempts to stop.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again.
+    """
     ReportOutcome: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ReportOutcomeRequest, _federation_service_pb2.ReportOutcomeResponse]  # type: ignore[assignment]
-    """Reports how a silo's half ended."""
+    """Reports how a silo's half ended.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again.
+    """
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ReleaseLeaseRequest, _federation_service_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
-    """Gives the lease back."""
+    """Gives the lease back.
+
+    FAILED_PRECONDITION (LEASE_LOST): there is no such lease.
+    """
 
 class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What client agents do beside exchanging; the caller's certificate has the role silo."""
+    """The control plane of client agents. The caller's certificate has the role silo.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role, has expired, or names a silo that is not on the federation's roster; and with
+    FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's database or artefact store failed.
+    """
 
     @_abc_1.abstractmethod
     def RegisterSilo(
@@ -73,7 +143,13 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_service_pb2.RegisterSiloRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_service_pb2.RegisterSiloResponse, _abc.Awaitable[_federation_service_pb2.RegisterSiloResponse]]:
-        """Announces a silo and takes its lease."""
+        """Announces a silo and takes its lease.
+
+        ALREADY_EXISTS (LEASE_HELD): another agent of this name holds the lease; metadata: seconds
+        left. FAILED_PRECONDITION (VERSION_REFUSED): agent and coordinator are more than one minor
+        version apart; metadata: agent, coordinator. INVALID_ARGUMENT (OFFER_REJECTED): a number that
+        no silo can have.
+        """
 
     @_abc_1.abstractmethod
     def AwaitAssignment(
@@ -81,7 +157,10 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_service_pb2.AwaitAssignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_service_pb2.AwaitAssignmentResponse, _abc.Awaitable[_federation_service_pb2.AwaitAssignmentResponse]]:
-        """Waits up to 30 seconds for an assignment."""
+        """Waits for an assignment, up to 30 seconds or until shortly before the call's deadline.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again.
+        """
 
     @_abc_1.abstractmethod
     def AcceptAssignment(
@@ -89,7 +168,15 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_service_pb2.AcceptAssignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_service_pb2.AcceptAssignmentResponse, _abc.Awaitable[_federation_service_pb2.AcceptAssignmentResponse]]:
-        """Accepts an assignment and waits until all silos have; returns what they agreed on."""
+        """Answers an assignment and waits, as AwaitAssignment does, until all silos have answered.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. ABORTED (STALE_ATTEMPT): the attempt has
+        ended; a later assignment replaces it. ABORTED (JOB_STOPPED): the job has ended, or this silo
+        declined it. FAILED_PRECONDITION (SCHEMA_MISMATCH): the tables, or the jobs agreed to, differ,
+        or too few silos accepted. PERMISSION_DENIED (SIGNATURE_INVALID): the signature does not prove
+        that this silo agreed. INVALID_ARGUMENT (OFFER_REJECTED): a schema or a number of rows that no
+        table can have.
+        """
 
     @_abc_1.abstractmethod
     def RenewLease(
@@ -97,7 +184,10 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_service_pb2.RenewLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_service_pb2.RenewLeaseResponse, _abc.Awaitable[_federation_service_pb2.RenewLeaseResponse]]:
-        """Keeps the lease, reports progress and learns which jobs to stop."""
+        """Keeps the lease and returns the attempts to stop.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again.
+        """
 
     @_abc_1.abstractmethod
     def ReportOutcome(
@@ -105,7 +195,10 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_service_pb2.ReportOutcomeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_service_pb2.ReportOutcomeResponse, _abc.Awaitable[_federation_service_pb2.ReportOutcomeResponse]]:
-        """Reports how a silo's half ended."""
+        """Reports how a silo's half ended.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again.
+        """
 
     @_abc_1.abstractmethod
     def ReleaseLease(
@@ -113,6 +206,9 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_service_pb2.ReleaseLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_service_pb2.ReleaseLeaseResponse, _abc.Awaitable[_federation_service_pb2.ReleaseLeaseResponse]]:
-        """Gives the lease back."""
+        """Gives the lease back.
+
+        FAILED_PRECONDITION (LEASE_LOST): there is no such lease.
+        """
 
 def add_FederationServiceServicer_to_server(servicer: FederationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from hedgerow.api.federation.v1 import strategy_pb2 as _strategy_pb2
@@ -84,29 +85,61 @@ JOB_STATE_CANCELLED: JobState.ValueType  # 5
 """An operator cancelled it."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
-class _Role:
+class _SiloState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
+class _SiloStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SiloState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    ROLE_UNSPECIFIED: _Role.ValueType  # 0
-    """Horizontal: every silo does the same."""
-    ROLE_ACTIVE: _Role.ValueType  # 1
-    """Vertical: holds the labels."""
-    ROLE_PASSIVE: _Role.ValueType  # 2
-    """Vertical: holds features only."""
+    SILO_STATE_UNSPECIFIED: _SiloState.ValueType  # 0
+    """Never sent."""
+    SILO_STATE_PRESENT: _SiloState.ValueType  # 1
+    """It takes part."""
+    SILO_STATE_LOST: _SiloState.ValueType  # 2
+    """Its lease ended, its half failed, or it made no offer before a deadline."""
+    SILO_STATE_DECLINED: _SiloState.ValueType  # 3
+    """It declined the job."""
 
-class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """A silo's part in a job."""
+class SiloState(_SiloState, metaclass=_SiloStateEnumTypeWrapper):
+    """What a silo does in a job."""
 
-ROLE_UNSPECIFIED: Role.ValueType  # 0
-"""Horizontal: every silo does the same."""
-ROLE_ACTIVE: Role.ValueType  # 1
-"""Vertical: holds the labels."""
-ROLE_PASSIVE: Role.ValueType  # 2
-"""Vertical: holds features only."""
-Global___Role: _TypeAlias = Role  # noqa: Y015
+SILO_STATE_UNSPECIFIED: SiloState.ValueType  # 0
+"""Never sent."""
+SILO_STATE_PRESENT: SiloState.ValueType  # 1
+"""It takes part."""
+SILO_STATE_LOST: SiloState.ValueType  # 2
+"""Its lease ended, its half failed, or it made no offer before a deadline."""
+SILO_STATE_DECLINED: SiloState.ValueType  # 3
+"""It declined the job."""
+Global___SiloState: _TypeAlias = SiloState  # noqa: Y015
+
+class _CpuClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CpuClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CpuClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CPU_CLASS_UNSPECIFIED: _CpuClass.ValueType  # 0
+    """Never sent."""
+    CPU_CLASS_SECONDS: _CpuClass.ValueType  # 1
+    """Less than a minute."""
+    CPU_CLASS_MINUTES: _CpuClass.ValueType  # 2
+    """Less than an hour."""
+    CPU_CLASS_HOURS: _CpuClass.ValueType  # 3
+    """An hour or more."""
+
+class CpuClass(_CpuClass, metaclass=_CpuClassEnumTypeWrapper):
+    """Magnitude of a silo's CPU time."""
+
+CPU_CLASS_UNSPECIFIED: CpuClass.ValueType  # 0
+"""Never sent."""
+CPU_CLASS_SECONDS: CpuClass.ValueType  # 1
+"""Less than a minute."""
+CPU_CLASS_MINUTES: CpuClass.ValueType  # 2
+"""Less than an hour."""
+CPU_CLASS_HOURS: CpuClass.ValueType  # 3
+"""An hour or more."""
+Global___CpuClass: _TypeAlias = CpuClass  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
@@ -471,7 +504,7 @@ Global___Booster: _TypeAlias = Booster  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
-    """What the coordinator tells of a job."""
+    """A job as operators see it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -483,8 +516,8 @@ class Job(_message.Message):
     SILOS_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
-    CREATED_SECONDS_FIELD_NUMBER: _builtins.int
-    ENDED_SECONDS_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
     OPERATOR_FIELD_NUMBER: _builtins.int
     BEST_ROUND_FIELD_NUMBER: _builtins.int
     ARTEFACTS_FIELD_NUMBER: _builtins.int
@@ -494,50 +527,54 @@ class Job(_message.Message):
     CONTROL_BYTES_DOWN_FIELD_NUMBER: _builtins.int
     SPEC_DIGEST_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Identifier."""
+    """Identifier, as CreateJob returned it."""
     state: Global___JobState.ValueType
     """State."""
     detail: _builtins.str
     """Why it is in this state, for people."""
     attempt: _builtins.int
-    """Attempts started."""
-    created_seconds: _builtins.float
-    """Seconds since 1970 at which it was created."""
-    ended_seconds: _builtins.float
-    """Seconds since 1970 at which it ended; 0 before."""
+    """Attempts started; 0 before the first."""
     operator: _builtins.str
     """Name of the operator who created it, from the certificate."""
     best_round: _builtins.int
-    """Round that the selection rule prefers."""
+    """Round that the selection rule prefers, from zero."""
     model: _builtins.str
-    """Which of them is the model."""
+    """The file of the result that is the model."""
     reveals: _builtins.str
-    """What each party learns, in the strategy's own words."""
+    """What each party learns beyond the result, in the strategy's words."""
     control_bytes_up: _builtins.int
     """Control-plane bytes that the coordinator received from this job's silos and operators."""
     control_bytes_down: _builtins.int
-    """Control-plane bytes that the coordinator sent."""
+    """Control-plane bytes that the coordinator sent to them."""
     spec_digest: _builtins.str
-    """SHA-256 (hex) of the serialised JobSpec, which every silo signed."""
+    """SHA-256 of the serialised JobSpec, in hex; every silo signed it."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The job file."""
 
     @_builtins.property
     def silos(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobSilo]:
-        """Silos of the job."""
+        """Silos of the job, sorted by name."""
 
     @_builtins.property
     def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
-        """Rounds done."""
+        """Finished rounds, in order."""
 
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepBytes]:
-        """Bytes by step."""
+        """Data-plane bytes by RPC and silo."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was created."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ended; not set before."""
 
     @_builtins.property
     def artefacts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Files of the result, empty until there is one."""
+        """Files of the result; empty until there is one."""
 
     def __init__(
         self,
@@ -550,8 +587,8 @@ class Job(_message.Message):
         silos: _abc.Iterable[Global___JobSilo] | None = ...,
         rounds: _abc.Iterable[Global___Round] | None = ...,
         steps: _abc.Iterable[Global___StepBytes] | None = ...,
-        created_seconds: _builtins.float = ...,
-        ended_seconds: _builtins.float = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
         operator: _builtins.str = ...,
         best_round: _builtins.int = ...,
         artefacts: _abc.Iterable[_builtins.str] | None = ...,
@@ -561,9 +598,9 @@ class Job(_message.Message):
         control_bytes_down: _builtins.int = ...,
         spec_digest: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "created_seconds", b"created_seconds", "detail", b"detail", "ended_seconds", b"ended_seconds", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "silos", b"silos", "spec", b"spec", "spec_digest", b"spec_digest", "state", b"state", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "silos", b"silos", "spec", b"spec", "spec_digest", b"spec_digest", "state", b"state", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -571,7 +608,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class JobSilo(_message.Message):
-    """A silo's standing in a job."""
+    """A silo in a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -579,33 +616,25 @@ class JobSilo(_message.Message):
     N_SAMPLES_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
-    BYTES_UP_FIELD_NUMBER: _builtins.int
-    BYTES_DOWN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, from its certificate."""
     n_samples: _builtins.int
-    """Rows it reported; 0 where it did not."""
-    state: _builtins.str
-    """present, lost, declined or skipped."""
+    """Rows that it reported; 0 where it did not."""
+    state: Global___SiloState.ValueType
+    """What it does."""
     detail: _builtins.str
     """Why, for people."""
-    bytes_up: _builtins.int
-    """Data-plane bytes received from it."""
-    bytes_down: _builtins.int
-    """Data-plane bytes sent to it."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         n_samples: _builtins.int = ...,
-        state: _builtins.str = ...,
+        state: Global___SiloState.ValueType = ...,
         detail: _builtins.str = ...,
-        bytes_up: _builtins.int = ...,
-        bytes_down: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "detail", b"detail", "n_samples", b"n_samples", "name", b"name", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "n_samples", b"n_samples", "name", b"name", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -613,7 +642,7 @@ Global___JobSilo: _TypeAlias = JobSilo  # noqa: Y015
 
 @_typing.final
 class Round(_message.Message):
-    """One finished round."""
+    """A finished round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -625,22 +654,22 @@ class Round(_message.Message):
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """Counts from zero."""
+    """Number, from zero."""
     attempt: _builtins.int
     """Attempt that finished it."""
     seconds: _builtins.float
     """Wall time, seconds."""
     bytes_up: _builtins.int
-    """Data-plane bytes from silos."""
+    """Data-plane bytes received from silos."""
     bytes_down: _builtins.int
-    """Data-plane bytes to silos."""
+    """Data-plane bytes sent to silos."""
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___Score]:
-        """Scores."""
+        """Scores after it."""
 
     @_builtins.property
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Silos that contributed."""
+        """Silos that contributed, sorted."""
 
     def __init__(
         self,
@@ -663,7 +692,7 @@ Global___Round: _TypeAlias = Round  # noqa: Y015
 
 @_typing.final
 class Score(_message.Message):
-    """One score."""
+    """A score."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -675,7 +704,7 @@ class Score(_message.Message):
     metric: _builtins.str
     """Name of the metric."""
     value: _builtins.float
-    """Value."""
+    """Value; NaN where it is not defined."""
     def __init__(
         self,
         *,
@@ -693,23 +722,23 @@ Global___Score: _TypeAlias = Score  # noqa: Y015
 
 @_typing.final
 class StepBytes(_message.Message):
-    """Bytes of one RPC of a job with one silo."""
+    """Traffic of one RPC of a job with one silo."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    METHOD_FIELD_NUMBER: _builtins.int
     SILO_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
     MESSAGES_UP_FIELD_NUMBER: _builtins.int
     MESSAGES_DOWN_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
-    method: _builtins.str
-    """Method of ExchangeService."""
     silo: _builtins.str
     """Silo."""
+    method: _builtins.str
+    """Method of ExchangeService."""
     calls: _builtins.int
-    """Calls."""
+    """Calls that have ended."""
     messages_up: _builtins.int
     """Messages received from the silo."""
     messages_down: _builtins.int
@@ -721,8 +750,8 @@ class StepBytes(_message.Message):
     def __init__(
         self,
         *,
-        method: _builtins.str = ...,
         silo: _builtins.str = ...,
+        method: _builtins.str = ...,
         calls: _builtins.int = ...,
         messages_up: _builtins.int = ...,
         messages_down: _builtins.int = ...,
@@ -739,7 +768,7 @@ Global___StepBytes: _TypeAlias = StepBytes  # noqa: Y015
 
 @_typing.final
 class Plan(_message.Message):
-    """What a job would cost and reveal."""
+    """What a job is expected to cost and reveal, before anyone trains."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -751,25 +780,25 @@ class Plan(_message.Message):
     rounds: _builtins.int
     """Rounds."""
     reveals: _builtins.str
-    """What each party learns."""
-    cpu_class: _builtins.str
-    """Class of CPU time: seconds, minutes or hours."""
+    """What each party learns beyond the result, in the strategy's words."""
+    cpu_class: Global___CpuClass.ValueType
+    """Magnitude of a silo's CPU time."""
     @_builtins.property
-    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepBytes]:
-        """Expected bytes of one silo, by step; `silo` names it."""
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedBytes]:
+        """Expected traffic by RPC and silo."""
 
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Remarks: bounds, assumptions."""
+        """Bounds and assumptions, for people."""
 
     def __init__(
         self,
         *,
         rounds: _builtins.int = ...,
-        steps: _abc.Iterable[Global___StepBytes] | None = ...,
+        steps: _abc.Iterable[Global___PlannedBytes] | None = ...,
         reveals: _builtins.str = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
-        cpu_class: _builtins.str = ...,
+        cpu_class: Global___CpuClass.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -778,3 +807,41 @@ class Plan(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Plan: _TypeAlias = Plan  # noqa: Y015
+
+@_typing.final
+class PlannedBytes(_message.Message):
+    """Expected traffic of one RPC with one silo, over the whole job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    EXCHANGES_FIELD_NUMBER: _builtins.int
+    BYTES_UP_FIELD_NUMBER: _builtins.int
+    BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """Silo; "each silo" where none is known."""
+    method: _builtins.str
+    """Method of ExchangeService."""
+    exchanges: _builtins.int
+    """Exchanges."""
+    bytes_up: _builtins.int
+    """Protobuf bytes from the silo."""
+    bytes_down: _builtins.int
+    """Protobuf bytes to the silo."""
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        method: _builtins.str = ...,
+        exchanges: _builtins.int = ...,
+        bytes_up: _builtins.int = ...,
+        bytes_down: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "exchanges", b"exchanges", "method", b"method", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedBytes: _TypeAlias = PlannedBytes  # noqa: Y015

@@ -28,7 +28,7 @@ class CreateJobRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client; a repeated request with the same value creates no second job."""
+    """Chosen by the client; a request that repeats it creates no second job and returns the first."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """The job."""
@@ -124,9 +124,9 @@ class ListJobsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """At most this many; 100 when zero."""
+    """Most jobs of a page; 100 when zero, at most 1000."""
     page_token: _builtins.str
-    """Where the last page ended."""
+    """next_page_token of the page before; empty for the first page."""
     def __init__(
         self,
         *,

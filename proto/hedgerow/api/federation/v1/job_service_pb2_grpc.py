@@ -26,7 +26,12 @@ if _version_not_supported:
 
 
 class JobServiceStub:
-    """What operators do; the caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role or has expired; and with FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's
+    database or artefact store failed.
     """
 
     def __init__(self, channel):
@@ -73,11 +78,18 @@ class JobServiceStub:
 
 
 class JobServiceServicer:
-    """What operators do; the caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role or has expired; and with FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's
+    database or artefact store failed.
     """
 
     def CreateJob(self, request, context):
-        """Validates and stores a job and starts it as soon as its silos are there.
+        """Validates and stores a job; it starts as soon as its silos are there.
+
+        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,6 +97,8 @@ class JobServiceServicer:
 
     def GetJob(self, request, context):
         """Returns a job with its rounds and bytes.
+
+        NOT_FOUND (NOT_FOUND): no such job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,7 +112,9 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Cancels a job; its silos stop within seconds.
+        """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
+
+        NOT_FOUND (NOT_FOUND): no such job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,6 +122,8 @@ class JobServiceServicer:
 
     def WatchJob(self, request, context):
         """Streams the job each time it changes, until it ends.
+
+        NOT_FOUND (NOT_FOUND): no such job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,13 +131,17 @@ class JobServiceServicer:
 
     def DownloadModel(self, request, context):
         """Streams one file of the result.
+
+        NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlanJob(self, request, context):
-        """Tells what a job would cost and reveal.
+        """Returns what a job would cost and reveal; nothing is stored.
+
+        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,7 +194,12 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService:
-    """What operators do; the caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role or has expired; and with FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's
+    database or artefact store failed.
     """
 
     @staticmethod

@@ -27,49 +27,103 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """What operators do; the caller's certificate has the role operator."""
+    """What operators do. The caller's certificate has the role operator.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role or has expired; and with FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's
+    database or artefact store failed.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     CreateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]
-    """Validates and stores a job and starts it as soon as its silos are there."""
+    """Validates and stores a job; it starts as soon as its silos are there.
+
+    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+    """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
-    """Returns a job with its rounds and bytes."""
+    """Returns a job with its rounds and bytes.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
     """Lists jobs, newest first."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
-    """Cancels a job; its silos stop within seconds."""
+    """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
-    """Streams the job each time it changes, until it ends."""
+    """Streams the job each time it changes, until it ends.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
     DownloadModel: _grpc.UnaryStreamMultiCallable[_job_service_pb2.DownloadModelRequest, _job_service_pb2.DownloadModelResponse]
-    """Streams one file of the result."""
+    """Streams one file of the result.
+
+    NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+    """
     PlanJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]
-    """Tells what a job would cost and reveal."""
+    """Returns what a job would cost and reveal; nothing is stored.
+
+    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """What operators do; the caller's certificate has the role operator."""
+    """What operators do. The caller's certificate has the role operator.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role or has expired; and with FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's
+    database or artefact store failed.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]  # type: ignore[assignment]
-    """Validates and stores a job and starts it as soon as its silos are there."""
+    """Validates and stores a job; it starts as soon as its silos are there.
+
+    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+    """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
-    """Returns a job with its rounds and bytes."""
+    """Returns a job with its rounds and bytes.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
     """Lists jobs, newest first."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
-    """Cancels a job; its silos stop within seconds."""
+    """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Streams the job each time it changes, until it ends."""
+    """Streams the job each time it changes, until it ends.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
     DownloadModel: _aio.UnaryStreamMultiCallable[_job_service_pb2.DownloadModelRequest, _job_service_pb2.DownloadModelResponse]  # type: ignore[assignment]
-    """Streams one file of the result."""
+    """Streams one file of the result.
+
+    NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+    """
     PlanJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]  # type: ignore[assignment]
-    """Tells what a job would cost and reveal."""
+    """Returns what a job would cost and reveal; nothing is stored.
+
+    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators do; the caller's certificate has the role operator."""
+    """What operators do. The caller's certificate has the role operator.
+
+    An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
+    beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
+    another role or has expired; and with FAILED_PRECONDITION (FEDERATION_ERROR): the coordinator's
+    database or artefact store failed.
+    """
 
     @_abc_1.abstractmethod
     def CreateJob(
@@ -77,7 +131,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CreateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CreateJobResponse, _abc.Awaitable[_job_service_pb2.CreateJobResponse]]:
-        """Validates and stores a job and starts it as soon as its silos are there."""
+        """Validates and stores a job; it starts as soon as its silos are there.
+
+        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+        """
 
     @_abc_1.abstractmethod
     def GetJob(
@@ -85,7 +142,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetJobResponse, _abc.Awaitable[_job_service_pb2.GetJobResponse]]:
-        """Returns a job with its rounds and bytes."""
+        """Returns a job with its rounds and bytes.
+
+        NOT_FOUND (NOT_FOUND): no such job.
+        """
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -101,7 +161,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CancelJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CancelJobResponse, _abc.Awaitable[_job_service_pb2.CancelJobResponse]]:
-        """Cancels a job; its silos stop within seconds."""
+        """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
+
+        NOT_FOUND (NOT_FOUND): no such job.
+        """
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -109,7 +172,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
-        """Streams the job each time it changes, until it ends."""
+        """Streams the job each time it changes, until it ends.
+
+        NOT_FOUND (NOT_FOUND): no such job.
+        """
 
     @_abc_1.abstractmethod
     def DownloadModel(
@@ -117,7 +183,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.DownloadModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.DownloadModelResponse], _abc.AsyncIterator[_job_service_pb2.DownloadModelResponse]]:
-        """Streams one file of the result."""
+        """Streams one file of the result.
+
+        NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+        """
 
     @_abc_1.abstractmethod
     def PlanJob(
@@ -125,6 +194,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.PlanJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.PlanJobResponse, _abc.Awaitable[_job_service_pb2.PlanJobResponse]]:
-        """Tells what a job would cost and reveal."""
+        """Returns what a job would cost and reveal; nothing is stored.
+
+        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

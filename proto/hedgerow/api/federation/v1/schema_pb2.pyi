@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TableSchema(_message.Message):
-    """A silo's table as the parties see it: names and types, never values."""
+    """A table as the parties see it: names and types of columns, never values of rows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -31,18 +31,18 @@ class TableSchema(_message.Message):
     N_CLASSES_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
     label: _builtins.str
-    """Label column; empty for a passive party."""
+    """Label column; empty where the table has none, as a passive party's."""
     task: _job_pb2.Task.ValueType
     """What is predicted."""
     n_classes: _builtins.int
-    """Number of classes; 0 for regression."""
+    """Number of classes; 0 for a regression."""
     @_builtins.property
     def features(self) -> _containers.RepeatedCompositeFieldContainer[Global___FeatureSchema]:
         """Features in order."""
 
     @_builtins.property
     def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the classes where the label is text."""
+        """Names of the classes, in the order of their numbers, where the label is text; else empty."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class FeatureSchema(_message.Message):
     """Whether values are codes into `categories`."""
     @_builtins.property
     def categories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Category list, in the order of the codes."""
+        """Categories, in the order of their codes."""
 
     def __init__(
         self,

@@ -1,0 +1,278 @@
+"""The start of an attempt: which silos are asked, who has accepted, and what they agree on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hedgerow.boosting.dataset import Schema, fits, merge
+from hedgerow.boosting.errors import FederationError, SchemaMismatch, StaleAttempt
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.store import JobRecord
+from hedgerow.services.rpc.errors import Unauthorised
+from hedgerow.services.rpc.federation import Acceptance, Agreement, Registration, accept_message
+from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.job_view import JobSilo, SiloState
+
+SETTLE_SECONDS = 1.5
+"""A job without a list of silos starts when no new silo has registered for this long."""
+RETURN_SECONDS = 30.0
+"""How long a later attempt waits for the silos of an earlier one."""
+AGREED_SCHEMA = "schema.json"
+"""File of a job with the schema on which its silos agreed."""
+
+
+@dataclass(slots=True)
+class JobAttempt:
+    """An attempt of a job, while silos accept it and while it runs.
+
+    Parameters
+    ----------
+    candidates : set of Silo
+        Silos that are asked; empty while a job without a list waits for its first silos.
+    first_round : int
+        Round at which it begins, or continues after the rounds it has finished.
+    refused : dict
+        Silos whose acceptance was refused, and why.
+    exchanging : set of Silo
+        Silos that have opened an exchange since they accepted.
+    outcomes : dict
+        Silos whose half has ended; empty text for success.
+    """
+
+    number: int
+    candidates: set[Silo]
+    first_round: int
+    accepted: dict[Silo, Acceptance] = field(default_factory=dict)
+    declined: dict[Silo, str] = field(default_factory=dict)
+    refused: dict[Silo, str] = field(default_factory=dict)
+    agreement: Agreement | None = None
+    failure: FederationError | None = None
+    hub: Rendezvous | None = None
+    exchanging: set[Silo] = field(default_factory=set)
+    outcomes: dict[Silo, str] = field(default_factory=dict)
+    ended: bool = False
+
+    def asks(self, silo: Silo) -> bool:
+        """Whether a silo may take part."""
+        return silo in (self.candidates if self.agreement is None else self.agreement.silos)
+
+    @property
+    def answered(self) -> set[Silo]:
+        """Silos that have accepted or declined."""
+        return self.accepted.keys() | self.declined.keys()
+
+    @property
+    def settled(self) -> bool:
+        """Whether silos that have accepted need not wait any more."""
+        return self.agreement is not None or self.failure is not None or self.ended
+
+    def drop(self, silo: Silo, reason: str) -> None:
+        """Take a silo out of the exchanges, if there are any yet."""
+        if self.hub is not None:
+            self.hub.drop(silo, reason)
+
+    def end(self, error: FederationError) -> None:
+        """End the attempt; open exchanges raise ``error``."""
+        if not self.ended:
+            self.ended = True
+            if self.hub is not None:
+                self.hub.end(error)
+
+    def decline(self, silo: Silo, reason: str) -> None:
+        """Take a silo out that declines."""
+        self.declined[silo] = reason
+        if self.agreement is None:
+            self.accepted.pop(silo, None)
+        else:
+            self.drop(silo, "it has declined")
+
+    def lose(self, silo: Silo) -> None:
+        """Take a silo out whose lease has ended."""
+        if self.agreement is None:
+            self.accepted.pop(silo, None)
+        self.drop(silo, "its lease ended: no sign of life")
+
+    def agreed(self, silo: Silo) -> Agreement:
+        """Return the agreement of a silo that has accepted.
+
+        Raises
+        ------
+        Unauthorised
+            It has declined meanwhile.
+        FederationError
+            The attempt has failed or ended.
+        """
+        if silo in self.declined:  # its agent has restarted meanwhile
+            raise Unauthorised(f"{silo} has declined this job")
+        if self.failure is not None:
+            raise self.failure
+        if self.agreement is None:
+            raise StaleAttempt("this attempt has ended")
+        return replace(self.agreement, first_round=self.first_round)
+
+
+class Gathering:
+    """Decides when the silos of an attempt are together.
+
+    Parameters
+    ----------
+    job : JobParameters
+    attempt : JobAttempt
+    now : float
+        Time on the clock of the other methods' ``now``, seconds.
+    """
+
+    def __init__(self, job: JobParameters, attempt: JobAttempt, now: float) -> None:
+        patience = job.start_timeout_seconds
+        if attempt.number > 1:
+            patience = min(patience, RETURN_SECONDS)
+        self._job = job
+        self._attempt = attempt
+        self._deadline = now + patience
+        self._named = bool(attempt.candidates)
+        self._seen: set[Silo] = set()
+        self._settled = now + SETTLE_SECONDS
+
+    def look(self, registered: Mapping[Silo, Registration], now: float) -> bool:
+        """Ask silos that hold a lease, where the job has no list; return whether any is new."""
+        if self._named:
+            return False
+        strategy = self._job.strategy.name
+        alive = {
+            silo
+            for silo, one in registered.items()
+            if not one.strategies or strategy in one.strategies
+        }
+        if alive - self._seen:
+            self._seen |= alive
+            self._settled = now + SETTLE_SECONDS
+        candidates = self._attempt.candidates
+        # With whom a silo computes is part of what it agrees to: no silo is asked before the
+        # first ones are together.
+        together = len(alive) >= self._job.min_silos and now > self._settled
+        if not alive - candidates or not (candidates or together):
+            return False
+        candidates |= alive
+        return True
+
+    def over(self, now: float) -> bool:
+        """Whether there is nothing more to wait for: all have answered, or time is up."""
+        attempt = self._attempt
+        if now > self._deadline:
+            return True
+        if not attempt.answered >= attempt.candidates:
+            return False
+        if self._named or (attempt.declined and not attempt.accepted):
+            return True
+        return len(attempt.accepted) >= self._job.min_silos and now > self._settled
+
+    def check_quorum(self) -> None:
+        """Raise :class:`SchemaMismatch` where too few silos have accepted; names the others."""
+        attempt = self._attempt
+        needed = max(self._job.min_silos, 1)
+        if len(attempt.accepted) >= needed:
+            return
+        reasons = [f"{silo} declined ({why})" for silo, why in attempt.declined.items()]
+        reasons += [
+            f"{silo} was refused ({attempt.refused[silo]})"
+            if silo in attempt.refused
+            else f"{silo} did not answer"
+            for silo in sorted(attempt.candidates - attempt.answered)
+        ]
+        reasons += [f"{silo} waited for others" for silo in sorted(self._seen - attempt.candidates)]
+        raise SchemaMismatch(
+            f"the job needs {needed} silos, {len(attempt.accepted)} accepted; "
+            + ("; ".join(reasons) or "none is registered")
+        )
+
+
+class AgreedJob:
+    """Checks silos' acceptances of a job, and brings their schemas together.
+
+    Parameters
+    ----------
+    record : JobRecord
+    job : JobParameters
+    environment : JobEnvironment
+    """
+
+    def __init__(self, record: JobRecord, job: JobParameters, environment: JobEnvironment) -> None:
+        self._job_id = record.job_id
+        self._digest = hashlib.sha256(record.spec).digest()
+        self._job = job
+        self._environment = environment
+
+    def check(self, silo: Silo, acceptance: Acceptance, agreement: Agreement | None) -> Acceptance:
+        """Return a silo's acceptance with what the coordinator may know of its table.
+
+        Parameters
+        ----------
+        agreement : Agreement or None
+            What the others agreed on, where the silo comes later.
+
+        Raises
+        ------
+        SignatureInvalid
+            The silo has not signed this job.
+        SchemaMismatch
+            It agreed to another job, or its table does not fit the agreement.
+        """
+        if acceptance.spec_digest != self._digest:
+            raise SchemaMismatch(f"{silo} agreed to another job than {self._job_id}")
+        message = accept_message(self._job_id, self._digest)
+        self._environment.verify(silo, acceptance.certificate, message, acceptance.signature)
+        if self._job.vertical:
+            return replace(acceptance, schema=nameless(acceptance.schema))
+        if agreement is not None:
+            fits(silo, acceptance.schema, agreement.schema)
+        return acceptance
+
+    def schema(self, accepted: Mapping[Silo, Acceptance], settled_before: bool) -> Schema:
+        """Return the schema on which silos agree, after storing it; blocks.
+
+        Parameters
+        ----------
+        settled_before : bool
+            Whether an earlier attempt stored a schema, which does not change any more.
+
+        Raises
+        ------
+        SchemaMismatch
+            The tables do not fit together.
+        """
+        artefacts = self._environment.artefacts
+        schemas = {silo: acceptance.schema for silo, acceptance in accepted.items()}
+        if self._job.vertical:
+            active = self._job.active
+            if active not in schemas:
+                raise SchemaMismatch(f"the active party {active!r} did not accept")
+            schema = schemas[active]
+        elif settled_before:
+            schema = schema_wire.load(artefacts.read(self._job_id, AGREED_SCHEMA))
+            for silo, own in schemas.items():
+                fits(silo, own, schema)
+        else:
+            schema = merge({str(silo): own for silo, own in schemas.items()})
+            artefacts.write(self._job_id, AGREED_SCHEMA, schema_wire.dump(schema))
+        for silo, acceptance in accepted.items():
+            note = "" if acceptance.n_samples else "has no rows"
+            present = JobSilo(silo, acceptance.n_samples, SiloState.PRESENT, note)
+            self._environment.store.set_job_silo(self._job_id, present)
+        return schema
+
+    def shown_to(self, silo: Silo, agreement: Agreement) -> Agreement:
+        """Return what a silo may know of an agreement."""
+        if not self._job.vertical or silo == self._job.active:
+            return agreement
+        task = Schema((), "", agreement.schema.task, 0)
+        return replace(agreement, schema=task)
+
+
+def nameless(schema: Schema) -> Schema:
+    """Return what the coordinator may know of a party's table: the task and how many classes."""
+    return Schema((), "", schema.task, schema.n_classes)

@@ -1,0 +1,80 @@
+"""What a job is expected to cost, from what agents report when they register."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hedgerow.boosting.dataset import Feature, Schema, unnamed
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Forecast, JobParameters, Vertical
+from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.wire.job_view import PlanView
+
+UNKNOWN = Registration("", "", (), 0, 0)
+"""Stands for a silo that has not registered: zeros are unknown numbers."""
+
+
+def plan_of(job: JobParameters, registered: Mapping[Silo, Registration]) -> PlanView:
+    """Return the plan of a job from classes of rows and numbers of columns.
+
+    Parameters
+    ----------
+    job : JobParameters
+    registered : Mapping
+        Silos that hold a lease; all of them take part where the job names none.
+    """
+    silos = tuple(map(Silo, job.silos)) or tuple(registered)
+    known = {silo: registered.get(silo, UNKNOWN) for silo in silos}
+    n_samples = {silo: one.row_count_class for silo, one in known.items()}
+    notes = ["rows are rounded up to a power of two, and all features are taken as numbers"]
+    unknown = [silo for silo, n in n_samples.items() if not n]
+    if unknown:
+        notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
+    layout = job.strategy.layout
+    found: dict[str, Forecast]
+    if isinstance(layout, Vertical):
+        schemas = {  # one column names the rows
+            silo: Schema(unnamed(one.n_columns - 1), "", job.task, job.classes)
+            for silo, one in known.items()
+            if one.n_columns
+        }
+        parties = n_samples or {layout.active(job.parameters): 0}
+        plans = layout.forecasts(job.parameters, job, schemas, parties)
+        found = {str(silo): plan for silo, plan in plans.items()}
+    else:
+        # One column is the label. Silos of a horizontal job move the same.
+        features = tuple(map(Feature, job.features)) or unnamed(
+            max((one.n_columns for one in known.values()), default=0) - 1
+        )
+        schema = Schema(features, job.label, job.task, job.classes)
+        every = job.strategy.forecast(job.parameters, job, schema, n_samples)
+        found = dict.fromkeys(n_samples or ("each silo",), every)
+    return PlanView.of(
+        {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()}
+    )
+
+
+def bytes_a_round(
+    job: JobParameters,
+    schema: Schema,
+    n_samples: Mapping[Silo, int],
+    registered: Mapping[Silo, Registration],
+) -> tuple[float, float]:
+    """Return the expected bytes (up, down) of a silo in a round: the mean of the silos'."""
+    layout = job.strategy.layout
+    if isinstance(layout, Vertical):
+        schemas = {
+            silo: replace(schema, features=unnamed(registered.get(silo, UNKNOWN).n_columns - 1))
+            for silo in n_samples
+            if silo in registered or silo == job.active
+        }
+        plans = list(layout.forecasts(job.parameters, job, schemas, n_samples).values())
+    else:
+        plans = [job.strategy.forecast(job.parameters, job, schema, n_samples)]
+    up = down = 0.0
+    for plan in plans:
+        share = 1 / max(plan.rounds, 1) / len(plans)
+        up += share * sum(step_up for _, step_up, _ in plan.steps.values())
+        down += share * sum(step_down for *_, step_down in plan.steps.values())
+    return up, down

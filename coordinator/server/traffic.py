@@ -1,0 +1,100 @@
+"""The traffic of a job: counted as its calls end, added to the store by the runner."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from hedgerow.coordinator.server.store import Store
+from hedgerow.services.rpc.metering import CallCount
+from hedgerow.services.wire.job_view import StepTotal
+
+DATA_PLANE = "ExchangeService"
+"""Service whose calls carry a job's payloads; the others are the control plane."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTraffic:
+    """Traffic that is not stored yet: of the data plane, and bytes of the control plane."""
+
+    steps: tuple[StepTotal, ...] = ()
+    control_up: int = 0
+    control_down: int = 0
+
+
+class JobTraffic:
+    """Counts what the calls of a job move.
+
+    Parameters
+    ----------
+    store : Store
+    job_id : str
+    """
+
+    def __init__(self, store: Store, job_id: str) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._steps: dict[tuple[str, str], StepTotal] = {}
+        self._control = (0, 0)
+        self._round = (0, 0)
+        self.storing = asyncio.Lock()
+        """Held while traffic is on its way to the store, and counted nowhere else."""
+
+    def account(self, path: str, count: CallCount) -> None:
+        """Add what a finished call moved.
+
+        Parameters
+        ----------
+        path : str
+            ``/package.Service/Method``.
+        count : CallCount
+        """
+        service, _, method = path.strip("/").rpartition("/")
+        up, down = count.bytes_in, count.bytes_out
+        if not service.endswith(DATA_PLANE):
+            self._control = (self._control[0] + up, self._control[1] + down)
+            return
+        self._add(StepTotal(count.silo, method, 1, count.messages_in, count.messages_out, up, down))
+        self._round = (self._round[0] + up, self._round[1] + down)
+
+    def _add(self, moved: StepTotal) -> None:
+        key = (moved.method, moved.silo)
+        known = self._steps.get(key)
+        self._steps[key] = moved if known is None else known + moved
+
+    def take_round(self) -> tuple[int, int]:
+        """Return data-plane bytes (up, down) since the last call of this method."""
+        moved, self._round = self._round, (0, 0)
+        return moved
+
+    def new(self) -> NewTraffic:
+        """Return what is not stored yet."""
+        return NewTraffic(tuple(self._steps.values()), *self._control)
+
+    def take(self) -> NewTraffic:
+        """Return what is not stored yet, and start counting anew."""
+        moved = self.new()
+        self._steps, self._control = {}, (0, 0)
+        return moved
+
+    def put_back(self, moved: NewTraffic) -> None:
+        """Count again what :meth:`take` returned: it could not be stored."""
+        for step in moved.steps:
+            self._add(step)
+        up, down = self._control
+        self._control = (up + moved.control_up, down + moved.control_down)
+
+    def add_to_store(self, moved: NewTraffic) -> None:
+        """Add traffic to the job's totals in the store; blocks."""
+        if moved != NewTraffic():
+            self._store.add_traffic(self._job_id, moved.steps, moved.control_up, moved.control_down)
+
+    async def flush(self) -> None:
+        """Store what is not stored yet; what the store refuses stays counted."""
+        async with self.storing:
+            moved = self.take()
+            try:
+                await asyncio.to_thread(self.add_to_store, moved)
+            except BaseException:
+                self.put_back(moved)
+                raise

@@ -1,0 +1,222 @@
+"""Jobs and plans as operators see them; the store keeps rounds, silos and traffic as the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hedgerow.api.federation.v1 import job_pb2
+from hedgerow.boosting.ports import Forecast
+from hedgerow.services.wire.records import message_of, value_of
+
+
+class JobState(StrEnum):
+    """State of a job."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether a job does not leave this state."""
+        return self in ENDED
+
+
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+"""States that a job does not leave."""
+
+
+class SiloState(StrEnum):
+    """What a silo does in a job."""
+
+    PRESENT = "present"
+    LOST = "lost"
+    DECLINED = "declined"
+
+
+class CpuClass(StrEnum):
+    """Magnitude of a silo's CPU time."""
+
+    SECONDS = "seconds"
+    MINUTES = "minutes"
+    HOURS = "hours"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSilo:
+    """A silo in a job; ``n_samples`` is 0 where it reported none."""
+
+    name: str
+    n_samples: int
+    state: SiloState
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A score of a data set by a metric."""
+
+    data: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRound:
+    """A finished round; bytes are data-plane protobuf bytes, ``up`` is from silos."""
+
+    round: int
+    attempt: int
+    seconds: float
+    scores: tuple[Score, ...]
+    bytes_up: int
+    bytes_down: int
+    silos: tuple[str, ...]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Scores by data set, then by metric."""
+        found: dict[str, dict[str, float]] = {}
+        for score in self.scores:
+            found.setdefault(score.data, {})[score.metric] = score.value
+        return found
+
+
+def scores_of(metrics: Mapping[str, Mapping[str, float]]) -> tuple[Score, ...]:
+    """Return scores by data set and metric as a round has them, sorted."""
+    return tuple(
+        Score(data, metric, value)
+        for data, scores in sorted(metrics.items())
+        for metric, value in sorted(scores.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotal:
+    """Traffic of one RPC of a job with one silo; ``up`` is from the silo."""
+
+    silo: str
+    method: str
+    calls: int = 0
+    messages_up: int = 0
+    messages_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def __add__(self, other: StepTotal) -> StepTotal:
+        """Return the traffic of both, which are of one silo and RPC."""
+        return StepTotal(
+            self.silo,
+            self.method,
+            self.calls + other.calls,
+            self.messages_up + other.messages_up,
+            self.messages_down + other.messages_down,
+            self.bytes_up + other.bytes_up,
+            self.bytes_down + other.bytes_down,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as operators see it.
+
+    Parameters
+    ----------
+    spec : bytes
+        Serialised ``JobSpec``.
+    create_time, end_time : float
+        Seconds since 1970; None until it has ended.
+    spec_digest : str
+        SHA-256 of ``spec``, in hex.
+    """
+
+    job_id: str
+    spec: bytes
+    state: JobState
+    detail: str
+    attempt: int
+    silos: tuple[JobSilo, ...]
+    rounds: tuple[FinishedRound, ...]
+    steps: tuple[StepTotal, ...]
+    create_time: float
+    end_time: float | None
+    operator: str
+    best_round: int
+    artefacts: tuple[str, ...]
+    model: str
+    reveals: str
+    control_bytes_up: int
+    control_bytes_down: int
+    spec_digest: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has reached its last state."""
+        return self.state.ended
+
+    def bytes_of(self, silo: str) -> tuple[int, int]:
+        """Return the data-plane bytes received from a silo and sent to it."""
+        own = [step for step in self.steps if step.silo == silo]
+        return sum(step.bytes_up for step in own), sum(step.bytes_down for step in own)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBytes:
+    """Expected traffic of one RPC with one silo, over the whole job."""
+
+    silo: str
+    method: str
+    exchanges: int
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What a job is expected to cost and reveal."""
+
+    rounds: int
+    steps: tuple[PlannedBytes, ...]
+    reveals: str
+    notes: tuple[str, ...]
+    cpu_class: CpuClass
+
+    @classmethod
+    def of(cls, forecasts: Mapping[str, Forecast]) -> PlanView:
+        """Return the plan of silos' forecasts, of which there is at least one."""
+        first = next(iter(forecasts.values()))
+        return cls(
+            first.rounds,
+            tuple(
+                PlannedBytes(silo, method, exchanges, up, down)
+                for silo, own in forecasts.items()
+                for method, (exchanges, up, down) in own.steps.items()
+            ),
+            first.reveals,
+            first.notes,
+            CpuClass(first.cpu_class),
+        )
+
+
+def encode_job(view: JobView) -> job_pb2.Job:
+    """Return the message of a job."""
+    return message_of(view, job_pb2.Job())
+
+
+def decode_job(message: job_pb2.Job) -> JobView:
+    """Return the job of a message."""
+    return value_of(JobView, message)
+
+
+def encode_plan(view: PlanView) -> job_pb2.Plan:
+    """Return the message of a plan."""
+    return message_of(view, job_pb2.Plan())
+
+
+def decode_plan(message: job_pb2.Plan) -> PlanView:
+    """Return the plan of a message."""
+    return value_of(PlanView, message)

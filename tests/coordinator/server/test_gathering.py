@@ -1,0 +1,98 @@
+"""Which silos of a job are asked, and when the waiting for them is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from hedgerow.boosting.errors import SchemaMismatch
+from hedgerow.boosting.exchange import Silo
+from hedgerow.client_agent.policy import Policy
+from hedgerow.coordinator.server.gathering import (
+    RETURN_SECONDS,
+    SETTLE_SECONDS,
+    Gathering,
+    JobAttempt,
+)
+from hedgerow.services.rpc.federation import Acceptance, Registration
+from hedgerow.services.wire import job as job_wire
+from tests.coordinator.server.bench import REGISTRATION, SCHEMA, job_of
+
+A, B, C = map(Silo, "abc")
+ACCEPTANCE = Acceptance(SCHEMA, 5, b"", b"", b"")
+
+
+def gathering(attempt: JobAttempt, min_silos: int = 2, patience: float = 60.0) -> Gathering:
+    return Gathering(job_wire.decode(job_of(min_silos=min_silos, patience=patience)), attempt, 0.0)
+
+
+def there(*silos: Silo) -> dict[Silo, Registration]:
+    return dict.fromkeys(silos, REGISTRATION)
+
+
+def test_the_first_silo_of_an_open_job_is_asked_only_with_its_company() -> None:
+    attempt = JobAttempt(1, set(), 0)
+    waiting = gathering(attempt)
+    for now in (0.0, SETTLE_SECONDS + 1, 50.0):
+        assert not waiting.look(there(A), now)
+        assert not attempt.asks(A)
+        assert not waiting.over(now)
+    assert not waiting.look(there(A, B), 51.0), "another may follow at once"
+    assert waiting.look(there(A, B), 51.0 + SETTLE_SECONDS + 0.1)
+    assert attempt.candidates == {A, B}
+    Policy(min_silos=2).check_cohort(tuple(sorted(attempt.candidates)))
+
+
+def test_an_open_job_starts_once_no_new_silo_registers_and_all_have_answered() -> None:
+    attempt = JobAttempt(1, set(), 0)
+    waiting = gathering(attempt)
+    waiting.look(there(A, B), 0.0)
+    assert waiting.look(there(A, B), 2.0)
+    attempt.accepted = {A: ACCEPTANCE, B: ACCEPTANCE}
+    assert waiting.over(2.0)
+    assert waiting.look(there(A, B, C), 3.0)
+    assert not waiting.over(20.0), "c has not answered"
+    attempt.accepted[C] = ACCEPTANCE
+    assert not waiting.over(3.0 + SETTLE_SECONDS)
+    assert waiting.over(3.1 + SETTLE_SECONDS)
+
+
+def test_silos_whose_policy_does_not_allow_the_strategy_are_not_asked() -> None:
+    attempt = JobAttempt(1, set(), 0)
+    waiting = gathering(attempt)
+    registered = {**there(A, B), C: Registration("i", "0.1.0", ("dp_tree",), 0)}
+    waiting.look(registered, 0.0)
+    waiting.look(registered, 2.0)
+    assert attempt.candidates == {A, B}
+
+
+def test_a_job_with_a_list_waits_for_all_of_it_and_no_others() -> None:
+    attempt = JobAttempt(1, {A, B}, 0)
+    waiting = gathering(attempt)
+    assert not waiting.look(there(A, B, C), 10.0)
+    attempt.accepted[A] = ACCEPTANCE
+    assert not waiting.over(10.0)
+    attempt.decline(B, "policy")
+    assert waiting.over(10.0)
+
+
+def test_a_later_attempt_waits_less_long_for_silos_that_were_there() -> None:
+    for number, patience in ((1, 60.0), (2, RETURN_SECONDS)):
+        waiting = gathering(JobAttempt(number, {A, B}, 0))
+        assert not waiting.over(patience)
+        assert waiting.over(patience + 0.1)
+
+
+def test_too_few_silos_are_reported_with_what_each_did() -> None:
+    attempt = JobAttempt(1, set(), 0)
+    waiting = gathering(attempt)
+    waiting.look(there(A), 0.0)
+    with pytest.raises(SchemaMismatch, match=r"needs 2 silos, 0 accepted; a waited for others$"):
+        waiting.check_quorum()
+    attempt = JobAttempt(1, {A, B, C}, 0)
+    attempt.refused[A] = "another job"
+    attempt.decline(B, "policy")
+    with pytest.raises(SchemaMismatch) as caught:
+        gathering(attempt).check_quorum()
+    assert str(caught.value).endswith(
+        "0 accepted; b declined (policy); a was refused (another job); c did not answer"
+    )
