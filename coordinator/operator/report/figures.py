@@ -1,29 +1,29 @@
-"""Plots of a report, each with the table behind it, as Vega-Lite specifications by Altair.
-
-Marks have colours that stand out on white and on black; text, axes and grid get theirs from the
-page's style sheet, so one drawing serves both colour schemes and the printer.
-"""
+"""Plots of what a run moved, where its time went and which features its trees use."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
-from hedgerow.boosting import metrics
-from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator.progress import size
-from hedgerow.coordinator.operator.report.runs import Curve, Run
+from hedgerow.coordinator.operator.report.drawing import (
+    PALETTE,
+    Cell,
+    Figure,
+    Row,
+    amount,
+    axis_of_counts,
+    bytes_axis,
+    drawn,
+    number,
+    text,
+    values,
+)
+from hedgerow.coordinator.operator.report.runs import Run
 from hedgerow.coordinator.operator.report.trees import Forest
 
-PALETTE = (
-    "#3b82c4", "#d9731a", "#2a9a68", "#a05fc6", "#d14f63",
-    "#1f97a8", "#a07a3c", "#7b8794", "#7c7ff0", "#b6487f",
-)  # fmt: skip
-"""Colours with a contrast of three or more to white and to the dark page."""
 TIME_PARTS = {
     "train": "train",
     "wait": "wait for others",
@@ -32,301 +32,6 @@ TIME_PARTS = {
     "ledger": "write the ledger",
 }
 TOP_FEATURES = 15
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A table's cell: what is shown, and the exact value behind it (empty for text)."""
-
-    text: str
-    value: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A plot and its table.
-
-    Parameters
-    ----------
-    lead : str
-        One sentence on what is seen; also the plot's description for screen readers.
-    spec : dict or None
-        Vega-Lite; None where only the table makes sense.
-    """
-
-    key: str
-    title: str
-    lead: str
-    spec: dict[str, Any] | None
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-def text(value: object) -> Cell:
-    """Return a cell of words."""
-    return Cell(str(value))
-
-
-def number(value: float | None, shown: str | None = None) -> Cell:
-    """Return a cell of a number, exact behind what is shown."""
-    if value is None:
-        return Cell("not defined")
-    return Cell(shown if shown is not None else f"{value:.5g}", repr(value))
-
-
-def amount(n_bytes: float) -> Cell:
-    """Return a cell of bytes."""
-    return number(n_bytes, size(n_bytes))
-
-
-def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
-    """Return a chart as a specification in the page's style, with a description."""
-    described = chart.properties(
-        description=f"{title}. {lead}",
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-    )
-    found: dict[str, Any] = described.configure(
-        background="transparent",
-        font="system-ui, sans-serif",
-        axis=alt.AxisConfig(labelFontSize=12, titleFontSize=12, titleFontWeight="normal"),
-        legend=alt.LegendConfig(
-            labelFontSize=12,
-            titleFontSize=12,
-            orient="top",
-            symbolSize=90,
-            labelLimit=260,
-            symbolOpacity=1.0,
-            columns=3,
-        ),
-        view=alt.ViewConfig(stroke=None),
-        range=alt.RangeConfig(category=list(PALETTE)),
-    ).to_dict()
-    return found
-
-
-def axis_of_counts(most: int, **more: Any) -> alt.Axis:
-    """Return an axis of whole numbers up to ``most``, none of which comes twice."""
-    if most <= 12:
-        return alt.Axis(values=list(range(most + 1)), format="d", **more)
-    return alt.Axis(tickMinStep=1, format="d", **more)
-
-
-def _values(rows: Iterable[Row]) -> alt.InlineData:
-    return alt.InlineData(values=list(rows))
-
-
-# --- quality ---
-
-
-def quality(runs: Sequence[Run]) -> tuple[Figure, ...]:
-    """Return a plot for each metric: its value over the rounds, and beside it the baselines."""
-    names = dict.fromkeys(name for run in runs for name in run.report.metrics)
-    rows = {name: _scored(runs, name) for name in names}
-    followed = {name: found for name, found in rows.items() if _is_curve(found)}
-    once = {name: found for name, found in rows.items() if name not in followed}
-    return (
-        *(_quality(name, found) for name, found in followed.items()),
-        *([_scores(once)] if once else []),
-    )
-
-
-def _is_curve(rows: Sequence[Row]) -> bool:
-    """Whether a series of them has several points to draw a line through."""
-    return any(n > 1 for n in Counter(r["who"] for r in rows if r["value"] is not None).values())
-
-
-def _scores(rows: dict[str, list[Row]]) -> Figure:
-    """Return the table of scores that are there for one round only."""
-    return Figure(
-        "scores",
-        "Scores of single rounds",
-        "What was scored once: of one round, or at the end.",
-        None,
-        ("metric", "series", "round", "value", "read"),
-        tuple(
-            (
-                text(name), text(row["who"]), number(row["round"], str(row["round"])),
-                number(row["value"]), text(_direction(name)),
-            )
-            for name, found in rows.items()
-            for row in found
-        ),
-    )  # fmt: skip
-
-
-def _direction(name: str) -> str:
-    if name == "share_gaining":
-        return "share of the silos whose federated tree beats their own"
-    if name.startswith("own_"):
-        return f"{_direction(name.removeprefix('own_'))}; of the trees that silos grew alone"
-    try:
-        return "higher is better" if metrics.higher_is_better(name) else "lower is better"
-    except InvalidJob:
-        return "a score of the strategy's own"
-
-
-def _scored(runs: Sequence[Run], name: str) -> list[Row]:
-    """Return the points of a metric: of the runs' models, then of their baselines."""
-    many = len(runs) > 1
-    rows: list[Row] = []
-    for run in runs:
-        for r in run.report.rounds:
-            for data, scores in r.metrics.items():
-                if name in scores:
-                    series = f"{run.label}, {data}" if many else data
-                    rows.append(_point(series, "federated", r.round, scores[name]))
-    baselines = _baselines_of(runs)
-    n_alone = sum(curve.kind == "local" for _, curve in baselines)
-    for label, curve in baselines:
-        shown = "each silo alone" if curve.kind == "local" and n_alone > 1 else curve.who
-        for k, found in enumerate(curve.rounds):
-            if name in found:
-                point = _point(f"{label}{shown}", curve.kind, k, found[name])
-                rows.append({**point, "who": f"{label}{curve.who}"})
-    return rows
-
-
-def _quality(name: str, rows: Sequence[Row]) -> Figure:
-    title = f"{name} over the rounds"
-    lead = f"{name} ({_direction(name)}) of the model after each round"
-    lead += "; dashed and dotted lines are baselines." if _kinds(rows) else "."
-    return _curves(f"quality-{name}", title, lead, name, rows)
-
-
-def _kinds(rows: Sequence[Row]) -> bool:
-    return len({row["kind"] for row in rows}) > 1
-
-
-def _baselines_of(runs: Sequence[Run]) -> list[tuple[str, Curve]]:
-    """Return baselines with what to put before their names; those that all runs share come once."""
-    own = {
-        run.label: [c for c in run.baselines.curves if c.kind != "federated"]
-        for run in runs
-        if run.baselines is not None
-    }
-    first, *others = [*own.values()] or [[]]
-    if len(own) == len(runs) and all(other == first for other in others):
-        return [("", curve) for curve in first]
-    return [(f"{label}: ", curve) for label, curves in own.items() for curve in curves]
-
-
-def quality_by_silo(runs: Sequence[Run]) -> tuple[Figure, ...]:
-    """Return a plot for each metric of the common model on each silo's own rows."""
-    names = dict.fromkeys(name for run in runs for name in run.report.metrics)
-    found = []
-    for name in names:
-        many = len(runs) > 1
-        rows = [
-            {
-                **_point(run.label if many else c.data, c.kind, k, scores[name]),
-                "who": f"{run.label}, {c.data}" if many else c.data,
-            }
-            for run in runs
-            for c in (run.baselines.curves if run.baselines else ())
-            if c.kind == "federated"
-            for k, scores in enumerate(c.rounds)
-            if name in scores
-        ]
-        if rows:
-            title = f"{name} at each silo"
-            lead = f"{name} ({_direction(name)}) of the common model on the silos' own rows"
-            lead += "; a line for each silo." if many else "."
-            found.append(_curves(f"silo-quality-{name}", title, lead, name, rows))
-    return tuple(found)
-
-
-def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> Figure:
-    """Return lines over rounds, one a series; baselines are told by their dashes."""
-    order = list(dict.fromkeys(str(row["series"]) for row in rows))
-    known = [row for row in rows if row["value"] is not None]
-    most = max((len({r["round"] for r in known if r["series"] == s}) for s in order), default=0)
-    last = max((row["round"] for row in known), default=1)
-    encodings: dict[str, Any] = {
-        "x": alt.X("round:Q", title="round", axis=axis_of_counts(last)),
-        "y": alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
-        "color": alt.Color("series:N", sort=order, title=None, legend=alt.Legend()),
-        "detail": "who:N",
-        "tooltip": ["who:N", "round:Q", alt.Tooltip("value:Q", format=".6g", title=name)],
-    }
-    if _kinds(rows):
-        dashes = alt.Scale(
-            domain=["federated", "pooled", "mean", "local"],
-            range=[[1, 0], [7, 3], [4, 3], [1.5, 2.5]],
-        )
-        encodings["strokeDash"] = alt.StrokeDash("kind:N", scale=dashes, legend=None)
-    chart = (
-        alt.Chart(_values(known), width="container", height=280)
-        .mark_line(point={"size": 22 if most > 12 else 45}, strokeWidth=2)
-        .encode(**encodings)
-    )
-    return Figure(
-        key,
-        title,
-        lead,
-        drawn(chart, title, lead) if known else None,
-        ("series", "round", name),
-        tuple(
-            (text(row["who"]), number(row["round"], str(row["round"])), number(row["value"]))
-            for row in rows
-        ),
-    )
-
-
-def _point(series: str, kind: str, round: int, value: float | None) -> Row:
-    return {"series": series, "who": series, "kind": kind, "round": round + 1, "value": value}
-
-
-def cost_of_quality(runs: Sequence[Run]) -> Figure | None:
-    """Return the first common metric over the bytes that were moved to reach it."""
-    scored = [run for run in runs if run.report.metrics]
-    if len(scored) < 2:
-        return None
-    common = [m for m in scored[0].report.metrics if all(m in r.report.metrics for r in scored)]
-    if not common:
-        return None
-    name = common[0]
-    rows: list[Row] = []
-    for run in scored:
-        moved, data = 0, run.report.data_sets[0]
-        for r in run.report.rounds:
-            moved += r.bytes_up + r.bytes_down
-            value = r.metrics.get(data, {}).get(name)
-            if value is not None and moved:
-                rows.append({"run": run.label, "bytes": moved, "value": value, "data": data})
-    title = f"{name} for the bytes it takes"
-    lead = f"{name} ({_direction(name)}) against all bytes moved until then, up and down."
-    chart = (
-        alt.Chart(_values(rows), width="container", height=280)
-        .mark_line(point={"size": 30}, strokeWidth=2)
-        .encode(
-            x=alt.X(
-                "bytes:Q", scale=alt.Scale(type="log"), title="bytes moved", axis=_bytes_axis()
-            ),
-            y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
-            color=alt.Color("run:N", sort=[run.label for run in scored], title=None),
-            order="bytes:Q",
-            tooltip=["run:N", alt.Tooltip("bytes:Q", format=".3~s"), "value:Q"],
-        )
-    )
-    return Figure(
-        "cost-of-quality",
-        title,
-        lead,
-        drawn(chart, title, lead),
-        ("run", "data", "bytes moved", name),
-        tuple(
-            (text(r["run"]), text(r["data"]), amount(r["bytes"]), number(r["value"])) for r in rows
-        ),
-    )
-
-
-def _bytes_axis(**more: Any) -> alt.Axis:
-    return alt.Axis(format="~s", tickCount=5, **more)
-
-
-# --- bytes ---
 
 
 def bytes_by_step(runs: Sequence[Run]) -> Figure | None:
@@ -431,11 +136,11 @@ def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
     y = alt.Y("step:N", sort=None, title=None, axis=alt.Axis(labelLimit=280, grid=True))
     offset = alt.YOffset("direction:N", sort=["up", "down"])
     color = alt.Color("direction:N", sort=["up", "down"], title=None)
-    base = alt.Chart(_values(moved)).encode(y=y, yOffset=offset, color=color)
+    base = alt.Chart(values(moved)).encode(y=y, yOffset=offset, color=color)
     x_title = "bytes of one silo, whole job"
     layers = [
         base.mark_rule(strokeWidth=4, opacity=0.45).encode(
-            x=alt.X("least:Q", scale=scale, title=x_title, axis=_bytes_axis(grid=False)),
+            x=alt.X("least:Q", scale=scale, title=x_title, axis=bytes_axis(grid=False)),
             x2="most:Q",
         ),
         base.mark_point(filled=True, size=80, opacity=1).encode(
@@ -448,7 +153,7 @@ def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
     ]  # fmt: skip
     if planned:
         layers.append(
-            alt.Chart(_values(planned))
+            alt.Chart(values(planned))
             .mark_tick(thickness=3, height=14)
             .encode(
                 y=y, yOffset=offset, color=color, x=alt.X("planned:Q", scale=scale, title=x_title),
@@ -500,9 +205,9 @@ def _stacked(
     who = [{**row, "who": row["silo"] if n_runs == 1 else f"{row['run']}: {row['silo']}",
             "at": parts.index(row[part])} for row in rows]  # fmt: skip
     n_bars = len({row["who"] for row in who})
-    x = alt.X(f"{value}:Q", title=unit, axis=_bytes_axis() if unit == "bytes" else alt.Axis())
+    x = alt.X(f"{value}:Q", title=unit, axis=bytes_axis() if unit == "bytes" else alt.Axis())
     chart = (
-        alt.Chart(_values(who), width="container", height=n_bars * (22 if n_bars <= 24 else 9))
+        alt.Chart(values(who), width="container", height=n_bars * (22 if n_bars <= 24 else 9))
         .mark_bar()
         .encode(
             x=x,
@@ -549,7 +254,7 @@ def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
     def figure(key: str, title: str, lead: str, data: list[Row], y: Any, color: str) -> Figure:
         order = list(dict.fromkeys(str(row[color]) for row in data))
         chart = (
-            alt.Chart(_values(data), width="container", height=220)
+            alt.Chart(values(data), width="container", height=220)
             .mark_line(point={"size": 22}, strokeWidth=2)
             .encode(
                 x=x,
@@ -564,7 +269,7 @@ def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
     return (
         figure(
             "bytes-by-round", "Bytes by round", "All silos together, data plane.", moved,
-            alt.Y("bytes:Q", title="bytes", axis=_bytes_axis()), "series",
+            alt.Y("bytes:Q", title="bytes", axis=bytes_axis()), "series",
         ),
         figure(
             "seconds-by-round", "Seconds by round", "As the coordinator's clock saw them.", rows,
@@ -658,7 +363,7 @@ def importance(forests: Sequence[tuple[Run, Forest]]) -> Figure | None:
     top_rows = [row for row in rows if row["feature"] in set(shown) and row[value] is not None]
     chart = (
         alt.Chart(
-            _values(top_rows),
+            values(top_rows),
             width="container",
             height=len(shown) * (4 + 12 * len(forests) if many else 20),
         )

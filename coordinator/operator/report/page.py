@@ -14,8 +14,8 @@ from markupsafe import Markup
 from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.operator.progress import size
-from hedgerow.coordinator.operator.report import figures
-from hedgerow.coordinator.operator.report.figures import Figure
+from hedgerow.coordinator.operator.report import figures, quality
+from hedgerow.coordinator.operator.report.drawing import Cell, Figure, amount, number, text
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.rates import rates
 from hedgerow.coordinator.operator.report.runs import Run
@@ -113,9 +113,9 @@ def _sections(
             "quality",
             "Quality",
             [
-                *figures.quality(runs),
-                figures.cost_of_quality(runs),
-                *figures.quality_by_silo(runs),
+                *quality.quality(runs),
+                quality.cost_of_quality(runs),
+                *quality.quality_by_silo(runs),
             ],
         ),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
@@ -130,24 +130,24 @@ def _sections(
 def _overview(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the table at the top: a column for each run."""
     names = list(dict.fromkeys((d, m) for run in runs for d, m in _best(run)))
-    rows: list[tuple[str, list[figures.Cell]]] = [
-        ("strategy", [figures.text(run.report.strategy) for run in runs]),
-        ("state", [figures.text(_state(run)) for run in runs]),
-        ("silos", [figures.text(len(run.report.silos)) for run in runs]),
-        ("rounds", [figures.number(len(run.report.rounds)) for run in runs]),
-        ("seconds", [figures.number(run.report.seconds, f"{run.report.seconds:.1f}")
+    rows: list[tuple[str, list[Cell]]] = [
+        ("strategy", [text(run.report.strategy) for run in runs]),
+        ("state", [text(_state(run)) for run in runs]),
+        ("silos", [text(len(run.report.silos)) for run in runs]),
+        ("rounds", [number(len(run.report.rounds)) for run in runs]),
+        ("seconds", [number(run.report.seconds, f"{run.report.seconds:.1f}")
                      for run in runs]),
-        ("bytes up, all silos", [figures.amount(run.report.bytes.up) for run in runs]),
-        ("bytes down, all silos", [figures.amount(run.report.bytes.down) for run in runs]),
-        ("control plane", [figures.amount(run.report.bytes.control.up
+        ("bytes up, all silos", [amount(run.report.bytes.up) for run in runs]),
+        ("bytes down, all silos", [amount(run.report.bytes.down) for run in runs]),
+        ("control plane", [amount(run.report.bytes.control.up
                                           + run.report.bytes.control.down) for run in runs]),
     ]  # fmt: skip
     for data, name in names:
         cells = []
         for run in runs:
             found = _best(run)
-            missing = figures.Cell("–")
-            cells.append(figures.number(found[data, name]) if (data, name) in found else missing)
+            missing = Cell("–")
+            cells.append(number(found[data, name]) if (data, name) in found else missing)
         rows.append((f"{name} on {data}, best round", cells))
     return {"runs": [run.label for run in runs], "rows": rows}
 
@@ -180,7 +180,7 @@ def _rounded(run: Run) -> bool:
     return not (isinstance(layout, Horizontal) and layout.exact_rows)
 
 
-def _silos(run: Run) -> list[tuple[str, list[figures.Cell]]]:
+def _silos(run: Run) -> list[tuple[str, list[Cell]]]:
     """Return a row for each silo: rows, bytes, standing, ledger."""
     rows = []
     for silo in run.report.silos:
@@ -197,12 +197,12 @@ def _silos(run: Run) -> list[tuple[str, list[figures.Cell]]]:
             (
                 silo.name,
                 [
-                    figures.number(silo.rows, f"{silo.rows:,}"),
-                    figures.text(standing),
-                    figures.number(present, f"{present} of {len(run.report.rounds)}"),
-                    figures.amount(silo.bytes_up),
-                    figures.amount(silo.bytes_down),
-                    figures.text(checked),
+                    number(silo.rows, f"{silo.rows:,}"),
+                    text(standing),
+                    number(present, f"{present} of {len(run.report.rounds)}"),
+                    amount(silo.bytes_up),
+                    amount(silo.bytes_down),
+                    text(checked),
                 ],
             )
         )

@@ -14,7 +14,7 @@ from hedgerow.boosting.strategies.fedxgbllr import stacked_model
 from hedgerow.boosting.strategies.fedxgbllr.parameters import NETWORKS
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import ENSEMBLE, HEAD, MANIFEST, SiloRates
 from hedgerow.boosting.trees import ensemble
-from hedgerow.coordinator.operator.report.figures import (
+from hedgerow.coordinator.operator.report.drawing import (
     PALETTE,
     Figure,
     axis_of_counts,

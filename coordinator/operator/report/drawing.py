@@ -1,0 +1,109 @@
+"""What the plots of a report are made of: Vega-Lite specifications by Altair, tables, cells.
+
+Marks have colours that stand out on white and on black; text, axes and grid get theirs from the
+page's style sheet, so one drawing serves both colour schemes and the printer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from hedgerow.coordinator.operator.progress import size
+
+PALETTE = (
+    "#3b82c4", "#d9731a", "#2a9a68", "#a05fc6", "#d14f63",
+    "#1f97a8", "#a07a3c", "#7b8794", "#7c7ff0", "#b6487f",
+)  # fmt: skip
+"""Colours with a contrast of three or more to white and to the dark page."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A table's cell: what is shown, and the exact value behind it (empty for text)."""
+
+    text: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot and its table.
+
+    Parameters
+    ----------
+    lead : str
+        One sentence on what is seen; also the plot's description for screen readers.
+    spec : dict or None
+        Vega-Lite; None where only the table makes sense.
+    """
+
+    key: str
+    title: str
+    lead: str
+    spec: dict[str, Any] | None
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def text(value: object) -> Cell:
+    """Return a cell of words."""
+    return Cell(str(value))
+
+
+def number(value: float | None, shown: str | None = None) -> Cell:
+    """Return a cell of a number, exact behind what is shown."""
+    if value is None:
+        return Cell("not defined")
+    return Cell(shown if shown is not None else f"{value:.5g}", repr(value))
+
+
+def amount(n_bytes: float) -> Cell:
+    """Return a cell of bytes."""
+    return number(n_bytes, size(n_bytes))
+
+
+def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
+    """Return a chart as a specification in the page's style, with a description."""
+    described = chart.properties(
+        description=f"{title}. {lead}",
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+    )
+    found: dict[str, Any] = described.configure(
+        background="transparent",
+        font="system-ui, sans-serif",
+        axis=alt.AxisConfig(labelFontSize=12, titleFontSize=12, titleFontWeight="normal"),
+        legend=alt.LegendConfig(
+            labelFontSize=12,
+            titleFontSize=12,
+            orient="top",
+            symbolSize=90,
+            labelLimit=260,
+            symbolOpacity=1.0,
+            columns=3,
+        ),
+        view=alt.ViewConfig(stroke=None),
+        range=alt.RangeConfig(category=list(PALETTE)),
+    ).to_dict()
+    return found
+
+
+def axis_of_counts(most: int, **more: Any) -> alt.Axis:
+    """Return an axis of whole numbers up to ``most``, none of which comes twice."""
+    if most <= 12:
+        return alt.Axis(values=list(range(most + 1)), format="d", **more)
+    return alt.Axis(tickMinStep=1, format="d", **more)
+
+
+def values(rows: Iterable[Row]) -> alt.InlineData:
+    """Return rows as data inside the specification."""
+    return alt.InlineData(values=list(rows))
+
+
+def bytes_axis(**more: Any) -> alt.Axis:
+    """Return an axis of bytes."""
+    return alt.Axis(format="~s", tickCount=5, **more)
