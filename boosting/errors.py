@@ -74,3 +74,7 @@ class VaultForgot(FederationError):
 
     Nobody else's fault: the attempt is repeated from the last finished round.
     """
+
+
+class Unauthorised(FederationError):
+    """The caller's certificate does not allow the call."""

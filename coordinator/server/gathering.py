@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.boosting.dataset import Schema, fits, merge
-from hedgerow.boosting.errors import FederationError, SchemaMismatch, StaleAttempt
+from hedgerow.boosting.errors import (
+    FederationError,
+    SchemaMismatch,
+    StaleAttempt,
+    Unauthorised,
+)
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
-from hedgerow.services.rpc.errors import Unauthorised
 from hedgerow.services.rpc.federation import Acceptance, Agreement, Registration, accept_message
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import JobSilo, SiloState

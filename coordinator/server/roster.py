@@ -7,8 +7,15 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hedgerow.boosting.errors import (
+    Unauthorised,
+)
 from hedgerow.boosting.exchange import Silo
-from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost, Unauthorised, VersionRefused
+from hedgerow.services.rpc.errors import (
+    LeaseHeld,
+    LeaseLost,
+    VersionRefused,
+)
 from hedgerow.services.rpc.federation import LeaseGrant, Registration
 
 

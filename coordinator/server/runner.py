@@ -12,7 +12,13 @@ from dataclasses import replace
 import structlog
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.errors import FederationError, JobStopped, QuorumLost, StaleAttempt
+from hedgerow.boosting.errors import (
+    FederationError,
+    JobStopped,
+    QuorumLost,
+    StaleAttempt,
+    Unauthorised,
+)
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
 from hedgerow.coordinator.server.artefacts import JobJournal
@@ -24,7 +30,6 @@ from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import JobTraffic, NewTraffic
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import Unauthorised
 from hedgerow.services.rpc.federation import (
     Acceptance,
     Agreement,

@@ -17,7 +17,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hedgerow.boosting.errors import SignatureInvalid
+from hedgerow.boosting.errors import (
+    SignatureInvalid,
+    Unauthorised,
+)
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import (
     IdentityPaths,
@@ -31,7 +34,6 @@ from hedgerow.services.identity.certificates import (
     subject_of,
     verify_chain,
 )
-from hedgerow.services.rpc.errors import Unauthorised
 
 Clock = Callable[[], float]
 

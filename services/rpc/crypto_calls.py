@@ -20,14 +20,23 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
-from hedgerow.boosting.errors import FederationError, OfferRejected
+from hedgerow.boosting.errors import (
+    FederationError,
+    OfferRejected,
+    Unauthorised,
+)
 from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto import errors as refusals
 from hedgerow.crypto.errors import InputRefused, Refusal
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import ErrorTable, Row, Unauthorised, abort, from_rpc
+from hedgerow.services.rpc.errors import (
+    ErrorTable,
+    Row,
+    abort,
+    from_rpc,
+)
 from hedgerow.services.rpc.metering import Metrics
 
 log = structlog.get_logger()

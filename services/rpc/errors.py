@@ -28,10 +28,6 @@ Error = TypeVar("Error", bound=Exception)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Unauthorised(errors.FederationError):
-    """The caller's certificate does not allow the call."""
-
-
 class NotFound(errors.FederationError):
     """There is no such job or file."""
 
@@ -120,7 +116,7 @@ FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
     Row(errors.JobStopped, _Code.ABORTED, "JOB_STOPPED"),
     Row(errors.SignatureInvalid, _Code.PERMISSION_DENIED, "SIGNATURE_INVALID"),
     Row(errors.Unreachable, _Code.UNAVAILABLE, "UNREACHABLE"),
-    Row(Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
+    Row(errors.Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
     Row(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
     Row(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
     Row(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.coordinator.operator.commands import refusing
-from hedgerow.coordinator.operator.commands.local import parse_pairs
+from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
 from hedgerow.coordinator.operator.progress import size
 
 if TYPE_CHECKING:
@@ -52,21 +52,7 @@ class Contender:
 @click.argument(
     "jobs", metavar="JOB.toml...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option(
-    "--silo",
-    "silos",
-    multiple=True,
-    required=True,
-    metavar="NAME=FILE",
-    help="A silo and its table; once for each silo.",
-)
-@click.option(
-    "--test",
-    "tests",
-    multiple=True,
-    metavar="FILE",
-    help="Evaluation table; for vertical jobs PARTY=FILE, once for each party.",
-)
+@silo_tables
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

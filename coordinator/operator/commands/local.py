@@ -9,7 +9,6 @@ job. However this command ends, its processes, ports and keys are gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -21,139 +20,18 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
-
-START_SECONDS = 60.0
-"""Longest time that a process may take to be ready."""
-STOP_SECONDS = 8.0
-"""How long processes may take to end before they are killed."""
-
-
-def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
-    """Return ``NAME=FILE`` options as a mapping.
-
-    Raises
-    ------
-    InvalidJob
-        An option without ``=``, a name given twice, or a file that is not there.
-    """
-    found: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, path = pair.partition("=")
-        if not equals or not name or not path:
-            raise InvalidJob(f"{option} takes NAME=FILE, {pair!r} came")
-        if name in found:
-            raise InvalidJob(f"{option}: {name} is given twice")
-        if "://" not in path and not Path(path).is_file():
-            raise InvalidJob(f"{option} {name}: no file {path}")
-        found[name] = path
-    return found
-
-
-@dataclass
-class Family:
-    """Processes forked here; they do not outlive this one.
-
-    Parameters
-    ----------
-    logs : Path
-        Folder of their standard output and error.
-    """
-
-    logs: Path
-    members: dict[str, int] = field(default_factory=dict)
-
-    def fork(self, name: str, main: Callable[[], Any]) -> None:
-        """Run ``main`` in a child process."""
-        self.logs.mkdir(parents=True, exist_ok=True)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._child(name, main, parent)
-        self.members[name] = pid
-
-    def _child(self, name: str, main: Callable[[], Any], parent: int) -> NoReturn:
-        code = 1
-        try:
-            # A group of its own: Ctrl-C reaches the parent only, which stops the others in order.
-            os.setpgid(0, 0)
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            log = os.open(self.logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.close(log)
-            sys.stdin = open(os.devnull)  # noqa: SIM115
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:  # a forked child must not run on in its parent's frames
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def dead(self) -> dict[str, int]:
-        """Return members that have ended, with their exit codes, and forget them."""
-        ended = {}
-        for name, pid in list(self.members.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                ended[name] = os.waitstatus_to_exitcode(status)
-                del self.members[name]
-        return ended
-
-    def wait_for(self, name: str, file: Path) -> dict[str, int]:
-        """Return the ports that a member writes to ``file`` when it is ready."""
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if file.exists() and (text := file.read_text()):
-                ports: dict[str, int] = json.loads(text)
-                return ports
-            if name in self.dead():
-                raise FederationError(f"{name} did not start: {self.last_words(name)}")
-            time.sleep(0.005)
-        raise FederationError(f"{name} was not ready within {START_SECONDS:.0f} s")
-
-    def last_words(self, name: str) -> str:
-        """Return the last line of a member's log."""
-        path = self.logs / f"{name}.log"
-        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return lines[-1] if lines else "no output"
-
-    def stop(self) -> None:
-        """End all members: agents first, then whom they talk to; kill what stays."""
-        order = sorted(self.members, key=lambda n: (n == "coordinator", n.startswith("crypto")))
-        for name in order:
-            _kill(self.members[name], signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while self.members and time.monotonic() < deadline:
-            self.dead()
-            time.sleep(0.01)
-        for name in list(self.members):
-            _kill(self.members[name], signal.SIGKILL)
-            os.waitpid(self.members.pop(name), 0)
-
-
-def _kill(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
+from hedgerow.coordinator.operator.family import Family
 
 
 class _Interrupted(BaseException):
@@ -162,21 +40,7 @@ class _Interrupted(BaseException):
 
 @click.command()
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option(
-    "--silo",
-    "silos",
-    multiple=True,
-    required=True,
-    metavar="NAME=FILE",
-    help="A silo and its table; once for each silo.",
-)
-@click.option(
-    "--test",
-    "tests",
-    multiple=True,
-    metavar="FILE",
-    help="Evaluation table; for vertical jobs PARTY=FILE, once for each party.",
-)
+@silo_tables
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

@@ -274,7 +274,7 @@ def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
     from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.ports import Vertical
     from hedgerow.boosting.tables import for_job, read_table, short_name
-    from hedgerow.coordinator.operator.commands.local import parse_pairs
+    from hedgerow.coordinator.operator.commands.options import parse_pairs
 
     job = job_wire.decode(spec)
     job.parameters.validate(job)

@@ -99,11 +99,11 @@ def score_together(
     """
     from pyarrow import csv
 
-    from hedgerow.coordinator.operator.commands import local
+    from hedgerow.coordinator.operator.commands import local, options
     from hedgerow.services.wire import job as job_wire
     from hedgerow.services.wire import job_file
 
-    parties = local.parse_pairs(data, "a vertical model's DATA")
+    parties = options.parse_pairs(data, "a vertical model's DATA")
     spec = job_wire.parse(job_file.load(run / "job.toml"))
     spec.secureboost.predict_from = MODEL
     spec.secureboost.rounds = 1

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.errors import JobStopped, SchemaMismatch
+from hedgerow.boosting.errors import (
+    JobStopped,
+    SchemaMismatch,
+    Unauthorised,
+)
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.runner import JobRun
-from hedgerow.services.rpc.errors import Unauthorised
 from hedgerow.services.rpc.federation import Agreement, Declined
 from hedgerow.services.wire.job_view import JobState
 from tests.coordinator.server.bench import Bench, FlakyStore, acceptance, until

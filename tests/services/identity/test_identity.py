@@ -10,7 +10,10 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from hedgerow.boosting.errors import SignatureInvalid
+from hedgerow.boosting.errors import (
+    SignatureInvalid,
+    Unauthorised,
+)
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
 from hedgerow.services.identity.peers import (
@@ -19,7 +22,6 @@ from hedgerow.services.identity.peers import (
     peer_of,
     server_credentials,
 )
-from hedgerow.services.rpc.errors import Unauthorised
 
 DAY = 86400.0
 

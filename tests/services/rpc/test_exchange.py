@@ -23,6 +23,7 @@ from hedgerow.boosting.errors import (
     OfferRejected,
     PlacePassed,
     StaleAttempt,
+    Unauthorised,
     Unreachable,
 )
 from hedgerow.boosting.exchange import Call, Place, Receipt, Silo, Step
@@ -32,7 +33,6 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
 from hedgerow.services.rpc import exchange
 from hedgerow.services.rpc.channel import dial
-from hedgerow.services.rpc.errors import Unauthorised
 from hedgerow.services.rpc.exchange import SERVICE, ExchangeServicer, GrpcLink, OpenAttempt
 from hedgerow.services.rpc.metering import CallCount, Metrics
 from hedgerow.services.rpc.server import serve
