@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.trees.cuts import Cut, best_cut
 from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import LEAF, Genes, depth_of
+from hedgerow.boosting.trees.node_cuts import Cut, best_cut
 from hedgerow.boosting.trees.ranked import RankedTable
 from hedgerow.boosting.trees.structures import f1_of
 

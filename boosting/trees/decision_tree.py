@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.trees.cuts import Cut
 from hedgerow.boosting.trees.ensemble import Tree, blank
 from hedgerow.boosting.trees.genetics import LEAF, Genes, gene_count
+from hedgerow.boosting.trees.node_cuts import Cut
 
 SMOOTHING = 0.5
 """Weight added to each class of a leaf before its margin is computed."""

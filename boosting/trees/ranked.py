@@ -14,7 +14,7 @@ CATEGORICAL_ORDERS = ("ordinal", "target")
 """How the values of a categorical feature are ordered before they are cut."""
 
 
-class Columns(NamedTuple):
+class RankedColumns(NamedTuple):
     """The arrays of a :class:`RankedTable`; a named tuple, which compiled code can take."""
 
     codes: NDArray[np.int32]
@@ -65,9 +65,9 @@ class RankedTable:
         return self.values[self.starts[feature] : self.starts[feature + 1]]
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> RankedColumns:
         """The arrays, as compiled code takes them."""
-        return Columns(
+        return RankedColumns(
             self.codes,
             self.values,
             self.starts,

@@ -2,10 +2,11 @@
 
 A structure (:mod:`hedgerow.boosting.trees.genetics`) names the feature of each decision node.
 Fitting it chooses at every node the best cut of *that* feature
-(:mod:`hedgerow.boosting.trees.cuts`), as CART does with all features to choose from. What happens
-at a node depends only on the features and turns above it, so structures with a common path share
-its splits: the population is walked as one trie, depth first, and each distinct (rows, feature)
-pair is split once.
+(:mod:`hedgerow.boosting.trees.node_cuts`), as CART does with all features to choose from.
+
+What happens at a node depends only on the features and turns above it, so structures with a common
+path share its splits: the population is walked as one trie, depth first, and each distinct (rows,
+feature) pair is split once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hedgerow.boosting.trees.cuts import (
+from hedgerow.boosting.trees.genetics import Genes, depth_of
+from hedgerow.boosting.trees.node_cuts import (
     Groups,
     Node,
     cut_feature,
@@ -24,7 +26,6 @@ from hedgerow.boosting.trees.cuts import (
     is_pure,
     partition,
 )
-from hedgerow.boosting.trees.genetics import Genes, depth_of
 from hedgerow.boosting.trees.ranked import RankedTable
 
 

@@ -41,7 +41,7 @@ async def coordinate(
     parameters: Bagging, hub: Hub, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
-    half = _Coordinator(parameters, hub, start)
+    half = _BaggingRounds(parameters, hub, start)
     hub.serve(SYNC, half.catch_up)
     await half.begin()
     while not half.over:
@@ -58,7 +58,7 @@ class _Upload:
     trees: list[Tree]
 
 
-class _Coordinator:
+class _BaggingRounds:
     """The half's state within an attempt."""
 
     def __init__(self, parameters: Bagging, hub: Hub, start: CoordinatorStart) -> None:

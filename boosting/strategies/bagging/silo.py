@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def participate(parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart) -> None:
     """Run the silo half."""
-    half = _Silo(parameters, link, vault, start)
+    half = _BaggingSilo(parameters, link, vault, start)
     standing = half.catch_up(first_round=-1)
     while True:
         asked = standing.score_train or standing.score_valid
@@ -61,7 +61,7 @@ def participate(parameters: Bagging, link: Link, vault: Vault | None, start: Sil
             standing = half.catch_up(first_round=resume_at)
 
 
-class _Silo:
+class _BaggingSilo:
     """The half's state within an attempt: rows with their margins, no trees but its last offer."""
 
     def __init__(

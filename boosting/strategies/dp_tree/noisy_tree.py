@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.payloads import Elements, Float32s, Int32s
-from hedgerow.boosting.trees.cuts import Cut
 from hedgerow.boosting.trees.decision_tree import DecisionTree
+from hedgerow.boosting.trees.node_cuts import Cut
 from hedgerow.crypto.key_agreement import encode_fields
 
 OPEN = -2

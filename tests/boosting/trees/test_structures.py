@@ -12,9 +12,9 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.trees.cart import fit_structure, grow_cart, score
-from hedgerow.boosting.trees.cuts import best_cut
 from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import LEAF, random_structures
+from hedgerow.boosting.trees.node_cuts import best_cut
 from hedgerow.boosting.trees.ranked import RankedTable, rank_table
 from hedgerow.boosting.trees.structures import f1_of, fitness_of
 
