@@ -83,10 +83,10 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ),
         (
             'strategy = "histogram"\n[histogram]\nthreshold = 9',
-            "[histogram] threshold: 9 of 3 silos cannot be what an unmasking needs, which is more "
-            "than half of them; it could be 3",
+            "[histogram] threshold: expected more than half of 3 silos and at most all, received 9; "
+            "the nearest is 3",
         ),
-        ('strategy = "histogram"\n[histogram]\nthreshold = 1', "it could be 2"),
+        ('strategy = "histogram"\n[histogram]\nthreshold = 1', "the nearest is 2"),
         (
             'strategy = "bagging"\n[booster]\nmonotone_constraints = [1]',
             "[booster] monotone_constraints: expected 2, received 1",
