@@ -6,8 +6,8 @@ NAMES] [--json FILE]``. Tables: a seeded ``make_classification`` of 1,000,000 x 
 test. Each federated row is a whole ``hedgerow local`` run: coordinator,
 five agents and five crypto processes over mTLS on this machine's cores. XGBoost ``hist`` trains on
 all rows in one process with as many threads as there are cores, before and after the federated
-runs; the better time counts. ``tree_wall`` is the median round's wall time; ``tree_cpu`` what one
-more tree costs in CPU time of all processes, by ``/proc``, which a busy machine disturbs less.
+runs; the shorter time counts. ``tree_wall`` is the median round's wall time; ``tree_cpu`` the CPU
+time of one more tree in all processes, by ``/proc``, which other load disturbs less.
 ``equals_pooled`` is 1 where all trees of the federated model are those of the engine trained on all
 rows with the same cut points.
 """
@@ -76,7 +76,7 @@ VARIANTS = (
 
 
 class Report:
-    """Rows, printed as they come."""
+    """Rows, printed when they are measured."""
 
     def __init__(self, table: str, rows: list[Row]) -> None:
         self.table, self.rows = table, rows
@@ -149,7 +149,7 @@ def toml(variant: Variant, rounds: int) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What a federated run gave."""
+    """Report, model and times of a federated run."""
 
     report: dict[str, Any]
     model: Ensemble
@@ -158,7 +158,7 @@ class Run:
 
 
 def local(folder: Path, variant: Variant, rounds: int) -> Run:
-    """Run a federation and watch its processes' CPU time over the last two thirds of its rounds."""
+    """Run a federation; measure its processes' CPU time over the last two thirds of its rounds."""
     job, out = folder / "job.toml", folder / "run"
     job.write_text(toml(variant, rounds))
     code = "import sys; from hedgerow.coordinator.cli import run; sys.argv[0] = 'hedgerow'; run()"

@@ -1,7 +1,7 @@
 """One engine thread beside one XGBoost thread: CPU time a tree, and of the parts of a tree.
 
 ``python -m benchmarks.histogram_engine [--quick] [--json FILE]``. CPU seconds, medians of repeats,
-both in one process on the same table, one thread each. Cut points and binning are timed apart.
+both in one process on the same table, one thread each. Cut points and binning are timed separately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def median_cpu(run: Callable[[], object], repeats: int) -> float:
 
 
 def per_tree(train: Callable[[int], object], repeats: int) -> float:
-    """Time of one more tree: start-up and binning cancel out."""
+    """Return the time of one more tree: start-up and binning cancel out."""
     train(1)
     return (
         median_cpu(lambda: train(1 + TREES), repeats) - median_cpu(lambda: train(1), repeats)
@@ -51,7 +51,7 @@ def per_tree(train: Callable[[int], object], repeats: int) -> float:
 
 @njit(nogil=True)
 def _by_column(by_feature, rows, gradients, offsets, out):  # type: ignore[no-untyped-def]
-    """Sum histograms a feature at a time: the layout that was tried and not taken."""
+    """Sum histograms one feature at a time: the layout that was measured and rejected."""
     own = np.empty((rows.shape[0], 2), np.int64)
     for i in range(rows.shape[0]):
         own[i, 0], own[i, 1] = gradients[rows[i], 0], gradients[rows[i], 1]

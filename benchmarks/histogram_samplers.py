@@ -1,16 +1,16 @@
 """Row samplers on the sets of the FedTab paper: our figures beside the published ones.
 
-``python -m benchmarks.histogram_samplers --data DIR [--seeds 5] [--rounds 200] [--quick]
-[--json FILE]``. ``DIR`` has ``ai4i_machine_failure.parquet``, ``insurance.parquet`` and
-``lumpy_skin.parquet``; FEMNIST, Synthetic and Heart are not to be had and listed as such. Silos are
-the key columns (machine type, region, country); of the skin set the 3,039 positives and 2,000 of
-the negatives, whose country is unknown and drawn, since the paper's selection is not published. A
-fifth of each silo's rows tests, a fifth of the rest validates; all samplers are scored on the same
-rows. Depth 6, eta 0.1, lambda 1, 256 bins, 200 rounds. The models are the engine's on all rows with
-each silo's own random stream, which the federated ones equal bit for bit
+``python -m benchmarks.histogram_samplers --data DIR [--seeds 5] [--rounds 200] [--quick] [--json
+FILE]``. ``DIR`` has ``ai4i_machine_failure.parquet``, ``insurance.parquet`` and
+``lumpy_skin.parquet``; FEMNIST, Synthetic and Heart are not available and are listed as such. Silos
+are the key columns (machine type, region, country); of the skin set the 3,039 positives and 2,000
+of the negatives, whose country is unknown and drawn at random: the paper's selection is not
+published. A fifth of each silo's rows tests, a fifth of the rest validates; all samplers are scored
+on the same rows. Depth 6, eta 0.1, lambda 1, 256 bins, 200 rounds. The models are the engine's on
+all rows with each silo's own random stream, which the federated ones equal bit for bit
 (``tests/federation/test_histogram.py``). ``last``: last round; ``selected``: the round that is best
 on validation rows; ``top 1 %``: mean of the best two of 200 rounds on the test rows, which is what
-the paper reports and is an optimistic figure. Mean and standard deviation over seeds.
+the paper reports, an optimistic figure. Mean and standard deviation over seeds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ COUNTRIES = 22
 
 @dataclass(frozen=True)
 class Study:
-    """A set with one seed: rows of silos after each other, and who is in which part."""
+    """A set with one seed: rows of silos one after another, and the part that each is in."""
 
     name: str
     job: JobParameters

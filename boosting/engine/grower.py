@@ -1,6 +1,6 @@
 """Growing one tree as a pure state machine: histograms in, splits out.
 
-The machine holds no rows. Its caller sums histograms of the nodes in ``request``, over one table or
+The machine has no rows. Its caller sums histograms of the nodes in ``request``, over one table or
 over silos, and moves rows by the splits it returns::
 
     while grower.request:

@@ -30,7 +30,7 @@ Pair = tuple[float, float]
 def static_bound(
     objective: Objective, sampler: Sampler, n_outputs: int, max_weight: float
 ) -> Pair | None:
-    """Return bounds of a row's weighted ``|g|`` and ``h`` that hold in every round.
+    """Return bounds of a row's weighted ``|g|`` and ``h`` for every round.
 
     ``None`` where the loss has none, and for MVS without a hessian term, whose weights do not bound
     ``h``; the silos then agree on a bound each round.

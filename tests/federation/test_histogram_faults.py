@@ -1,8 +1,9 @@
-"""Histogram boosting when silos and the coordinator are lost at any exchange: sums stay right."""
+"""Histogram boosting when silos or the coordinator are lost at any exchange: sums are exact."""
 
 from __future__ import annotations
 
 import time
+import zlib
 from itertools import pairwise
 from typing import Any
 
@@ -109,7 +110,7 @@ KILLS = {
 def test_sums_are_exactly_those_of_the_silos_that_were_there(
     step: str, when: str, level: int
 ) -> None:
-    """The tree of the loss has all sums the silo was in, closed there; the next is without it."""
+    """The tree of that round ends with the last sum that has the silo; the next lacks the silo."""
     job = plain_job()
     fault = Fault(VICTIM, f"histograms-{step}", 1, level, when)
     outcome = run(job, SILOS, faults=(fault,))
@@ -147,20 +148,21 @@ def test_a_silo_lost_while_another_loss_is_mended_is_left_out_as_well(step: str,
 
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("step", ["masked", "unmask"])
-def test_below_the_threshold_the_job_ends_soon_with_the_names(step: str, level: int) -> None:
+def test_below_the_threshold_the_job_ends_with_the_names_before_any_deadline(
+    step: str, level: int
+) -> None:
     lost = ("silo-2", "silo-3", "silo-4")
     faults = tuple(Fault(silo, f"histograms-{step}", 1, level) for silo in lost)
-    began = time.monotonic()
     outcome = run(plain_job(), SILOS, faults=faults)
     assert isinstance(outcome.error, QuorumLost)
-    assert time.monotonic() - began < 30.0
+    assert not [reason for _, reason in outcome.lost if "deadline" in reason]
     assert [result.round for result in outcome.rounds] == [0]
     named = [silo for silo in lost if silo in str(outcome.error)]
     assert named, str(outcome.error)
 
 
 class Dies(OSError):
-    """The coordinator's process ends here."""
+    """The coordinator's process dies."""
 
 
 class TornJournal(MemoryJournal):
@@ -217,7 +219,7 @@ def test_a_coordinator_killed_inside_a_tree_makes_it_again_with_all_silos(record
 
 @pytest.mark.parametrize("records", [1, 2, 4, 5, 6])
 def test_a_coordinator_killed_inside_a_tree_closes_it_when_a_silo_is_gone(records: int) -> None:
-    """What was unmasked is not asked for over fewer; what was decided from it stays."""
+    """No sum is asked for over fewer silos; what was decided from it remains."""
     first, journal, memories = killed_coordinator(records)
     ended = go_on(first, memories, journal, AWAY)
     job, r, levels = plain_job(), len(first.rounds), (records - 1) % DEPTH + 1
@@ -229,7 +231,7 @@ def test_a_coordinator_killed_inside_a_tree_closes_it_when_a_silo_is_gone(record
 
 
 def test_without_a_journal_the_job_ends_by_name_and_no_second_sum_is_opened() -> None:
-    """A coordinator that has "forgotten" a round's sums does not get them without a silo."""
+    """A coordinator without a record of a round's sums does not get them over fewer silos."""
     first, _, memories = killed_coordinator(5)
     kept = dict(memories["silo-0"])
     ended = go_on(first, memories, None, AWAY)
@@ -248,13 +250,13 @@ def test_a_silo_that_missed_the_closed_tree_enters_with_it() -> None:
 
 
 class UnsteadyLink(MemoryLink):
-    """Every offer comes twice, the second late; replies wait."""
+    """Offers twice, in an order of silos that differs from step to step; replies wait."""
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        wait = (hash((self.silo, step.name, at)) % 5) / 1000
-        time.sleep(wait)
+        turns = zlib.crc32(f"{self.silo} {step.name} {at}".encode()) % 100
+        self._yield(turns)
         first = super().exchange(step, at, offer)
-        time.sleep(wait)
+        self._yield(turns)
         try:
             again = super().exchange(step, at, offer)
         except PlacePassed:
@@ -262,6 +264,11 @@ class UnsteadyLink(MemoryLink):
         # What is served at once may have changed meanwhile; a barrier's reply may not.
         assert step.name == "sync" or again is first
         return first
+
+    @staticmethod
+    def _yield(turns: int) -> None:
+        for _ in range(turns):
+            time.sleep(0)
 
 
 @pytest.mark.parametrize("fields", [{}, {"dropout_recovery": False}, {"secure": False}])

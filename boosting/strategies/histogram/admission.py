@@ -39,7 +39,7 @@ class Admission:
     over : bool
         Whether there is no further round.
     opens : bool
-        Whether silos enter before the next round.
+        Whether silos enter before that round.
     """
 
     def __init__(self, hub: Hub, sums: CoordinatorSums, rounds: int, least_silos: int) -> None:
@@ -47,13 +47,12 @@ class Admission:
         self._sums = sums
         self._rounds = rounds
         self._least = least_silos
-        self._gathering = True
         self._door = Place(0)
         self._ended = -1  # the last round whose end the silos know
         self._invited: set[int] = set()
         self.round = 0
         self.over = False
-        self.opens = False
+        self.opens = True
 
     def resume(self, round_: int) -> None:
         """Go on from a round after a restart, or after a round that nobody plays."""
@@ -62,21 +61,19 @@ class Admission:
 
     def invite(self, silo: Silo, at: Place, offer: EntryRequest) -> EntryRound:
         """Answer a silo that starts, or was left out."""
-        # The end of a round says whether silos enter before the next: a later entry is the first
-        # that can still be announced.
-        target = self.round if self._gathering else self._ended + 2
+        # The end of a round says whether silos enter before the next one. Unless they do, the
+        # first entry that can still be announced is the one after.
+        target = self._ended + (1 if self.opens else 2)
         if self.over or target >= self._rounds:
             return EntryRound(None)
-        if not self._gathering:
-            self._invited.add(target)
+        self._invited.add(target)
         return EntryRound(target)
 
     async def gather(self) -> dict[Silo, int]:
         """Wait for all present silos to enter; return how many rounds each knows."""
-        self._gathering = True
         self._door = Place(self.round)
         known = await self._hub.collect(ENTER, self._door, read=_known, quorum=max(self._least, 1))
-        self._gathering = False
+        self.opens = False
         self._invited.discard(self.round)
         for silo in self._hub.silos:
             if silo not in known:

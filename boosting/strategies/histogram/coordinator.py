@@ -207,18 +207,18 @@ class _Coordinator:
         while not trees.done and closed is None:
             place = replace(at, level=level)
             outcome = await self.sums.sum(
-                HISTOGRAMS.told, place, trees.n_values, ring_bits=ring_bits, whole=level > 0
+                HISTOGRAMS.decided, place, trees.n_values, ring_bits=ring_bits, whole=level > 0
             )
             decision = await asyncio.to_thread(trees.decide, integers(outcome))
             closed = decision.closed
             await asyncio.to_thread(self._keep, outcome, trees, opening)
             if closed is not None:
                 decision = replace(decision, closed=self._with_end(closed))
-            self.sums.answer(HISTOGRAMS.told, outcome, decision)
+            self.sums.answer(HISTOGRAMS.decided, outcome, decision)
             level += 1
         if closed is None:
             outcome = await self.sums.sum(
-                LEAVES.told,
+                LEAVES.decided,
                 at,
                 trees.n_leaf_values,
                 ring_bits=self.parameters.ring_bits,
@@ -226,7 +226,7 @@ class _Coordinator:
             )
             closed = await asyncio.to_thread(trees.close, integers(outcome))
             await asyncio.to_thread(self._keep, outcome, trees, opening, renewed=True)
-            self.sums.answer(LEAVES.told, outcome, self._with_end(closed))
+            self.sums.answer(LEAVES.decided, outcome, self._with_end(closed))
         return plan.trees(trees, opening)
 
     def _with_end(self, closed: ClosedTrees) -> ClosedTrees:

@@ -70,7 +70,7 @@ class SiloDecisions:
         residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
         reduce_residues(residues, ring_bits)
         if not self.blind:
-            return self._sums.sum(kind.told, at, residues, ring_bits=ring_bits, whole=whole)
+            return self._sums.sum(kind.decided, at, residues, ring_bits=ring_bits, whole=whole)
         relayed = self._sums.sum(kind.relayed, at, residues, ring_bits=ring_bits, whole=whole)
         self.end = relayed.end
         if not relayed.present:

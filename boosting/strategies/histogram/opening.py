@@ -141,9 +141,9 @@ class CoordinatorOpening:
         passing = 0
         while not search.done:
             at = Place(0, 0, passing)
-            outcome = await self._sums.sum(kind.told, at, search.column.shape[0])
+            outcome = await self._sums.sum(kind.decided, at, search.column.shape[0])
             reply = await asyncio.to_thread(narrow, search, integers(outcome), found)
-            self._sums.answer(kind.told, outcome, reply)
+            self._sums.answer(kind.decided, outcome, reply)
             passing += 1
 
     async def _relay_counts(self) -> None:

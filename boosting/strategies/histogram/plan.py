@@ -166,7 +166,7 @@ class HistogramPlan:
     # numbers of a round
 
     def static_bound(self, opening: Opening) -> tuple[float, float] | None:
-        """Return bounds of gradients that hold in every round; ``None`` if silos must agree."""
+        """Return bounds for all rounds' gradients; ``None`` if silos must agree each round."""
         if self.parameters.coarse_bits or self.parameters.shares_threshold:
             return None
         return static_bound(

@@ -330,13 +330,13 @@ class DecidedSum(Generic[Reply]):
 
     Parameters
     ----------
-    told : SumSteps
+    decided : SumSteps
         Answered with the decision.
     relayed : SumSteps
         Answered with the masked total.
     """
 
-    told: SumSteps[Reply]
+    decided: SumSteps[Reply]
     relayed: SumSteps[RelayedTotal]
 
 
