@@ -69,7 +69,6 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.engine.summaries": "histogram",
     "hedgerow.boosting.strategies.histogram.steps": "histogram",
     "hedgerow.boosting.sums.steps": "masking",
-    "hedgerow.boosting.tensors": "tensors",
 }
 """Where the codecs of payloads are."""
 

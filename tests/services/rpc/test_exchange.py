@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
-from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.api.federation.v1 import stacking_pb2, tensor_pb2
 from hedgerow.boosting.errors import (
     JobStopped,
     OfferRejected,
@@ -27,7 +27,7 @@ from hedgerow.boosting.errors import (
     Unreachable,
 )
 from hedgerow.boosting.exchange import Call, Place, Receipt, Silo, Step
-from hedgerow.boosting.tensors import Tensors
+from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWeights
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
@@ -37,7 +37,7 @@ from hedgerow.services.rpc.exchange import SERVICE, ExchangeServicer, GrpcLink, 
 from hedgerow.services.rpc.metering import CallCount, Metrics
 from hedgerow.services.rpc.server import serve
 
-STEP = Step("weights", Call.WEIGHTS, Tensors, Receipt, "weights")
+STEP = Step("weights", Call.WEIGHTS, RoundVector, Receipt, "weights")
 
 
 @dataclass
@@ -138,8 +138,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     made.close()
 
 
-def weights(n: int = 10) -> Tensors:
-    return Tensors({"w": np.arange(n, dtype=np.float32)})
+def weights(n: int = 10) -> RoundVector:
+    return RoundVector(network=TrainedWeights(1, np.arange(n, dtype=np.float32)))
+
+
+def more(n_bytes: int = 1 << 20) -> bytes:
+    """Return a frame of an offer that is not its first one."""
+    part = stacking_pb2.StackingPart(more=bytes(n_bytes))
+    return pb.ExchangeWeightsRequest(stacking=part).SerializeToString()
 
 
 def test_an_offer_meets_its_reply_and_every_byte_is_counted(server: Server) -> None:
@@ -224,7 +230,7 @@ def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: 
 
 
 def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
-    wrong = Step("weights", Call.SUMS, Tensors, Receipt, "weights")
+    wrong = Step("weights", Call.SUMS, RoundVector, Receipt, "weights")
     link = server.link()
     failures: list[Exception] = []
 
@@ -283,9 +289,7 @@ def test_64_mib_of_garbage_is_refused_at_its_first_frame(server: Server) -> None
 
 def test_a_silo_off_the_job_s_roster_is_refused_before_its_offer_is_read(server: Server) -> None:
     server.hub = Rendezvous((Silo("b"),), (Silo("b"),), 20.0)
-    frame = pb.ExchangeWeightsRequest(
-        tensor=tensor_pb2.TensorBlock(name="w", dtype="|u1", shape=[1 << 26], data=bytes(1 << 20))
-    ).SerializeToString()
+    frame = more()
 
     def offer() -> Iterator[bytes]:
         yield key_frame()
@@ -306,13 +310,13 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
     held = threading.Event()
 
     def frames(n: int) -> Iterator[bytes]:
-        yield key_frame(frames=n)
-        for k in range(n):
-            block = tensor_pb2.TensorBlock(name="w", data=bytes(1 << 20))
-            if not k:
-                block.dtype = "|u1"
-                block.shape.append(n << 20)
-            yield pb.ExchangeWeightsRequest(tensor=block).SerializeToString()
+        yield key_frame(frames=n + 1)
+        part = stacking_pb2.StackingPart()
+        part.vector.network.weights.type = tensor_pb2.ELEMENT_TYPE_FLOAT32
+        part.vector.network.weights.shape.append(n << 18)
+        yield pb.ExchangeWeightsRequest(stacking=part).SerializeToString()
+        for _ in range(n):
+            yield more()
 
     def hanging() -> Iterator[bytes]:
         yield from frames(2)
@@ -333,7 +337,7 @@ def test_frames_with_nothing_in_them_are_bounded_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "MAX_OFFER_BYTES", 1 << 16)
-    empty = pb.ExchangeWeightsRequest(tensor=tensor_pb2.TensorBlock()).SerializeToString()
+    empty = more(0)
 
     def offer() -> Iterator[bytes]:
         yield key_frame()

@@ -83,8 +83,8 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ),
         (
             'strategy = "histogram"\n[histogram]\nthreshold = 9',
-            "[histogram] threshold: expected more than half of 3 silos and at most all, received 9; "
-            "the nearest is 3",
+            "[histogram] threshold: expected more than half of 3 silos and at most all, "
+            "received 9; the nearest is 3",
         ),
         ('strategy = "histogram"\n[histogram]\nthreshold = 1', "the nearest is 2"),
         (

@@ -12,7 +12,6 @@ from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
 from hedgerow.api.federation.v1 import stacking_pb2 as _stacking_pb2
 from hedgerow.api.federation.v1 import structure_pb2 as _structure_pb2
-from hedgerow.api.federation.v1 import tensor_pb2 as _tensor_pb2
 from hedgerow.api.federation.v1 import tree_pb2 as _tree_pb2
 from hedgerow.api.federation.v1 import vertical_pb2 as _vertical_pb2
 import builtins as _builtins
@@ -237,16 +236,11 @@ class ExchangeSketchesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def histogram(self) -> _histogram_pb2.HistogramPart:
@@ -260,15 +254,14 @@ class ExchangeSketchesRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "histogram", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "histogram", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -281,17 +274,12 @@ class ExchangeSketchesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def histogram(self) -> _histogram_pb2.HistogramPart:
@@ -309,16 +297,15 @@ class ExchangeSketchesResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "histogram", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -331,16 +318,11 @@ class ExchangeTreesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def trees(self) -> _tree_pb2.TreePart:
@@ -354,15 +336,14 @@ class ExchangeTreesRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         trees: _tree_pb2.TreePart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "trees", b"trees"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "trees", "stacking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "trees", "stacking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -375,16 +356,11 @@ class ExchangeTreesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def trees(self) -> _tree_pb2.TreePart:
@@ -398,15 +374,14 @@ class ExchangeTreesResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         trees: _tree_pb2.TreePart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "tensor", b"tensor", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "trees", "stacking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "stacking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -419,17 +394,12 @@ class ExchangeHistogramsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def histogram(self) -> _histogram_pb2.HistogramPart:
@@ -447,16 +417,15 @@ class ExchangeHistogramsRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "histogram", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "histogram", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -469,7 +438,6 @@ class ExchangeHistogramsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
@@ -477,10 +445,6 @@ class ExchangeHistogramsResponse(_message.Message):
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def histogram(self) -> _histogram_pb2.HistogramPart:
@@ -502,17 +466,16 @@ class ExchangeHistogramsResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         budget: _budget_pb2.BudgetPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "budget", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "histogram", "budget", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -525,15 +488,10 @@ class ExchangeGradientsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def vertical(self) -> _vertical_pb2.VerticalPart:
@@ -543,14 +501,13 @@ class ExchangeGradientsRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -563,15 +520,10 @@ class ExchangeGradientsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def vertical(self) -> _vertical_pb2.VerticalPart:
@@ -581,14 +533,13 @@ class ExchangeGradientsResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -601,16 +552,11 @@ class ExchangeSplitsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
@@ -624,15 +570,14 @@ class ExchangeSplitsRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -645,16 +590,11 @@ class ExchangeSplitsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
@@ -668,15 +608,14 @@ class ExchangeSplitsResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -689,16 +628,11 @@ class ExchangeWeightsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -712,15 +646,14 @@ class ExchangeWeightsRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -733,16 +666,11 @@ class ExchangeWeightsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -756,15 +684,14 @@ class ExchangeWeightsResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -777,7 +704,6 @@ class ExchangeScoresRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     STRUCTURE_FIELD_NUMBER: _builtins.int
@@ -786,10 +712,6 @@ class ExchangeScoresRequest(_message.Message):
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def scores(self) -> _score_pb2.ScorePart:
@@ -815,18 +737,17 @@ class ExchangeScoresRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         structure: _structure_pb2.StructurePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -839,7 +760,6 @@ class ExchangeScoresResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     STRUCTURE_FIELD_NUMBER: _builtins.int
@@ -848,10 +768,6 @@ class ExchangeScoresResponse(_message.Message):
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def scores(self) -> _score_pb2.ScorePart:
@@ -877,18 +793,17 @@ class ExchangeScoresResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         structure: _structure_pb2.StructurePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "tensor", b"tensor", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -901,17 +816,12 @@ class ExchangeSumsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; first frame."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def histogram(self) -> _histogram_pb2.HistogramPart:
@@ -929,16 +839,15 @@ class ExchangeSumsRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "tensor", "histogram", "stacking", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "histogram", "stacking", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -951,7 +860,6 @@ class ExchangeSumsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITING_FIELD_NUMBER: _builtins.int
-    TENSOR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
@@ -959,10 +867,6 @@ class ExchangeSumsResponse(_message.Message):
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
-
-    @_builtins.property
-    def tensor(self) -> _tensor_pb2.TensorBlock:
-        """A block of an array."""
 
     @_builtins.property
     def histogram(self) -> _histogram_pb2.HistogramPart:
@@ -984,17 +888,16 @@ class ExchangeSumsResponse(_message.Message):
         self,
         *,
         waiting: _exchange_pb2.Waiting | None = ...,
-        tensor: _tensor_pb2.TensorBlock | None = ...,
         histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         budget: _budget_pb2.BudgetPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "tensor", b"tensor", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "tensor", "histogram", "stacking", "budget", "masking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "histogram", "stacking", "budget", "masking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

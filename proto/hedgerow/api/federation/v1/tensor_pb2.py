@@ -24,17 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/api/federation/v1/tensor.proto\x12\x1ahedgerow.api.federation.v1\"[\n\x0bTensorBlock\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x12\n\ncompressed\x18\x05 \x01(\x08\"\\\n\x06Tensor\x12\x35\n\x04type\x18\x01 \x01(\x0e\x32\'.hedgerow.api.federation.v1.ElementType\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*\xa1\x02\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x01\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x02\x12\x16\n\x12\x45LEMENT_TYPE_INT16\x10\x03\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x04\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x05\x12\x16\n\x12\x45LEMENT_TYPE_UINT8\x10\x06\x12\x17\n\x13\x45LEMENT_TYPE_UINT16\x10\x07\x12\x17\n\x13\x45LEMENT_TYPE_UINT32\x10\x08\x12\x17\n\x13\x45LEMENT_TYPE_UINT64\x10\t\x12\x15\n\x11\x45LEMENT_TYPE_BOOL\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/api/federation/v1/tensor.proto\x12\x1ahedgerow.api.federation.v1\"\\\n\x06Tensor\x12\x35\n\x04type\x18\x01 \x01(\x0e\x32\'.hedgerow.api.federation.v1.ElementType\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*\xa1\x02\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x01\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x02\x12\x16\n\x12\x45LEMENT_TYPE_INT16\x10\x03\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x04\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x05\x12\x16\n\x12\x45LEMENT_TYPE_UINT8\x10\x06\x12\x17\n\x13\x45LEMENT_TYPE_UINT16\x10\x07\x12\x17\n\x13\x45LEMENT_TYPE_UINT32\x10\x08\x12\x17\n\x13\x45LEMENT_TYPE_UINT64\x10\t\x12\x15\n\x11\x45LEMENT_TYPE_BOOL\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ELEMENTTYPE']._serialized_start=259
-  _globals['_ELEMENTTYPE']._serialized_end=548
-  _globals['_TENSORBLOCK']._serialized_start=71
-  _globals['_TENSORBLOCK']._serialized_end=162
-  _globals['_TENSOR']._serialized_start=164
-  _globals['_TENSOR']._serialized_end=256
+  _globals['_ELEMENTTYPE']._serialized_start=166
+  _globals['_ELEMENTTYPE']._serialized_end=455
+  _globals['_TENSOR']._serialized_start=71
+  _globals['_TENSOR']._serialized_end=163
 # @@protoc_insertion_point(module_scope)

@@ -76,48 +76,6 @@ ELEMENT_TYPE_BOOL: ElementType.ValueType  # 10
 Global___ElementType: _TypeAlias = ElementType  # noqa: Y015
 
 @_typing.final
-class TensorBlock(_message.Message):
-    """One block of one named array. An array longer than about 1 MiB travels as consecutive blocks of
-    the same name.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    DTYPE_FIELD_NUMBER: _builtins.int
-    SHAPE_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
-    COMPRESSED_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """Name of the array within its payload."""
-    dtype: _builtins.str
-    """numpy type string of the elements, little-endian: "<f4", "<f8", "<i4", "<i8", "<u8", "|u1"."""
-    data: _builtins.bytes
-    """Elements of this block, little-endian, C order."""
-    compressed: _builtins.bool
-    """True where `data` is a zstandard frame. Masked and encrypted arrays never are."""
-    @_builtins.property
-    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Shape of the whole array; set in its first block only."""
-
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        dtype: _builtins.str = ...,
-        shape: _abc.Iterable[_builtins.int] | None = ...,
-        data: _builtins.bytes = ...,
-        compressed: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compressed", b"compressed", "data", b"data", "dtype", b"dtype", "name", b"name", "shape", b"shape"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TensorBlock: _TypeAlias = TensorBlock  # noqa: Y015
-
-@_typing.final
 class Tensor(_message.Message):
     """An array of numbers."""
 
