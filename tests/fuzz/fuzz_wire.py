@@ -170,7 +170,7 @@ async def received(kind: str, frames: list[bytes]) -> Any:
         for frame in frames:
             yield frame
 
-    key = exchange_pb2.StepKey(job_id="job", step="step")
+    key = exchange_pb2.StepKey(job_id="job", step="step", frames=len(frames))
     return (await SERVICER._rest(request_type, stream(), call, Silo("ash"), key))[0]
 
 
