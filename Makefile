@@ -38,7 +38,8 @@ test: setup services  ## all tests
 	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
-	$(BIN)/python -m pytest tests --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile \
+		--cov --cov-report=term-missing:skip-covered
 
 images:  ## the container images
 	deploy/ci/engine
