@@ -20,7 +20,7 @@ from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import NewTraffic
-from hedgerow.services.process.logs import where
+from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
 from hedgerow.services.rpc.federation import (
@@ -47,10 +47,6 @@ MOST_KEPT_JOBS = 16
 """Ended jobs that an agent may ask about with one renewal."""
 
 log = structlog.get_logger()
-
-
-def _log_failure(what: str, error: Exception, **about: str) -> None:
-    log.error(what, kind=type(error).__name__, where=where(error), **about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ class Jobs:
                     try:
                         run.lost(silo)
                     except Exception as error:  # a defect in one job must not stop the others
-                        _log_failure("lost silo not noted", error, job=job_id, silo=silo)
+                        log.error("lost silo not noted", job=job_id, silo=silo, **defect(error))
             # Leases are watched even while the store fails.
             try:
                 await self._settle()
@@ -112,7 +108,7 @@ class Jobs:
             except DatabaseAway as error:
                 log.warning("database away", why=str(error))
             except Exception as error:  # nor may a defect end the watch
-                _log_failure("sweep failed", error)
+                log.error("sweep failed", **defect(error))
             self._wake()
 
     async def _settle(self) -> None:

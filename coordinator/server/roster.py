@@ -1,4 +1,4 @@
-"""Leases: which silos are there now, seen by the calls they make."""
+"""Leases: which silos are alive, by the calls that they make."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hedgerow.services.rpc.federation import LeaseGrant, Registration
 
 
 @dataclass(slots=True)
-class Lease:
+class HeldLease:
     """A registered agent; ``expires`` is on the clock that the roster was given."""
 
     silo: Silo
@@ -37,11 +37,11 @@ class Roster:
     allowed : frozenset[str]
         Silos that may register; empty admits every silo with a certificate of the federation.
     lease_seconds : float
-        A silo that is silent for so long is lost.
+        A silo that makes no call for this long is lost.
     now : callable
         Monotonic clock, seconds.
     version : str
-        Version of the coordinator, told to agents.
+        Version of the coordinator.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Roster:
         self._lease_seconds = lease_seconds
         self._now = now
         self._version = version
-        self._leases: dict[Silo, Lease] = {}
+        self._leases: dict[Silo, HeldLease] = {}
 
     def admit(self, silo: Silo) -> None:
         """Raise :class:`Unauthorised` unless the silo is on the federation's roster."""
@@ -86,11 +86,13 @@ class Roster:
                 "a silo has one agent",
                 seconds=f"{remaining:.0f}",
             )
-        lease = Lease(silo, secrets.token_hex(16), registration, self._now() + self._lease_seconds)
+        lease = HeldLease(
+            silo, secrets.token_hex(16), registration, self._now() + self._lease_seconds
+        )
         self._leases[silo] = lease
         return LeaseGrant(lease.lease_id, self._lease_seconds, self._version)
 
-    def touch(self, silo: Silo, lease_id: str) -> Lease:
+    def touch(self, silo: Silo, lease_id: str) -> HeldLease:
         """Prolong a lease and return it.
 
         Raises
@@ -101,7 +103,7 @@ class Roster:
         self.admit(silo)
         lease = self._leases.get(silo)
         if lease is None or not secrets.compare_digest(lease.lease_id, lease_id):
-            raise LeaseLost(f"{silo} holds no such lease; register again")
+            raise LeaseLost(f"the lease of {silo} has ended; register again")
         lease.expires = self._now() + self._lease_seconds
         return lease
 
@@ -126,13 +128,13 @@ class Roster:
 def check_version(silo: Silo, agent: str, coordinator: str) -> None:
     """Raise :class:`VersionRefused` unless the two are at most one minor version apart.
 
-    So the coordinator and the silos can be upgraded on different days, in any order.
+    Coordinator and silos can then be upgraded on different days, in any order.
     """
     theirs, ours = _minor(agent), _minor(coordinator)
     if theirs is None or ours is None:
         raise VersionRefused(
-            f"the agent of {silo} says it has version {agent[:40]!r}; the coordinator has "
-            f"{coordinator}, and compares MAJOR.MINOR"
+            f"the agent of {silo} reported version {agent[:40]!r}; expected MAJOR.MINOR, as the "
+            f"coordinator's {coordinator}"
         )
     if theirs[0] == ours[0] and abs(theirs[1] - ours[1]) <= 1:
         return

@@ -29,7 +29,7 @@ from hedgerow.coordinator.server.plans import bytes_a_round
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import JobTraffic, NewTraffic
-from hedgerow.services.process.logs import where
+from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.federation import (
     Acceptance,
     Agreement,
@@ -486,12 +486,7 @@ class JobRun:
                 log.warning("end of job not stored yet", job=self.job_id, why=str(error))
                 await asyncio.sleep(1.0)
             except Exception as error:
-                log.error(
-                    "end of job not stored",
-                    job=self.job_id,
-                    kind=type(error).__name__,
-                    where=where(error),
-                )
+                log.error("end of job not stored", job=self.job_id, **defect(error))
                 break
         self._ended_at = self._environment.now()
         log.info("job ended", job=self.job_id, state=state.value, why=detail)

@@ -48,6 +48,11 @@ def where(error: BaseException) -> list[str]:
     return [f"{frame.filename}:{frame.lineno}" for frame in frames[-4:]]
 
 
+def defect(error: BaseException) -> dict[str, object]:
+    """Return what a log may say of an unexpected error: its type and where it was raised."""
+    return {"kind": type(error).__name__, "where": where(error)}
+
+
 def _as_it_is(
     logger: object, name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:

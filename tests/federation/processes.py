@@ -190,8 +190,14 @@ def toml(table: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+PATIENCE_SECONDS = 200.0
+"""Least time that a test waits: a deadline only ends what hangs, however busy the machine is."""
+
+
 def wait_until(reached: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
+    """Wait for a condition for ``seconds``, and never less than :data:`PATIENCE_SECONDS`."""
+    patience = max(seconds, PATIENCE_SECONDS)
+    deadline = time.monotonic() + patience
     while not reached():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        assert time.monotonic() < deadline, f"{what}: not within {patience} s"
         time.sleep(0.02)

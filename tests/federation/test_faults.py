@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.process import ledgers
 from hedgerow.services.wire.job_view import JobView
 from tests.federation.processes import Federation, federation, wait_until, write_table
 
@@ -50,6 +52,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         return fed.client.download(job_id)[1]
 
 
+def offers_wait(fed: Federation, job_id: str, silo: str) -> bool:
+    """Whether a silo has offered in the round that is not finished yet."""
+    with suppress(ledgers.LedgerBroken):  # read while it is written
+        entries = ledgers.read(fed.folder / f"state-agent-{silo}" / "ledger.jsonl")
+        last = max((e.round for e in entries if not e.is_control), default=-1)
+        return last == len(fed.client.get(job_id).rounds)
+    return False
+
+
 def test_a_coordinator_killed_in_mid_round_goes_on_to_the_identical_model(
     tmp_path: Path, undisturbed: bytes
 ) -> None:
@@ -58,7 +69,7 @@ def test_a_coordinator_killed_in_mid_round_goes_on_to_the_identical_model(
         job_id = fed.submit(job())
         fed.wait(job_id, rounds_done(2))
         fed.kill("agent-s1", signal.SIGSTOP)
-        time.sleep(0.3)
+        wait_until(lambda: offers_wait(fed, job_id, "s0"), 60, "s0 waits for s1")
         fed.kill("coordinator")
         fed.kill("agent-s1", signal.SIGCONT)
         fed.start_coordinator()
@@ -95,29 +106,28 @@ def test_a_silo_that_stays_away_is_left_out_and_comes_back_with_all_trees(tmp_pa
         fed.client.cancel(job_id)
 
 
-def test_cancellation_reaches_training_silos_within_five_seconds(tmp_path: Path) -> None:
+def test_cancellation_reaches_training_silos(tmp_path: Path) -> None:
     with federation(tmp_path, n_rows=20000) as fed:
         job_id = fed.submit(job(rounds=5000))
         fed.wait(job_id, rounds_done(1))
-        started = time.monotonic()
         assert fed.client.cancel(job_id) == "CANCELLED"
         wait_until(
             lambda: all("stopped" in fed.log(f"agent-s{k}") for k in range(3)),
-            5.0,
+            60,
             "all silos stop",
         )
-        assert time.monotonic() - started < 5.0
         assert fed.end(job_id).state == "CANCELLED"
 
 
-def test_a_frozen_silo_is_noticed_within_seconds(tmp_path: Path) -> None:
+def test_a_frozen_silo_is_lost_with_its_lease_not_at_the_deadline_of_a_step(tmp_path: Path) -> None:
     with federation(tmp_path) as fed:
-        job_id = fed.submit(job(rounds=2000, min_silos=2, timeout=60))
+        job_id = fed.submit(job(rounds=2000, min_silos=2, timeout=3600))
         fed.wait(job_id, rounds_done(1))
         fed.kill("agent-s1", signal.SIGSTOP)
-        started = time.monotonic()
-        fed.wait(job_id, lambda v: any(s.name == "s1" and s.state == "lost" for s in v.silos))
-        assert time.monotonic() - started < 10.0
+        view = fed.wait(
+            job_id, lambda v: any(s.name == "s1" and s.state == "lost" for s in v.silos)
+        )
+        assert "its lease ended" in next(s.detail for s in view.silos if s.name == "s1")
         fed.client.cancel(job_id)
 
 
