@@ -28,7 +28,7 @@ from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, pack_answ
 from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, Obfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
+from hedgerow.crypto.paillier import KeyHolder
 from hedgerow.crypto.paillier_keys import PrivateKey, generate_private_key
 from hedgerow.crypto.threads import usable_cores
 
@@ -90,7 +90,7 @@ def paillier_rates(
     rows = public.encrypt(plaintexts, sources["paillier_rerandomise"])
     # A node of realistic size: every ciphertext stands for several rows.
     n_node = 20_000 if scale > 1 else 4_000
-    node = CiphertextVector(rows.key_id, np.resize(rows.data, (n_node, rows.data.shape[1])))
+    node = np.resize(rows, (n_node, rows.shape[1]))
     bins = rng.integers(0, N_BINS, (n_node, N_FEATURES)).astype(np.uint8)
     histograms = CiphertextHistograms(public, node, bins, [N_BINS] * N_FEATURES)
     for metric, joint in (
@@ -107,9 +107,7 @@ def paillier_rates(
         rate(len(sums), lambda: pack_answer(public, [sums], layout, uniform), repeats, clock),
     )
     answer = pack_answer(public, [sums] * 3, layout, uniform)
-    many = CiphertextVector(
-        answer.key_id, np.resize(answer.data[:-1], (32 * scale, answer.data.shape[1]))
-    )
+    many = np.resize(answer[:-1], (32 * scale, answer.shape[1]))
     n_bins = len(many) * layout.slots(key.public_key.bits)
     yield (
         "paillier_decrypted_bins",

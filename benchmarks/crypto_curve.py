@@ -30,8 +30,8 @@ from hedgerow.crypto.bin_sums import plan_bin_sums
 from hedgerow.crypto.blinding import DST
 from hedgerow.crypto.curve25519 import hash_uniform
 from hedgerow.crypto.elgamal import (
-    KeyHolder,
-    PublicOperations,
+    ElGamalDecryption,
+    ElGamalOperations,
     ValueRange,
     generate_private_key,
     sum_bins,
@@ -76,7 +76,7 @@ def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row
     n_features, n_bins = (2, 8) if slow else (20, 32)
     key = generate_private_key()
     value_range = ValueRange(16, n)
-    public = PublicOperations(key.public_key(), value_range, kernel)
+    public = ElGamalOperations(key.public_key(), value_range, kernel)
     g = rng.integers(-(1 << 16), 1 << 16, n)
     h = rng.integers(0, 1 << 16, n)
     bins = rng.integers(0, n_bins, (n, n_features)).astype(np.uint8)
@@ -92,7 +92,7 @@ def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row
         lambda: public.histogram(rows, bins, n_bins),
     )
     sums = public.histogram(rows, bins, n_bins)
-    holder = KeyHolder(key, value_range, kernel)
+    holder = ElGamalDecryption(key, value_range, kernel)
     report("elgamal_decrypt", len(sums) // 96, lambda: holder.decrypt(sums))
     if not slow:
         wide = ValueRange(29, 2)
@@ -100,7 +100,7 @@ def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row
         scalars = os.urandom(32 * len(even))
         masker = kernel.masker(*(public.public_key.p1, public.public_key.p2))
         ciphertexts = masker.encrypt(scalars, even, even[::-1].copy())
-        holder = KeyHolder(key, wide, kernel)
+        holder = ElGamalDecryption(key, wide, kernel)
         report("elgamal_logarithms_30", 2 * len(even), lambda: holder.decrypt(ciphertexts))
     return out
 

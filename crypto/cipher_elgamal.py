@@ -25,8 +25,8 @@ from hedgerow.crypto.ciphertext_histogram import check_bins, check_rows, running
 from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
     ROW_BYTES,
-    Rows,
-    Sums,
+    CurveRows,
+    CurveSums,
 )
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import HistogramRefused, PlaintextOutOfRange
@@ -50,7 +50,7 @@ class ElGamalOwner:
 
     scheme: Scheme = "elgamal"
 
-    def __init__(self, private_key: elgamal.PrivateKey, engine: Engine | None) -> None:
+    def __init__(self, private_key: elgamal.ElGamalPrivateKey, engine: Engine | None) -> None:
         self.private_key = private_key
         self._kernel = (engine or Engine()).curve()
         self._public_key = private_key.public_key()
@@ -61,7 +61,7 @@ class ElGamalOwner:
     def encrypt_gradients(
         self, layout: PairLayout, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[Ciphertexts, ...]:
-        public = elgamal.PublicOperations(self._public_key, value_range(layout), self._kernel)
+        public = elgamal.ElGamalOperations(self._public_key, value_range(layout), self._kernel)
         stored = layout.quantise(grad, hess)
         columns = [np.ascontiguousarray(values.T) for values in stored]
         return tuple(_rows(public.encrypt(g, h)) for g, h in zip(*columns, strict=True))
@@ -75,7 +75,7 @@ class ElGamalOwner:
                     f"expected {n_bins} ciphertexts for {n_bins} bins, "
                     f"received {len(part) // ROW_BYTES}"
                 )
-        holder = elgamal.KeyHolder(self.private_key, value_range(layout), self._kernel)
+        holder = elgamal.ElGamalDecryption(self.private_key, value_range(layout), self._kernel)
         values = holder.decrypt(b"".join(parts))
         pairs = values.reshape(layout.n_classes, n_bins, 2)
         grad, hess = pairs[:, :, 0].T.copy(), pairs[:, :, 1].T.copy()
@@ -92,20 +92,20 @@ class ElGamalOwner:
         largest = max((abs(int(v)) for v in values), default=0)
         bits = (max(largest, 1) - 1).bit_length()
         limits = elgamal.ValueRange(bits, max(1, len(values)))
-        public = elgamal.PublicOperations(self._public_key, limits, self._kernel)
+        public = elgamal.ElGamalOperations(self._public_key, limits, self._kernel)
         numbers = np.array([int(v) for v in values], np.int64)
         return _rows(public.encrypt(numbers, np.zeros_like(numbers)))
 
     def decrypt_integers(self, values: Buffer) -> list[int]:
         limit = elgamal.ValueRange(MOST_VALUE_BITS, 1)
-        holder = elgamal.KeyHolder(self.private_key, limit, self._kernel)
+        holder = elgamal.ElGamalDecryption(self.private_key, limit, self._kernel)
         return [int(v) for v in holder.decrypt(_bytes(values))[:, 0]]
 
 
 class ElGamalPeer:
     """See :class:`PeerKey`."""
 
-    def __init__(self, public_key: elgamal.PublicKey, engine: Engine | None) -> None:
+    def __init__(self, public_key: elgamal.ElGamalPublicKey, engine: Engine | None) -> None:
         self.key_id = public_key.to_bytes()
         self._public_key = public_key
         self._kernel = (engine or Engine()).curve()
@@ -114,7 +114,7 @@ class ElGamalPeer:
         self, layout: PairLayout, rows: Sequence[Buffer], bins: Bins, n_bins: Sequence[int]
     ) -> HeldRows:
         check_parts(rows, layout.n_classes, f"a row of {layout.n_classes} classes")
-        public = elgamal.PublicOperations(self._public_key, value_range(layout), self._kernel)
+        public = elgamal.ElGamalOperations(self._public_key, value_range(layout), self._kernel)
         parts = [_bytes(part) for part in rows]
         for part in parts:
             if len(part) != len(bins) * ROW_BYTES:
@@ -131,14 +131,14 @@ class ElGamalPeer:
         points = _bytes(values)
         check_selection(len(points) // ROW_BYTES, index, start)
         limits = elgamal.ValueRange(0, max(1, len(points) // ROW_BYTES))
-        public = elgamal.PublicOperations(self._public_key, limits, self._kernel)
+        public = elgamal.ElGamalOperations(self._public_key, limits, self._kernel)
         return _rows(public.rerandomise(public.load(points).sum_segments(index, start)))
 
 
 @dataclass(frozen=True, slots=True)
 class _ElGamalRows:
-    public: elgamal.PublicOperations
-    parts: list[Rows]
+    public: elgamal.ElGamalOperations
+    parts: list[CurveRows]
     bins: Bins
     n_bins: tuple[int, ...]
 
@@ -171,17 +171,17 @@ class _ElGamalRows:
         return tuple(answers)
 
 
-def _nothing(rows: Rows) -> Sums:
+def _nothing(rows: CurveRows) -> CurveSums:
     return rows.sum_segments(np.empty(0, np.uint32), np.zeros(1, np.int64))
 
 
-def _chosen(sums: Sums, order: NDArray[np.integer]) -> Sums:
+def _chosen(sums: CurveSums, order: NDArray[np.integer]) -> CurveSums:
     return sums.combine(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
 
 
 def _running(
-    sums: Sums, n_bins: Sequence[int], n_nodes: int, missing: Sequence[bool] | None
-) -> Sums:
+    sums: CurveSums, n_bins: Sequence[int], n_nodes: int, missing: Sequence[bool] | None
+) -> CurveSums:
     """Return :func:`~crypto.ciphertext_histogram.cumulate` of every node, in doubling steps."""
     source, chains, _ = running_sums(n_bins, missing)
     n_out, n_in = len(source), sum(n_bins)

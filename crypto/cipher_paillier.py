@@ -32,7 +32,7 @@ from hedgerow.crypto.ciphertext_histogram import (
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext
-from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
+from hedgerow.crypto.paillier import KeyHolder, PublicOperations
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 
@@ -58,7 +58,7 @@ class PaillierOwner:
         for part in _part_layouts(layout, self.private_key.public_key.bits):
             columns = slice(at, at + part.n_classes)
             plaintexts = part.pack(q_grad[:, columns], q_hess[:, columns])
-            parts.append(self._holder.encrypt(plaintexts, self._obfuscators).data)
+            parts.append(self._holder.encrypt(plaintexts, self._obfuscators))
             at += part.n_classes
         return tuple(parts)
 
@@ -66,17 +66,17 @@ class PaillierOwner:
         layouts = _part_layouts(layout, self.private_key.public_key.bits)
         check_parts(answer, len(layouts), "an answer")
         read = [
-            read_answer(self._holder, _vector(self._holder.public, part), n_bins, part_layout)
+            read_answer(self._holder, _rows(self._holder.public, part), n_bins, part_layout)
             for part, part_layout in zip(answer, layouts, strict=True)
         ]
         grad, hess = (np.concatenate(sums, axis=1) for sums in zip(*read, strict=True))
         return grad, hess
 
     def encrypt_integers(self, values: Sequence[int]) -> Ciphertexts:
-        return self._holder.encrypt([int(v) for v in values], self._obfuscators).data
+        return self._holder.encrypt([int(v) for v in values], self._obfuscators)
 
     def decrypt_integers(self, values: Buffer) -> list[int]:
-        return self._holder.decrypt(_vector(self._holder.public, values))
+        return self._holder.decrypt(_rows(self._holder.public, values))
 
 
 class PaillierPeer:
@@ -93,7 +93,7 @@ class PaillierPeer:
         layouts = _part_layouts(layout, self._public.public_key.bits)
         check_parts(rows, len(layouts), f"a row of {layout.n_classes} classes")
         histograms = [
-            CiphertextHistograms(self._public, _vector(self._public, part), bins, n_bins)
+            CiphertextHistograms(self._public, _rows(self._public, part), bins, n_bins)
             for part in rows
         ]
         return _PaillierRows(layouts, histograms, self._public, self._obfuscators)
@@ -101,11 +101,11 @@ class PaillierPeer:
     def sum_selected(
         self, values: Buffer, index: NDArray[np.uint32], start: NDArray[np.int64]
     ) -> Ciphertexts:
-        vector = _vector(self._public, values)
+        vector = _rows(self._public, values)
         check_selection(len(vector), index, start)
         loaded = self._public.load(vector)
         sums = self._public.modulus.segment_products(loaded, index, start)
-        return self._public.rerandomise(sums, self._obfuscators).data
+        return self._public.rerandomise(sums, self._obfuscators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _PaillierRows:
             sums = [histograms.sums(rows) for rows in nodes]
             if cumulative:
                 sums = [cumulate(self.public, node, missing) for node in sums]
-            answers.append(pack_answer(self.public, sums, layout, self.obfuscators, order).data)
+            answers.append(pack_answer(self.public, sums, layout, self.obfuscators, order))
         return tuple(answers)
 
 
@@ -136,7 +136,5 @@ def _part_layouts(layout: PairLayout, key_bits: int) -> list[PairLayout]:
     return [replace(layout, n_classes=n) for n in classes_per_ciphertext(layout, key_bits)]
 
 
-def _vector(public: PublicOperations, data: Buffer) -> CiphertextVector:
-    return CiphertextVector(
-        public.key_id, ciphertext_rows(data, public.public_key.ciphertext_bytes)
-    )
+def _rows(public: PublicOperations, data: Buffer) -> Ciphertexts:
+    return ciphertext_rows(data, public.public_key.ciphertext_bytes)

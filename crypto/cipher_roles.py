@@ -20,7 +20,7 @@ from hedgerow.crypto.packing import PairLayout
 Scheme = Literal["paillier", "elgamal"]
 Bins = NDArray[np.uint8] | NDArray[np.uint16]
 Ciphertexts = NDArray[np.uint8]
-"""Of shape (n, ciphertext_bytes), C order."""
+"""Of shape (n, ciphertext_bytes), C order: one little-endian ciphertext a row."""
 Buffer = bytes | memoryview | Ciphertexts
 """Ciphertexts of one width, end to end."""
 PairSums = tuple[NDArray[np.generic], NDArray[np.generic]]

@@ -33,7 +33,7 @@ def new_owner(
 
 def owner_of(private_key: AnyPrivateKey, engine: Engine | None) -> KeyOwner:
     """Return the owner of a stored key."""
-    if isinstance(private_key, elgamal.PrivateKey):
+    if isinstance(private_key, elgamal.ElGamalPrivateKey):
         return ElGamalOwner(private_key, engine)
     return PaillierOwner(private_key, engine)
 
@@ -47,7 +47,7 @@ def peer_of(public_key: bytes, engine: Engine | None, *, insecure_test_key: bool
         Malformed, or smaller than is safe.
     """
     if public_key.startswith(elgamal.PUBLIC_MAGIC):
-        key = elgamal.PublicKey.from_bytes(public_key[len(elgamal.PUBLIC_MAGIC) :])
+        key = elgamal.ElGamalPublicKey.from_bytes(public_key[len(elgamal.PUBLIC_MAGIC) :])
         return ElGamalPeer(key, engine)
     read = paillier_keys.PublicKey.from_bytes(public_key, insecure_test_key=insecure_test_key)
     return PaillierPeer(read, engine)

@@ -2,9 +2,9 @@
 
 A passive party loads a tree's row ciphertexts once (:class:`CiphertextHistograms`), sums the rows
 of a node into the bins of its features, and answers with packed, re-randomised ciphertexts
-(:func:`pack_answer`). The key holder reads an answer with :func:`read_answer`, and derives a node's
-larger child from parent and smaller child in plaintext (:func:`sibling`), so that nobody sums or
-sends the larger one.
+(:func:`pack_answer`). The key holder reads an answer with :func:`read_answer`. It derives a node's
+larger child from parent and smaller child in plaintext, so that nobody sums or sends the larger
+one.
 
 Three savings, all exact, chosen by counting multiplications:
 
@@ -25,11 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.cipher_roles import Ciphertexts
 from hedgerow.crypto.errors import HistogramRefused
 from hedgerow.crypto.modular import Modulus, Residues
 from hedgerow.crypto.obfuscators import Obfuscators
 from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import CiphertextVector, KeyHolder, PublicOperations
+from hedgerow.crypto.paillier import KeyHolder, PublicOperations
 
 # Cell numbers stay 16 bits wide, where numpy sorts by radix.
 _MOST_CELLS = 1 << 16
@@ -84,7 +85,7 @@ class CiphertextHistograms:
     def __init__(
         self,
         public: PublicOperations,
-        rows: CiphertextVector,
+        rows: Ciphertexts,
         bins: NDArray[np.uint8] | NDArray[np.uint16],
         n_bins: Sequence[int],
     ) -> None:
@@ -389,7 +390,7 @@ def pack_answer(
     layout: PairLayout,
     obfuscators: Obfuscators,
     order: NDArray[np.integer] | None = None,
-) -> CiphertextVector:
+) -> Ciphertexts:
     """Return bins as they leave a passive party: packed, then re-randomised.
 
     Parameters
@@ -424,7 +425,7 @@ def pack_answer(
 
 
 def read_answer(
-    holder: KeyHolder, answer: CiphertextVector, n_bins: int, layout: PairLayout
+    holder: KeyHolder, answer: Ciphertexts, n_bins: int, layout: PairLayout
 ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Return the sums of an answer of ``n_bins`` bins.
 
@@ -448,11 +449,3 @@ def read_answer(
             f"expected {expected} ciphertexts for {n_bins} bins, received {len(answer)}"
         )
     return layout.unpack(holder.decrypt(answer), _counts(n_bins, layout.slots(key_bits)))
-
-
-def sibling(parent: NDArray[np.generic], child: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return the other child's sums, exactly, from those that :func:`read_answer` gave."""
-    if parent.shape != child.shape or parent.dtype != child.dtype:
-        raise HistogramRefused(f"expected a child of shape {parent.shape}, received {child.shape}")
-    result: NDArray[np.generic] = np.subtract(parent, child)
-    return result

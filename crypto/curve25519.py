@@ -35,7 +35,6 @@ __all__ = [
     "add",
     "batch_invert",
     "double",
-    "expand_message_xmd",
     "hash_uniform",
     "map_to_curve",
     "multiply",
@@ -43,7 +42,6 @@ __all__ = [
     "negate",
     "ristretto_decode",
     "ristretto_encode",
-    "same_element",
 ]
 
 PRIME: int = mpz(2) ** 255 - 19
@@ -71,32 +69,11 @@ BASE: Point = (_BASE_X, _BASE_Y, mpz(1), _BASE_X * _BASE_Y % PRIME)
 # --- hash to the curve ----------------------------------------------------------------------
 
 
-def expand_message_xmd(message: bytes, dst: bytes, n_bytes: int) -> bytes:
-    """Expand a message into uniform bytes with SHA-512 (RFC 9380, section 5.3.1).
-
-    Parameters
-    ----------
-    message : bytes
-        Any length.
-    dst : bytes
-        Domain separation tag of 1 to 255 bytes.
-    n_bytes : int
-        Length of the result, 1 to 64: one block, all that one field element needs.
-    """
-    if not 1 <= len(dst) <= 255:
-        raise ValueError(f"domain separation tag of 1 to 255 bytes expected, received {len(dst)}")
-    if not 1 <= n_bytes <= 64:
-        raise ValueError(f"1 to 64 bytes can be expanded, {n_bytes} were asked for")
-    suffix = dst + bytes([len(dst)])
-    length = n_bytes.to_bytes(2, "big") + b"\x00"
-    first = hashlib.sha512(bytes(128) + message + length + suffix).digest()
-    return hashlib.sha512(first + b"\x01" + suffix).digest()[:n_bytes]
-
-
 def hash_uniform(messages: Iterable[bytes], dst: bytes, prefix: bytes = b"") -> bytes:
-    """Expand many messages, 48 uniform bytes each: ``expand_message_xmd(prefix + m, dst, 48)``.
+    """Expand many messages with SHA-512, 48 uniform bytes each (RFC 9380, section 5.3.1).
 
-    The hash of the padding and of `prefix` is computed once.
+    The result is that of ``expand_message_xmd(prefix + m, dst, 48)`` for each message m. The
+    padding and ``prefix`` are hashed once.
     """
     if not 1 <= len(dst) <= 255:
         raise ValueError(f"domain separation tag of 1 to 255 bytes expected, received {len(dst)}")
@@ -237,12 +214,6 @@ def multiply(scalar: int, a: Point) -> Point:
         if digit:
             out = add(out, table[digit])
     return out
-
-
-def same_element(a: Point, b: Point) -> bool:
-    """Tell whether two points stand for one ristretto255 element (RFC 9496, section 4.3.3)."""
-    p = PRIME
-    return bool((a[0] * b[1] - a[1] * b[0]) % p == 0 or (a[1] * b[1] - a[0] * b[0]) % p == 0)
 
 
 # --- ristretto255 ---------------------------------------------------------------------------

@@ -17,18 +17,18 @@ MOST_VALUE_BITS = 40
 """Plaintexts and their sums lie within ±2^40."""
 
 
-class Sums(Protocol):
-    """Sums of ciphertext rows, not yet encoded."""
+class CurveSums(Protocol):
+    """CurveSums of ciphertext rows, not yet encoded."""
 
     def __len__(self) -> int:
         """Count the sums."""
         ...
 
-    def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> Sums:
+    def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> CurveSums:
         """Give sum s over ``index[starts[s]:starts[s + 1]]``; ~i stands for minus sum i."""
         ...
 
-    def append(self, others: Sums) -> Sums:
+    def append(self, others: CurveSums) -> CurveSums:
         """Give these sums followed by others of the same kernel."""
         ...
 
@@ -37,14 +37,14 @@ class Sums(Protocol):
         ...
 
 
-class Rows(Protocol):
+class CurveRows(Protocol):
     """Decoded, validated ciphertext rows."""
 
     def __len__(self) -> int:
         """Count the rows."""
         ...
 
-    def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> Sums:
+    def sum_segments(self, index: NDArray[np.uint32], starts: NDArray[np.int64]) -> CurveSums:
         """Give sum s of the rows ``index[starts[s]:starts[s + 1]]``; of none, zero's encryption."""
         ...
 
@@ -56,7 +56,7 @@ class Masker(Protocol):
         """Encrypt rows; 32 secret uniform bytes a row, of which 252 bits count."""
         ...
 
-    def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
+    def rerandomise(self, sums: CurveSums, scalars: bytes) -> bytes:
         """Add fresh encryptions of zero and encode; 32 secret uniform bytes a sum."""
         ...
 
@@ -83,7 +83,7 @@ class CurveKernel(Protocol):
         """Multiply u-coordinates by one clamped scalar; `InvalidPoint` for a zero product."""
         ...
 
-    def load(self, ciphertexts: bytes) -> Rows:
+    def load(self, ciphertexts: bytes) -> CurveRows:
         """Decode and validate ciphertext rows; `InvalidPoint` with the first bad one."""
         ...
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import curve25519
 from hedgerow.crypto.curve25519 import Point
-from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, Sums
+from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, CurveSums
 from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.native import _curve
 from hedgerow.crypto.threads import run_all
@@ -49,7 +49,7 @@ def _words(point: Point) -> NDArray[np.uint64]:
 
 
 class NativeSums:
-    """See :class:`hedgerow.crypto.curve_kernels.Sums`; ``points`` is (n, 3, 24) uint64."""
+    """See :class:`hedgerow.crypto.curve_kernels.CurveSums`; ``points`` is (n, 3, 24) uint64."""
 
     def __init__(self, kernel: NativeCurve, points: NDArray[np.uint64]) -> None:
         self.kernel, self.points = kernel, points
@@ -68,7 +68,7 @@ class NativeSums:
         )
         return NativeSums(self.kernel, np.frombuffer(out, np.uint64).reshape(-1, 3, _WORDS))
 
-    def append(self, others: Sums) -> NativeSums:
+    def append(self, others: CurveSums) -> NativeSums:
         assert isinstance(others, NativeSums)
         return NativeSums(self.kernel, np.concatenate([self.points, others.points]))
 
@@ -80,7 +80,7 @@ class NativeSums:
 
 
 class NativeRows:
-    """See :class:`hedgerow.crypto.curve_kernels.Rows`; ``points`` is (n, 3, 16) uint64."""
+    """See :class:`hedgerow.crypto.curve_kernels.CurveRows`; ``points`` is (n, 3, 16) uint64."""
 
     def __init__(self, kernel: NativeCurve, points: NDArray[np.uint64]) -> None:
         self._kernel, self._points = kernel, points
@@ -144,7 +144,7 @@ class NativeMasker:
 
         return b"".join(_in_parts(len(g), self._kernel.workers, part))
 
-    def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
+    def rerandomise(self, sums: CurveSums, scalars: bytes) -> bytes:
         assert isinstance(sums, NativeSums)
         view, ifma, tables, points = (
             memoryview(scalars),

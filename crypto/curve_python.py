@@ -20,7 +20,7 @@ from hedgerow.crypto.curve_kernels import (
     NOT_FOUND,
     ROW_BYTES,
     SCALAR_BYTES,
-    Sums,
+    CurveSums,
 )
 from hedgerow.crypto.errors import InvalidPoint
 
@@ -60,7 +60,7 @@ def _sum(rows: Iterable[_Row]) -> _Row:
 
 
 class PythonSums:
-    """See :class:`hedgerow.crypto.curve_kernels.Sums`."""
+    """See :class:`hedgerow.crypto.curve_kernels.CurveSums`."""
 
     def __init__(self, rows: list[_Row]) -> None:
         self.rows = rows
@@ -78,7 +78,7 @@ class PythonSums:
             ]
         )
 
-    def append(self, others: Sums) -> PythonSums:
+    def append(self, others: CurveSums) -> PythonSums:
         assert isinstance(others, PythonSums)
         return PythonSums(self.rows + others.rows)
 
@@ -88,7 +88,7 @@ class PythonSums:
 
 
 class PythonRows:
-    """See :class:`hedgerow.crypto.curve_kernels.Rows`."""
+    """See :class:`hedgerow.crypto.curve_kernels.CurveRows`."""
 
     def __init__(self, rows: list[_Row]) -> None:
         self._rows = rows
@@ -158,7 +158,7 @@ class PythonMasker:
                 out.append(encode(add(mask, curve25519.negate(point) if value < 0 else point)))
         return b"".join(out)
 
-    def rerandomise(self, sums: Sums, scalars: bytes) -> bytes:
+    def rerandomise(self, sums: CurveSums, scalars: bytes) -> bytes:
         assert isinstance(sums, PythonSums)
         masked = [_add_rows(row, self._mask(scalars, i)) for i, row in enumerate(sums.rows)]
         return PythonSums(masked).encode()

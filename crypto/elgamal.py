@@ -38,8 +38,8 @@ from hedgerow.crypto.curve_kernels import (
     ROW_BYTES,
     SCALAR_BYTES,
     CurveKernel,
-    Rows,
-    Sums,
+    CurveRows,
+    CurveSums,
 )
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
@@ -61,7 +61,7 @@ class ValueRange:
     value_bits : int
         Precision of a quantised value, sign apart.
     n_rows : int
-        Rows that one sum can hold.
+        CurveRows that one sum can hold.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class ValueRange:
 
 
 @dataclass(frozen=True, slots=True)
-class PublicKey:
+class ElGamalPublicKey:
     """P1 = x1·G for the first value of a row and P2 = x2·G for the second, encoded."""
 
     p1: bytes
@@ -116,7 +116,7 @@ class PublicKey:
         return self.p1 + self.p2
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> PublicKey:
+    def from_bytes(cls, data: bytes) -> ElGamalPublicKey:
         """Read 64 bytes; :class:`KeyRejected` for anything but two usable elements."""
         if len(data) != 2 * ENCODING_BYTES:
             raise KeyRejected(
@@ -126,7 +126,7 @@ class PublicKey:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PrivateKey:
+class ElGamalPrivateKey:
     """The logarithms x1 and x2 of the public key, each in 1 .. order - 1."""
 
     x1: int
@@ -136,38 +136,38 @@ class PrivateKey:
         if not all(0 < x < curve25519.ORDER for x in (self.x1, self.x2)) or self.x1 == self.x2:
             raise KeyRejected("private key: two different scalars below the order expected")
 
-    def public_key(self) -> PublicKey:
+    def public_key(self) -> ElGamalPublicKey:
         """Give the public half."""
         p1, p2 = (curve25519.multiply(x, curve25519.BASE) for x in (self.x1, self.x2))
-        return PublicKey(curve25519.ristretto_encode(p1), curve25519.ristretto_encode(p2))
+        return ElGamalPublicKey(curve25519.ristretto_encode(p1), curve25519.ristretto_encode(p2))
 
     def to_bytes(self) -> bytes:
         """Give 64 secret bytes."""
         return self.x1.to_bytes(32, "little") + self.x2.to_bytes(32, "little")
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> PrivateKey:
+    def from_bytes(cls, data: bytes) -> ElGamalPrivateKey:
         """Read 64 secret bytes."""
         if len(data) != 64:
             raise KeyRejected(f"private key: 64 bytes expected, received {len(data)}")
         return cls(int.from_bytes(data[:32], "little"), int.from_bytes(data[32:], "little"))
 
 
-def generate_private_key() -> PrivateKey:
+def generate_private_key() -> ElGamalPrivateKey:
     """Draw a key from the operating system's randomness."""
     order = int(curve25519.ORDER)
     while True:
         x1, x2 = (1 + secrets.randbelow(order - 1) for _ in range(2))
         if x1 != x2:
-            return PrivateKey(x1, x2)
+            return ElGamalPrivateKey(x1, x2)
 
 
-class PublicOperations:
+class ElGamalOperations:
     """What anybody can do with a public key: encrypt, add up, re-randomise.
 
     Parameters
     ----------
-    public_key : PublicKey
+    public_key : ElGamalPublicKey
     value_range : ValueRange
         What the key's holder can decrypt; agreed on beforehand.
     kernel : CurveKernel, optional
@@ -178,7 +178,7 @@ class PublicOperations:
 
     def __init__(
         self,
-        public_key: PublicKey,
+        public_key: ElGamalPublicKey,
         value_range: ValueRange,
         kernel: CurveKernel | None = None,
         entropy: Entropy = os.urandom,
@@ -219,7 +219,7 @@ class PublicOperations:
                 raise RangeRefused(f"values within ±2^{self.value_range.value_bits} expected")
         return self._masker.encrypt(self._entropy(SCALAR_BYTES * len(g)), g, h)
 
-    def load(self, ciphertexts: bytes) -> Rows:
+    def load(self, ciphertexts: bytes) -> CurveRows:
         """Decode and validate rows for adding up.
 
         Raises
@@ -238,7 +238,7 @@ class PublicOperations:
 
     def histogram(
         self,
-        rows: Rows,
+        rows: CurveRows,
         bins: Bins,
         n_bins: int,
         members: NDArray[np.int64] | None = None,
@@ -247,14 +247,14 @@ class PublicOperations:
 
         Parameters
         ----------
-        rows : Rows
+        rows : CurveRows
             From :meth:`load`.
         bins : ndarray of shape (n_rows, n_features), uint8 or uint16
             Bin of every row and feature.
         n_bins : int
             Bins a feature.
         members : ndarray of shape (n_members,), int64, optional
-            Rows of the node, each once; all by default.
+            CurveRows of the node, each once; all by default.
 
         Returns
         -------
@@ -267,12 +267,12 @@ class PublicOperations:
             raise ValueError("members: every row at most once expected")
         return self.rerandomise(sum_bins(rows, plan_bin_sums(bins, n_bins, members)))
 
-    def rerandomise(self, sums: Sums) -> bytes:
+    def rerandomise(self, sums: CurveSums) -> bytes:
         """Encode sums with fresh randomness, as everything that leaves a party has to have."""
         return self._masker.rerandomise(sums, self._entropy(SCALAR_BYTES * len(sums)))
 
 
-def sum_bins(rows: Rows, plan: BinSumPlan) -> Sums:
+def sum_bins(rows: CurveRows, plan: BinSumPlan) -> CurveSums:
     """Carry a plan's additions out; the sums are neither encoded nor re-randomised."""
     points = rows.sum_segments(plan.rows.index.astype(np.uint32), plan.rows.starts)
     if len(plan.derived):
@@ -281,21 +281,21 @@ def sum_bins(rows: Rows, plan: BinSumPlan) -> Sums:
     return points.combine(plan.bins.index, plan.bins.starts)
 
 
-class KeyHolder:
+class ElGamalDecryption:
     """What the private key is for.
 
     Parameters
     ----------
-    private_key : PrivateKey
+    private_key : ElGamalPrivateKey
     value_range : ValueRange
-        Sums of this range are found; its table of logarithms has 17 MB up to 2^32, else 67 MB.
+        CurveSums of this range are found; its table of logarithms has 17 MB up to 2^32, else 67 MB.
     kernel : CurveKernel, optional
         Arithmetic; the fastest of this machine by default.
     """
 
     def __init__(
         self,
-        private_key: PrivateKey,
+        private_key: ElGamalPrivateKey,
         value_range: ValueRange,
         kernel: CurveKernel | None = None,
     ) -> None:

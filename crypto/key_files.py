@@ -25,7 +25,7 @@ from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
-AnyPrivateKey = PrivateKey | elgamal.PrivateKey
+AnyPrivateKey = PrivateKey | elgamal.ElGamalPrivateKey
 
 _MAGIC = b"HGPK1"
 _SALT_BYTES, _NONCE_BYTES = 16, 12
@@ -65,7 +65,7 @@ class SealingSecret:
 
 def seal_private_key(private_key: AnyPrivateKey, secret: SealingSecret) -> bytes:
     """Return the key, readable only with ``secret``; every call gives other bytes."""
-    if isinstance(private_key, elgamal.PrivateKey):
+    if isinstance(private_key, elgamal.ElGamalPrivateKey):
         public, hidden = (
             elgamal.PUBLIC_MAGIC + private_key.public_key().to_bytes(),
             private_key.to_bytes(),
@@ -114,7 +114,7 @@ def open_private_key(
     except InvalidTag:
         raise KeyRejected(f"wrong {kind}, or a damaged sealed key") from None
     if public.startswith(elgamal.PUBLIC_MAGIC):
-        return elgamal.PrivateKey.from_bytes(hidden)
+        return elgamal.ElGamalPrivateKey.from_bytes(hidden)
     public_key = PublicKey.from_bytes(public, insecure_test_key=insecure_test_key)
     width = public_key.plaintext_bytes
     p, q = (int.from_bytes(hidden[i : i + width], "little") for i in (0, width))

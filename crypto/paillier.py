@@ -19,17 +19,17 @@ applications to electronic voting", 2010, §4.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import gmpy2
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from hedgerow.crypto.cipher_roles import Ciphertexts
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import CiphertextRejected, PlaintextOutOfRange
-from hedgerow.crypto.modular import Residues, bytes_to_ints, ints_to_bytes
+from hedgerow.crypto.modular import Residues, ints_to_bytes
 from hedgerow.crypto.obfuscators import Obfuscators
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
@@ -37,76 +37,6 @@ KEY_BITS = (2048, 3072, 4096)
 KEY_ID_BYTES = 16
 _PUBLIC_MAGIC = b"HGP1"
 _ROWS_A_PASS = 4096
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CiphertextVector:
-    """Ciphertexts of one key.
-
-    Parameters
-    ----------
-    key_id
-        Of the public key.
-    data
-        Of shape (n, ciphertext_bytes), uint8, C order: one little-endian integer a row.
-    """
-
-    key_id: bytes
-    data: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, rows: slice) -> CiphertextVector:
-        return CiphertextVector(self.key_id, self.data[rows])
-
-    def to_bytes(self) -> bytes:
-        """Return all rows, end to end."""
-        return self.data.tobytes()
-
-    def blocks(self, block_bytes: int = 1 << 20) -> Iterator[bytes]:
-        """Yield whole rows in pieces of at most ``block_bytes`` (one row at least)."""
-        rows = max(1, block_bytes // self.data.shape[1])
-        for at in range(0, len(self.data), rows):
-            yield self.data[at : at + rows].tobytes()
-
-    @classmethod
-    def from_bytes(cls, public_key: PublicKey, payload: bytes, n: int) -> CiphertextVector:
-        """Read exactly ``n`` ciphertexts of ``public_key``.
-
-        The integers themselves are checked when a vector is first used, by
-        :meth:`PublicOperations.load`.
-
-        Raises
-        ------
-        CiphertextRejected
-            The payload holds less or more.
-        """
-        width = public_key.ciphertext_bytes
-        if n < 0 or len(payload) != n * width:
-            raise CiphertextRejected(
-                f"expected {n} ciphertexts of {width} bytes, received {len(payload)} bytes"
-            )
-        return cls(public_key.key_id, np.frombuffer(payload, np.uint8).reshape(n, width))
-
-    @classmethod
-    def from_ints(cls, public_key: PublicKey, values: Sequence[int]) -> CiphertextVector:
-        """Return ciphertexts given as integers below n², as ``phe`` has them."""
-        square = int(public_key.n) ** 2
-        if not all(0 <= int(value) < square for value in values):
-            raise CiphertextRejected("expected integers below n²")
-        return cls(public_key.key_id, ints_to_bytes(values, public_key.ciphertext_bytes))
-
-    def to_ints(self) -> list[int]:
-        """Return ciphertexts as integers, for ``phe``."""
-        return [int(value) for value in bytes_to_ints(self.data)]
-
-
-def concatenate(vectors: Sequence[CiphertextVector]) -> CiphertextVector:
-    """Return the rows of vectors of one key, end to end."""
-    if not vectors or any(v.key_id != vectors[0].key_id for v in vectors):
-        raise CiphertextRejected("expected one or more vectors of one key")
-    return CiphertextVector(vectors[0].key_id, np.concatenate([v.data for v in vectors]))
 
 
 class PublicOperations:
@@ -130,39 +60,35 @@ class PublicOperations:
             int(self.modulus.value).to_bytes(public_key.ciphertext_bytes, "little"), np.uint8
         )
 
-    def load(self, vector: CiphertextVector) -> Residues:
+    def load(self, ciphertexts: Ciphertexts) -> Residues:
         """Check ciphertexts and return them as residues modulo n².
 
         Raises
         ------
         CiphertextRejected
-            Of another key, of another width, not below n², or not invertible.
+            Of another width, not below n², or not invertible.
         """
-        if vector.key_id != self.key_id:
-            raise CiphertextRejected(
-                f"expected ciphertexts of key {self.key_id.hex()}, received {vector.key_id.hex()}"
-            )
         width = self.public_key.ciphertext_bytes
-        if vector.data.ndim != 2 or vector.data.shape[1] != width:
+        if ciphertexts.ndim != 2 or ciphertexts.shape[1] != width:
             raise CiphertextRejected(
-                f"expected {width} bytes a ciphertext, received shape {vector.data.shape}"
+                f"expected {width} bytes a ciphertext, received shape {ciphertexts.shape}"
             )
-        if not _below(vector.data, self._square):
+        if not _below(ciphertexts, self._square):
             raise CiphertextRejected("expected ciphertexts below n²")
-        residues = self.modulus.load(vector.data)
+        residues = self.modulus.load(ciphertexts)
         # A product is invertible where every factor is; 0 is not.
         product = self.modulus.to_ints(self.modulus.product(residues))[0]
         if gmpy2.gcd(product, self.public_key.n) != 1:
             raise CiphertextRejected("expected ciphertexts that are invertible modulo n²")
         return residues
 
-    def store(self, residues: Residues) -> CiphertextVector:
+    def store(self, residues: Residues) -> Ciphertexts:
         """Return residues as they are; what leaves the party goes through :meth:`rerandomise`."""
         width = self.public_key.ciphertext_bytes
         data = self.modulus.store(residues)
         if data.shape[1] < width:
             data = np.pad(data, ((0, 0), (0, width - data.shape[1])))
-        return CiphertextVector(self.key_id, data)
+        return data
 
     def encode(self, plaintexts: Sequence[int]) -> Residues:
         """Return 1 + m·n mod n², a ciphertext with no protection, of every plaintext.
@@ -181,7 +107,7 @@ class PublicOperations:
         products = self.modulus.multiply(self.modulus.load(data), self._n)
         return self.modulus.add(products, self.modulus.ones(len(plaintexts)))
 
-    def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> CiphertextVector:
+    def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> Ciphertexts:
         """Encrypt signed integers, each under an obfuscator of its own.
 
         Parameters
@@ -193,9 +119,7 @@ class PublicOperations:
         """
         return self.rerandomise(self.encode(plaintexts), obfuscators)
 
-    def rerandomise(
-        self, ciphertexts: Residues | CiphertextVector, obfuscators: Obfuscators
-    ) -> CiphertextVector:
+    def rerandomise(self, ciphertexts: Residues, obfuscators: Obfuscators) -> Ciphertexts:
         """Return the same plaintexts under fresh obfuscators.
 
         A party that answers the key holder needs
@@ -204,20 +128,12 @@ class PublicOperations:
         """
         if obfuscators.key_id != self.key_id:
             raise CiphertextRejected("expected obfuscators of the ciphertexts' key")
-        if isinstance(ciphertexts, CiphertextVector):
-            ciphertexts = self.load(ciphertexts)
         fresh = obfuscators.take(len(ciphertexts))
         return self.store(self.modulus.multiply(ciphertexts, fresh))
 
     def add(self, a: Residues, b: Residues) -> Residues:
         """Return ciphertexts of elementwise sums."""
         return self.modulus.multiply(a, b)
-
-    def scale(self, a: Residues, factor: int) -> Residues:
-        """Return ciphertexts of plaintexts times one signed integer."""
-        if factor < 0:
-            return self.modulus.power(self.negate(a), -factor)
-        return self.modulus.power(a, factor)
 
     def negate(self, a: Residues) -> Residues:
         """Return ciphertexts of negated plaintexts: inverses mod n², with one division in all.
@@ -264,7 +180,7 @@ class KeyHolder:
         self._scale_q = gmpy2.invert(-p, q)
         self._q_inverse = gmpy2.invert(q, p)
 
-    def decrypt(self, vector: CiphertextVector) -> list[int]:
+    def decrypt(self, ciphertexts: Ciphertexts) -> list[int]:
         """Return the signed plaintexts.
 
         Raises
@@ -274,11 +190,11 @@ class KeyHolder:
         PlaintextOutOfRange
             A sum left the range of plaintexts.
         """
-        self.public.load(vector)
+        self.public.load(ciphertexts)
         n, limit = mpz(self.private_key.public_key.n), self.private_key.public_key.largest_plaintext
         powers = []
         for prime, modulus in zip((self._p, self._q), self._halves, strict=True):
-            raised = modulus.power(modulus.load(vector.data), prime - 1)
+            raised = modulus.power(modulus.load(ciphertexts), prime - 1)
             powers.append(modulus.to_ints(raised))
         plaintexts = []
         p, q = self._p, self._q
@@ -293,14 +209,14 @@ class KeyHolder:
             plaintexts.append(int(m))
         return plaintexts
 
-    def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> CiphertextVector:
+    def encrypt(self, plaintexts: Sequence[int], obfuscators: Obfuscators) -> Ciphertexts:
         """See :meth:`PublicOperations.encrypt`; some thousands at a time, to bound memory."""
         width = self.private_key.public_key.ciphertext_bytes
         data = np.empty((len(plaintexts), width), np.uint8)
         for start in range(0, len(plaintexts), _ROWS_A_PASS):
             block = plaintexts[start : start + _ROWS_A_PASS]
-            data[start : start + len(block)] = self.public.encrypt(block, obfuscators).data
-        return CiphertextVector(self.public.key_id, data)
+            data[start : start + len(block)] = self.public.encrypt(block, obfuscators)
+        return data
 
 
 def _below(data: NDArray[np.uint8], limit: NDArray[np.uint8]) -> bool:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hedgerow.crypto import curve25519 as curve
 from hedgerow.crypto.elgamal import (
-    KeyHolder,
-    PrivateKey,
-    PublicKey,
-    PublicOperations,
+    ElGamalDecryption,
+    ElGamalOperations,
+    ElGamalPrivateKey,
+    ElGamalPublicKey,
     ValueRange,
     generate_private_key,
 )
@@ -23,7 +23,7 @@ from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
 from tests.crypto.test_curve25519 import BAD_ENCODINGS, HASH_TO_CURVE, MULTIPLES, X25519
 
 KERNELS = available_kernels()
-KEY = PrivateKey(12345678901234567890123, 98765432109876543210987)
+KEY = ElGamalPrivateKey(12345678901234567890123, 98765432109876543210987)
 RANGE = ValueRange(12, 2000)
 
 
@@ -38,7 +38,7 @@ def kernel(request):
 
 
 def operations(kernel, value_range=RANGE, entropy=os.urandom):
-    return PublicOperations(KEY.public_key(), value_range, kernel, entropy)
+    return ElGamalOperations(KEY.public_key(), value_range, kernel, entropy)
 
 
 def values(n, seed=1, most=1 << 12):
@@ -49,7 +49,7 @@ def values(n, seed=1, most=1 << 12):
 def test_values_come_back(kernel):
     g, h = values(40)
     g[:3], h[:3] = (-4096, 0, 4096), (0, 4096, 1)
-    got = KeyHolder(KEY, RANGE, kernel).decrypt(operations(kernel).encrypt(g, h))
+    got = ElGamalDecryption(KEY, RANGE, kernel).decrypt(operations(kernel).encrypt(g, h))
     np.testing.assert_array_equal(got, np.stack([g, h], 1))
 
 
@@ -63,7 +63,7 @@ def test_native_kernels_give_the_bytes_of_the_python_kernel(name):
         public = operations(kernel, entropy=drawn)
         sent = public.encrypt(g, h)
         sums = public.histogram(public.load(sent), bins, 3)
-        outputs.append((sent, sums, KeyHolder(KEY, RANGE, kernel).decrypt(sums).tolist()))
+        outputs.append((sent, sums, ElGamalDecryption(KEY, RANGE, kernel).decrypt(sums).tolist()))
     assert outputs[0] == outputs[1]
 
 
@@ -121,13 +121,13 @@ def test_bad_elements_are_refused_with_their_row(kernel, encoding):
         with pytest.raises(InvalidPoint, match="ciphertext 17 "):
             public.load(bytes(broken))
         with pytest.raises(InvalidPoint, match="ciphertext 17 "):
-            KeyHolder(KEY, ValueRange(2, 20), kernel).decrypt(bytes(broken))
+            ElGamalDecryption(KEY, ValueRange(2, 20), kernel).decrypt(bytes(broken))
 
 
 def test_truncated_ciphertexts_are_refused(kernel):
     public = operations(kernel)
     sent = public.encrypt(*values(2))
-    for refuse in (public.load, KeyHolder(KEY, ValueRange(2, 20), kernel).decrypt):
+    for refuse in (public.load, ElGamalDecryption(KEY, ValueRange(2, 20), kernel).decrypt):
         with pytest.raises(InvalidPoint, match="96 bytes a ciphertext expected, received 191"):
             refuse(sent[:-1])
 
@@ -137,8 +137,8 @@ def test_no_rows_are_fine(kernel):
     nothing = np.empty(0, np.int64)
     assert public.encrypt(nothing, nothing) == b""
     sums = public.histogram(public.load(b""), np.empty((0, 2), np.uint8), 3)
-    assert KeyHolder(KEY, ValueRange(2, 20), kernel).decrypt(sums).tolist() == [[0, 0]] * 6
-    assert KeyHolder(KEY, ValueRange(2, 20), kernel).decrypt(b"").shape == (0, 2)
+    assert ElGamalDecryption(KEY, ValueRange(2, 20), kernel).decrypt(sums).tolist() == [[0, 0]] * 6
+    assert ElGamalDecryption(KEY, ValueRange(2, 20), kernel).decrypt(b"").shape == (0, 2)
 
 
 def histogram_case(kernel, n, n_features, n_bins, seed):
@@ -153,7 +153,7 @@ def histogram_case(kernel, n, n_features, n_bins, seed):
         np.add.at(expected[feature, :, 1], bins[members, feature], h[members])
     public = operations(kernel)
     sums = public.histogram(public.load(public.encrypt(g, h)), bins, n_bins, members)
-    return KeyHolder(KEY, RANGE, kernel).decrypt(sums).reshape(expected.shape), expected
+    return ElGamalDecryption(KEY, RANGE, kernel).decrypt(sums).reshape(expected.shape), expected
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -186,7 +186,7 @@ def test_a_response_looks_like_a_fresh_encryption(kernel):
     sums = rows.sum_segments(index, np.array([0, 2, 4]))
     responses = {sums.encode(), public.rerandomise(sums), public.rerandomise(sums)}
     assert len(responses) == 3
-    opened = [KeyHolder(KEY, RANGE, kernel).decrypt(r).tolist() for r in responses]
+    opened = [ElGamalDecryption(KEY, RANGE, kernel).decrypt(r).tolist() for r in responses]
     assert opened[0] == opened[1] == opened[2]
 
 
@@ -207,22 +207,22 @@ def test_logarithms_are_found_at_both_ends_of_the_range(name, bits):
     public = operations(kernel, whole)
     pairs = np.stack([g, g[::-1]], 1)
     sent = b"".join(public.encrypt(pair[:1], pair[1:]) for pair in pairs)
-    got = KeyHolder(KEY, whole, kernel).decrypt(sent)
+    got = ElGamalDecryption(KEY, whole, kernel).decrypt(sent)
     np.testing.assert_array_equal(got, pairs)
 
 
 def test_sums_beyond_the_range_are_refused(kernel):
     sent = operations(kernel, ValueRange(10, 1)).encrypt(np.array([700]), np.array([-701]))
-    KeyHolder(KEY, ValueRange(0, 701), kernel).decrypt(sent)
+    ElGamalDecryption(KEY, ValueRange(0, 701), kernel).decrypt(sent)
     with pytest.raises(RangeRefused, match="ciphertext 0 and 0 others"):
-        KeyHolder(KEY, ValueRange(0, 700), kernel).decrypt(sent)
+        ElGamalDecryption(KEY, ValueRange(0, 700), kernel).decrypt(sent)
 
 
 def test_a_foreign_keys_ciphertexts_are_refused(kernel):
-    foreign = PublicOperations(generate_private_key().public_key(), ValueRange(4, 9), kernel)
+    foreign = ElGamalOperations(generate_private_key().public_key(), ValueRange(4, 9), kernel)
     sent = foreign.encrypt(np.arange(9), np.arange(9))
     with pytest.raises(RangeRefused, match="for another key"):
-        KeyHolder(KEY, ValueRange(4, 9), kernel).decrypt(sent)
+        ElGamalDecryption(KEY, ValueRange(4, 9), kernel).decrypt(sent)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_a_row_counts_once_in_a_node(kernel):
 
 def test_keys_travel_as_bytes():
     key = generate_private_key()
-    assert PrivateKey.from_bytes(key.to_bytes()) == key
+    assert ElGamalPrivateKey.from_bytes(key.to_bytes()) == key
     public = key.public_key()
-    assert PublicKey.from_bytes(public.to_bytes()) == public
+    assert ElGamalPublicKey.from_bytes(public.to_bytes()) == public
     assert str(key.x1) not in repr(key)
 
 
@@ -289,18 +289,18 @@ def test_keys_travel_as_bytes():
 )
 def test_unusable_public_keys_are_refused(data):
     with pytest.raises(KeyRejected, match="public key"):
-        PublicKey.from_bytes(data)
+        ElGamalPublicKey.from_bytes(data)
 
 
 @pytest.mark.parametrize("scalars", [(0, 1), (1, 1), (1, int(curve.ORDER))])
 def test_unusable_private_keys_are_refused(scalars):
     with pytest.raises(KeyRejected, match="private key"):
-        PrivateKey(*scalars)
+        ElGamalPrivateKey(*scalars)
 
 
 def test_a_private_key_of_another_length_is_refused():
     with pytest.raises(KeyRejected, match="64 bytes expected, received 65"):
-        PrivateKey.from_bytes(bytes(65))
+        ElGamalPrivateKey.from_bytes(bytes(65))
 
 
 def test_kernels_that_are_not_here_are_refused():

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto.errors import PackingRefused, PlaintextOutOfRange
-from hedgerow.crypto.packing import OffsetLayout, PairLayout, classes_per_ciphertext, usable_bits
+from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext, usable_bits
+from tests.crypto.fate_packing import OffsetLayout
 
 layouts = st.builds(
     PairLayout,

@@ -16,7 +16,7 @@ from hedgerow.crypto.errors import InvalidPoint
 with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto import curve25519 as curve
     from hedgerow.crypto.blinding import LocalBlinder
-    from hedgerow.crypto.elgamal import PrivateKey, PublicKey
+    from hedgerow.crypto.elgamal import ElGamalPrivateKey, ElGamalPublicKey
     from hedgerow.crypto.engine import Engine, available_kernels
     from hedgerow.crypto.errors import KeyRejected, PsiRefused
     from hedgerow.crypto.identifiers import normalise_id
@@ -66,7 +66,7 @@ def map_hashes(data: bytes) -> None:
 
 
 def read_keys(data: bytes) -> None:
-    for read in (PublicKey.from_bytes, PrivateKey.from_bytes):
+    for read in (ElGamalPublicKey.from_bytes, ElGamalPrivateKey.from_bytes):
         try:
             key = read(data)
         except KeyRejected:

@@ -12,6 +12,7 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["hedgerow.crypto"]):
+    from hedgerow.crypto.cipher_roles import ciphertext_rows
     from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, read_answer
     from hedgerow.crypto.engine import Engine, available_kernels
     from hedgerow.crypto.errors import (
@@ -22,8 +23,9 @@ with atheris.instrument_imports(include=["hedgerow.crypto"]):
         PlaintextOutOfRange,
     )
     from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
+    from hedgerow.crypto.modular import ints_to_bytes
     from hedgerow.crypto.packing import PairLayout
-    from hedgerow.crypto.paillier import CiphertextVector, KeyHolder
+    from hedgerow.crypto.paillier import KeyHolder
     from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 # A fixed 64-bit key: small, so that overflows and special values are met often.
@@ -60,16 +62,15 @@ def private_key(data: bytes) -> None:
 
 def ciphertexts(data: bytes) -> None:
     provider = atheris.FuzzedDataProvider(data)
-    n = provider.ConsumeIntInRange(-1, 9)
     payload = provider.ConsumeBytes(200)
     try:
-        vector = CiphertextVector.from_bytes(KEY.public_key, payload, n)
+        vector = ciphertext_rows(payload, WIDTH)
         residues = HOLDER.public.load(vector)
-        assert HOLDER.public.store(residues).to_bytes() == payload
+        assert HOLDER.public.store(residues).tobytes() == payload
         plaintexts = HOLDER.decrypt(vector)
     except (CiphertextRejected, PlaintextOutOfRange):
         return
-    assert len(plaintexts) == n
+    assert len(plaintexts) == len(vector)
     assert all(abs(m) <= KEY.public_key.largest_plaintext for m in plaintexts)
 
 
@@ -86,7 +87,7 @@ def answer(data: bytes) -> None:
         )
         n_bins = provider.ConsumeIntInRange(0, 12)
         payload = provider.ConsumeBytes(200)
-        vector = CiphertextVector.from_bytes(KEY.public_key, payload, len(payload) // WIDTH)
+        vector = ciphertext_rows(payload, WIDTH)
         grad, hess = read_answer(HOLDER, vector, n_bins, layout)
     except (PackingRefused, HistogramRefused, CiphertextRejected, PlaintextOutOfRange):
         return
@@ -123,7 +124,7 @@ def histogram(data: bytes) -> None:
     bins = np.frombuffer(provider.ConsumeBytes(n_rows * n_features), np.uint8)
     n_bins = [provider.ConsumeIntInRange(0, 6) for _ in range(provider.ConsumeIntInRange(0, 4))]
     rows = [provider.ConsumeIntInRange(-1, 12) for _ in range(provider.ConsumeIntInRange(0, 9))]
-    vector = CiphertextVector.from_ints(KEY.public_key, list(range(1, n_rows + 1)))
+    vector = ints_to_bytes(range(1, n_rows + 1), WIDTH)
     if len(bins) != n_rows * n_features:
         return
     try:

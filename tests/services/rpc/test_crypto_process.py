@@ -169,7 +169,7 @@ def test_a_killed_process_loses_no_key_and_shows_none(
         assert path.stat().st_mode & 0o777 == 0o600
         key = open_private_key(path.read_bytes(), secret)
         parts = (key.p, key.q) if isinstance(key, PrivateKey) else (key.x1, key.x2)
-        assert isinstance(key, PrivateKey | elgamal.PrivateKey)
+        assert isinstance(key, PrivateKey | elgamal.ElGamalPrivateKey)
         for part in parts:
             hidden |= spellings(part)
     seen = {
