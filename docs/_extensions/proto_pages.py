@@ -33,6 +33,9 @@ _PAGES = {
     ),
 }
 
+WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
+"""Protos of google.protobuf."""
+
 
 def descriptors(root: Path) -> descriptor_pb2.FileDescriptorSet:
     """Return the descriptors of all protos, with their comments."""
@@ -40,7 +43,14 @@ def descriptors(root: Path) -> descriptor_pb2.FileDescriptorSet:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "all.pb"
         code = protoc.main(
-            ["protoc", f"-I{root}", f"--descriptor_set_out={out}", "--include_source_info", *files]
+            [
+                "protoc",
+                f"-I{root}",
+                f"-I{WELL_KNOWN}",
+                f"--descriptor_set_out={out}",
+                "--include_source_info",
+                *files,
+            ]
         )
         if code:
             raise RuntimeError(f"protoc ended with code {code}")
@@ -147,6 +157,8 @@ def _short(name: str) -> str:
 
 
 def _link(name: str) -> str:
+    if name.startswith(".google."):
+        return f"`{name.lstrip('.')}`"
     return f"[{_short(name)}](#{_anchor(name.lstrip('.'))})"
 
 

@@ -147,7 +147,7 @@ def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
 def test_predict_refuses_a_run_without_a_partys_table(run: Path) -> None:
     done = hedgerow(run.parent, "predict", "run", "host-1=test-host-1.parquet", "--out", "x.csv")
     assert done.returncode != 0
-    assert "guest=FILE is expected" in done.stderr
+    assert "expected guest=FILE" in done.stderr
 
 
 def test_a_party_can_print_what_its_part_reveals(run: Path) -> None:
