@@ -76,7 +76,7 @@ def _compare(silos: dict[str, Path], runs: Path, job: Path) -> None:
         margin = booster.predict(matrix(test), output_margin=True).astype(np.float64)
         return evaluate(("accuracy", "auc"), test.labels, margin, objective="binary:logistic")
 
-    rounds = parameters.strategy.rounds  # type: ignore[attr-defined]
+    rounds = parameters.parameters.n_steps
     print("\nWith stock XGBoost, no Hedgerow, on the test table:")
     print(f"{'':28}{'accuracy':>10}{'auc':>10}")
 
