@@ -94,6 +94,8 @@ class CoordinatorStart:
         Rows that the coordinator's organisation holds for evaluation.
     journal : Journal or None
         Where a half keeps what it must not lose inside a round; outlives the process.
+    job_digest : bytes
+        SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
     """
 
     job: JobParameters
@@ -105,6 +107,7 @@ class CoordinatorStart:
     checkpoint: bytes | None = None
     test: Dataset | None = None
     journal: Journal | None = None
+    job_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ class SiloStart:
         Least and most distinct row ids that this silo's policy takes from any party.
     codec : PayloadCodec or None
         Of messages that silos seal for each other.
+    job_digest : bytes
+        SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
     """
 
     job: JobParameters
@@ -145,6 +150,7 @@ class SiloStart:
     trainer: LocalTrainer | None = None
     ids: tuple[int, int] = (1, 20_000_000)
     codec: PayloadCodec | None = None
+    job_digest: bytes = b""
 
 
 class LocalTrainer(Protocol):

@@ -185,6 +185,7 @@ class Attempt:
             trainer=parts.trainer,
             ids=(parts.policy.min_ids, parts.policy.max_ids),
             codec=BoxCodec(),
+            job_digest=digest,
         )
         self._keep(start, self._participate(start))
         log.info("done", job=job_id, attempt=self.key.attempt)

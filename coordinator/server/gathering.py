@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -207,7 +206,7 @@ class AgreedJob:
 
     def __init__(self, record: JobRecord, job: JobParameters, environment: JobEnvironment) -> None:
         self._job_id = record.job_id
-        self._digest = hashlib.sha256(record.spec).digest()
+        self._digest = record.digest
         self._job = job
         self._environment = environment
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -360,5 +359,5 @@ def _view(stored: _Stored, moved: NewTraffic) -> JobView:
         reveals=job_wire.decode(record.spec).strategy.reveals,
         control_bytes_up=record.control_bytes_up + moved.control_up,
         control_bytes_down=record.control_bytes_down + moved.control_down,
-        spec_digest=hashlib.sha256(record.spec).hexdigest(),
+        spec_digest=record.digest.hex(),
     )

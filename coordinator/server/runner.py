@@ -385,6 +385,7 @@ class JobRun:
             checkpoint=checkpoint,
             test=test,
             journal=JobJournal(environment.artefacts, self.job_id),
+            job_digest=self._record.digest,
         )
 
     def _silo_changed(self, silo: Silo, present: bool, detail: str) -> None:

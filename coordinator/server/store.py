@@ -6,6 +6,7 @@ loop makes them through a thread. Time is an argument everywhere: seconds since 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,11 @@ class JobRecord:
     model: str
     control_bytes_up: int
     control_bytes_down: int
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of what the silos sign when they accept the job."""
+        return hashlib.sha256(self.spec).digest()
 
 
 @dataclass(frozen=True, slots=True)
