@@ -31,13 +31,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hedgerow.boosting.exchange import Call, Place, Step
+from hedgerow.boosting.exchange import Call, Discloses, Place, Step
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.services.process import ledgers
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP: Step[Any, Any] = Step(
-    "trees", Call.TREES, bytes, bytes, reveals="a line of usual length " * 4
+    "trees", Call.TREES, bytes, bytes, "a line of usual length " * 4, Discloses.TREES
 )
 JOB = """
 strategy = "{strategy}"

@@ -38,6 +38,36 @@ class Call(Enum):
     SIGNATURES = "ExchangeSignatures"
 
 
+class Discloses(Enum):
+    """What an offer gives away of a silo's rows: the classes that a silo's policy allows or not.
+
+    An offer is of the most telling class that anything in it has.
+    """
+
+    NOTHING = "nothing"
+    """That the silo is there, and where in the job it is."""
+    KEYS = "keys"
+    """Public keys, signatures, shares of masks."""
+    SCHEMA = "schema"
+    """What the table is: its lists, its number of rows, powers of two above its numbers."""
+    MASKED = "masked"
+    """Vectors of which only the sum over silos can be read."""
+    NOISED = "noised"
+    """Counts with the noise of differential privacy."""
+    ENCRYPTED = "encrypted"
+    """Ciphertexts, blinded identifiers, and boxes that one other party opens."""
+    SCORES = "scores"
+    """In clear: sums over all of its rows, such as metrics and the mean of labels."""
+    WEIGHTS = "weights"
+    """In clear: numbers of a model fitted to its rows, or what they are solved from."""
+    TREES = "trees"
+    """In clear: trees fitted to its rows, with or without thresholds."""
+    COUNTS = "counts"
+    """In clear: rows or gradients, one by one or summed by node, bin or value."""
+    QUANTILES = "quantiles"
+    """In clear: values of its rows."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
     """Where in a job an exchange happens; places of one step are ordered.
@@ -70,6 +100,8 @@ class Step(Generic[Offer, Reply]):
         Payload types; each has a codec in ``hedgerow.services.wire``.
     reveals : str
         What the offer tells whoever reads it; copied into the silo's ledger.
+    discloses : Discloses
+        The class of that; a silo's link sends no class that its policy does not allow.
     """
 
     name: str
@@ -77,6 +109,7 @@ class Step(Generic[Offer, Reply]):
     offer: type[Offer]
     reply: type[Reply]
     reveals: str
+    discloses: Discloses
 
 
 class Link(Protocol):

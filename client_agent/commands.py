@@ -213,12 +213,13 @@ def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
     console = Console()
     for silo, of_job in dict.fromkeys((row["silo"], row["job"]) for row in found):
         what = f"job {of_job}" if of_job else "of no job"
-        table = Table("step", "payload", "times", "bytes", "last")
+        table = Table("step", "payload", "discloses", "times", "bytes", "last")
         for row in found:
             if (row["silo"], row["job"]) == (silo, of_job):
                 table.add_row(
                     row["step"],
                     row["kind"] if row["call"].startswith(ledgers.DATA_PLANE) else "control call",
+                    row["discloses"] or "–",
                     f"{row['payloads']:,}",
                     f"{row['bytes']:,}",
                     _clock(row["last_time"]),
@@ -234,17 +235,19 @@ def _show_lines(entries: Iterable[Entry], as_json: bool) -> None:
         click.echo(json.dumps([asdict(entry) for entry in entries]))
         return
     # As wide as it is: a line a payload, for people with wide terminals and for grep.
-    headings = ("time", "silo", "job", "round", "level", "pass", "step", "times", "bytes", "sha256")
+    place = ("round", "level", "pass")
+    headings = ("time", "silo", "job", *place, "step", "discloses", "times", "bytes", "sha256")
     rows: list[tuple[str, ...]] = [headings]
     for entry in entries:
-        place = (entry.round, entry.level, entry.passing)
+        numbers = (entry.round, entry.level, entry.passing)
         rows.append(
             (
                 _clock(entry.time),
                 entry.silo,
                 entry.job or "–",
-                *("–" if entry.is_control else str(part) for part in place),
+                *("–" if entry.is_control else str(part) for part in numbers),
                 entry.step,
+                entry.discloses or "–",
                 f"{entry.count:,}",
                 f"{entry.bytes:,}",
                 entry.sha256[:16],

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import FederationError, PolicyDeclined
-from hedgerow.boosting.exchange import Place, Step
+from hedgerow.boosting.exchange import Discloses, Place, Step
 from hedgerow.services.process.ledgers import (
     DATA_PLANE,
     FIRST,
@@ -214,8 +214,9 @@ class SiloLedger:
                     f"at most {self._max_bytes}"
                 )
             self._append(
-                job_id, at, step.name, step.call.value, kind, n_bytes, digest, step.reveals
-            )
+                job_id, at, step.name, step.call.value, kind, n_bytes, digest, step.reveals,
+                step.discloses,
+            )  # fmt: skip
             self._sent[job_id] = sent
 
     def record_call(self, method: str, request: bytes, job_id: str) -> None:
@@ -259,11 +260,14 @@ class SiloLedger:
     def _append_call(self, job_id: str, method: str, count: int, n_bytes: int, digest: Any) -> None:
         nowhere = Place(-1, -1, -1)
         kind, reveals = f"{method}Request", REVEALS[method]
-        self._append(job_id, nowhere, method, method, kind, n_bytes, digest, reveals, count)
+        discloses = Discloses.SCHEMA if method in TELLING else Discloses.NOTHING
+        self._append(
+            job_id, nowhere, method, method, kind, n_bytes, digest, reveals, discloses, count
+        )
 
     def _append(
         self, job: str, at: Place, step: str, call: str, kind: str, n_bytes: int, digest: Any,
-        reveals: str, count: int = 1,
+        reveals: str, discloses: Discloses, count: int = 1,
     ) -> None:  # fmt: skip
         fields: dict[str, Any] = {
             "time": round(self._now(), 3),
@@ -279,6 +283,7 @@ class SiloLedger:
             "bytes": n_bytes,
             "sha256": digest.hexdigest(),
             "reveals": reveals,
+            "discloses": discloses.value,
         }
         if count != 1:
             fields["count"] = count

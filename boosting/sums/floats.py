@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Call, Hub, Link, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import ExponentBound, ExponentOffer, SumSteps, sum_steps
@@ -53,7 +53,13 @@ class FloatSum(Generic[Offer, Reply]):
 
 
 def float_sum(
-    name: str, call: Call, offer: type[Offer], reply: type[Reply], what: str, ring_bits: int = 64
+    name: str,
+    call: Call,
+    offer: type[Offer],
+    reply: type[Reply],
+    what: str,
+    plain: Discloses,
+    ring_bits: int = 64,
 ) -> FloatSum[Offer, Reply]:
     """Return the exchanges of a kind of sum.
 
@@ -68,19 +74,22 @@ def float_sum(
         The strategy's reply, to either kind of sum.
     what : str
         What the sum is of, for the silo's ledger.
+    plain : Discloses
+        What a silo's vector discloses in the clear.
     ring_bits : int
     """
     return FloatSum(
         name,
-        Step(name, call, offer, reply, what),
+        Step(name, call, offer, reply, what, plain),
         Step(
             f"{name}-bound",
             Call.SUMS,
             ExponentOffer,
             ExponentBound,
             f"the power of two above the largest of: {what}",
+            Discloses.SCHEMA,
         ),
-        sum_steps(f"{name}-sum", call, call, reply, what),
+        sum_steps(f"{name}-sum", call, call, reply, what, plain),
         ring_bits,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from hedgerow.boosting.exchange import Call, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import LEAST_SILOS
@@ -185,7 +185,10 @@ class ExponentBound:
     n_silos: int
 
 
-KEYS = Step("sum-keys", Call.KEYS, KeyOffer, KeyRoster, "a fresh public key and who takes part")
+KEYS = Step(
+    "sum-keys", Call.KEYS, KeyOffer, KeyRoster, "a fresh public key and who takes part",
+    Discloses.KEYS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ class SumSteps(Generic[Reply]):
 
 
 def sum_steps(
-    name: str, upload: Call, closing: Call, reply: type[Reply], what: str
+    name: str, upload: Call, closing: Call, reply: type[Reply], what: str, plain: Discloses
 ) -> SumSteps[Reply]:
     """Return the exchanges of a kind of sum.
 
@@ -218,33 +221,38 @@ def sum_steps(
         The strategy's answer to a sum; :class:`SumTotal` where the silos receive the total.
     what : str
         What the sum is of, for the silo's ledger.
+    plain : Discloses
+        What a silo's vector discloses without secure sums.
     """
     hidden = f"only the sum over all silos: {what}"
     return SumSteps(
         name,
-        Step(f"{name}-shares", Call.SHARES, SealedShares, SealedShares, "nothing: sealed boxes"),
-        Step(f"{name}-plain", upload, PlainVector, reply, f"to the coordinator: {what}"),
-        Step(f"{name}-single", upload, MaskedVector, reply, hidden),
-        Step(f"{name}-masked", upload, MaskedVector, PresentSet, hidden),
         Step(
-            f"{name}-agree",
-            Call.SIGNATURES,
-            SetSignature,
-            PresentSet,
-            "the set of silos that it agrees to",
+            f"{name}-shares", Call.SHARES, SealedShares, SealedShares, "nothing: sealed boxes",
+            Discloses.KEYS,
+        ),
+        Step(f"{name}-plain", upload, PlainVector, reply, f"to the coordinator: {what}", plain),
+        Step(f"{name}-single", upload, MaskedVector, reply, hidden, Discloses.MASKED),
+        Step(f"{name}-masked", upload, MaskedVector, PresentSet, hidden, Discloses.MASKED),
+        Step(
+            f"{name}-agree", Call.SIGNATURES, SetSignature, PresentSet,
+            "the set of silos that it agrees to", Discloses.KEYS,
         ),
         Step(
-            f"{name}-seeds",
-            Call.SIGNATURES,
-            PairSeeds,
-            PresentSet,
-            "masks shared with lost silos, of one sum",
+            f"{name}-seeds", Call.SIGNATURES, PairSeeds, PresentSet,
+            "masks shared with lost silos, of one sum", Discloses.KEYS,
         ),
-        Step(f"{name}-unmask", closing, Unmasking, reply, f"the sum over the agreed set: {what}"),
-    )
+        Step(
+            f"{name}-unmask", closing, Unmasking, reply, f"the sum over the agreed set: {what}",
+            Discloses.MASKED,
+        ),
+    )  # fmt: skip
 
 
-SUM = sum_steps("sum", Call.SUMS, Call.SUMS, SumTotal, "small vectors that the strategy names")
+SUM = sum_steps(
+    "sum", Call.SUMS, Call.SUMS, SumTotal, "row counts and label sums of all its rows",
+    Discloses.SCORES,
+)  # fmt: skip
 """Sums whose totals every silo receives, for means of labels and the like."""
 
 

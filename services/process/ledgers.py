@@ -57,6 +57,9 @@ class Entry:
         Who received it.
     count : int
         Payloads in this line; not in the file where it is 1.
+    discloses : str
+        The class of what it tells (:class:`~hedgerow.boosting.exchange.Discloses`); empty in
+        lines from before there were classes.
     """
 
     time: float
@@ -73,6 +76,7 @@ class Entry:
     sha256: str
     reveals: str
     count: int = 1
+    discloses: str = ""
 
     @property
     def is_control(self) -> bool:
@@ -247,6 +251,7 @@ class Total:
     first_time: float
     last_time: float
     reveals: str
+    discloses: str
 
 
 def totals(entries: Iterable[Entry]) -> tuple[Total, ...]:
@@ -267,6 +272,7 @@ def totals(entries: Iterable[Entry]) -> tuple[Total, ...]:
             first_time=min(entry.time for entry in group),
             last_time=max(entry.time for entry in group),
             reveals=group[0].reveals,
+            discloses=group[0].discloses,
         )
         for group in groups.values()
     )

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import PolicyDeclined
-from hedgerow.boosting.exchange import Call, Place, Step
+from hedgerow.boosting.exchange import Call, Discloses, Place, Step
 from hedgerow.client_agent.ledger import (
     ROOM_BYTES,
     SETTLE_SECONDS,
@@ -38,7 +38,7 @@ class Words:
     """A payload."""
 
 
-STEP = Step("trees", Call.TREES, Words, Words, reveals="trees that fit this silo's rows")
+STEP = Step("trees", Call.TREES, Words, Words, "trees that fit this silo's rows", Discloses.TREES)
 
 
 def opened(path: Path, silo: str = "north", max_bytes: int | None = None) -> SiloLedger:
@@ -95,6 +95,7 @@ def test_a_line_says_what_left_when_to_whom_and_what_it_tells(tmp_path: Path) ->
         bytes=10,
         sha256=hashlib.sha256(b"k" + b"x" * 9).hexdigest(),
         reveals="trees that fit this silo's rows",
+        discloses="trees",
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.exchange import Call, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Silo, Step
 
 REVEALS = (
     "The coordinator and every silo learn all trees: thresholds are values that occur in the "
@@ -150,7 +150,10 @@ class ScoreVerdict:
     stop: bool
 
 
-SYNC = Step("sync", Call.TREES, TreeCatchUp, TreeStanding, "how many rounds of the model it holds")
+SYNC = Step(
+    "sync", Call.TREES, TreeCatchUp, TreeStanding,
+    "how many rounds of the model it holds; its row count", Discloses.SCHEMA,
+)  # fmt: skip
 TREES = Step(
     "trees",
     Call.TREES,
@@ -158,6 +161,7 @@ TREES = Step(
     TreeStanding,
     "to all silos: new trees, whose thresholds are values of its rows and whose leaves are "
     "statistics of small groups of them",
+    Discloses.TREES,
 )
 SCORES = Step(
     "scores",
@@ -165,6 +169,7 @@ SCORES = Step(
     ScoreSums,
     ScoreVerdict,
     "to the coordinator: sums of losses and counts of scores over its rows, by class",
+    Discloses.SCORES,
 )
 
 

@@ -25,7 +25,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
 )
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
-from hedgerow.boosting.strategies.dp_tree.steps import CELL_SUMS, COUNT_SUMS, STANDING, Query
+from hedgerow.boosting.strategies.dp_tree.steps import STANDING, Query, sums_of
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.crypto.key_agreement import encode_fields
 
@@ -43,13 +43,14 @@ def participate(
     counter = Counter(Queries(parameters, start.schema, n_silos), link, start)
     query = link.exchange(STANDING, Place(start.first_round), Receipt()).query
     sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job, n_silos))
+    cell_sums, count_sums = sums_of(parameters.epsilon, parameters.binning)
     sums.setup(Place(0 if isinstance(query, EdgeSearch) else query.level))
     while isinstance(query, EdgeSearch):
         cells = counter.cells(query).view(np.uint64)
-        query = sums.sum(CELL_SUMS, Place(0, query.stage), cells).query
+        query = sums.sum(cell_sums, Place(0, query.stage), cells).query
     while query.open_nodes.size:
         counts = counter.counts(query).view(np.uint64)
-        query = sums.sum(COUNT_SUMS, Place(query.level), counts)
+        query = sums.sum(count_sums, Place(query.level), counts)
     return None
 
 

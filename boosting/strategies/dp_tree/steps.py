@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from hedgerow.boosting.exchange import Call, Receipt, Step
+from hedgerow.boosting.exchange import Call, Discloses, Receipt, Step
 from hedgerow.boosting.strategies.dp_tree.bins import EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree
-from hedgerow.boosting.sums.steps import sum_steps
+from hedgerow.boosting.sums.steps import SumSteps, sum_steps
+
+Reply = TypeVar("Reply")
 
 REVEALS = (
     "Coordinator and silos: noisy counts by class in every node, and by bin or cut in every "
@@ -61,11 +65,28 @@ class GrowthState:
         return query
 
 
-STANDING = Step("standing", Call.SUMS, Receipt, GrowthState, "that the silo is present")
-CELL_SUMS = sum_steps(
-    "cells", Call.SUMS, Call.SUMS, GrowthState, "rows by interval of each numeric feature"
+STANDING = Step(
+    "standing", Call.SUMS, Receipt, GrowthState, "that the silo is present", Discloses.NOTHING
 )
+CELL_SUMS = sum_steps(
+    "cells", Call.SUMS, Call.SUMS, GrowthState, "rows by interval of each numeric feature",
+    Discloses.NOISED,
+)  # fmt: skip
 COUNT_SUMS = sum_steps(
     "counts", Call.HISTOGRAMS, Call.HISTOGRAMS, BinnedTree,
     "rows by class, of each open node and of each bin or cut in it, with noise",
+    Discloses.NOISED,
 )  # fmt: skip
+
+
+def sums_of(epsilon: float, binning: str) -> tuple[SumSteps[GrowthState], SumSteps[BinnedTree]]:
+    """Return the sums of cells and of counts; what has no noise discloses counts where plain."""
+    noisy = math.isfinite(epsilon)
+    return (
+        CELL_SUMS if noisy and binning == "private" else _exact(CELL_SUMS),
+        COUNT_SUMS if noisy else _exact(COUNT_SUMS),
+    )
+
+
+def _exact(steps: SumSteps[Reply]) -> SumSteps[Reply]:
+    return replace(steps, plain=replace(steps.plain, discloses=Discloses.COUNTS))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Call, Receipt, Step
+from hedgerow.boosting.exchange import Call, Discloses, Receipt, Step
 from hedgerow.boosting.payloads import Float64s, UInt16s
 from hedgerow.boosting.strategies.fedga.packed import PackedStructures
 from hedgerow.boosting.trees.genetics import Genes, gene_count
@@ -149,23 +149,27 @@ class TreeComparison:
             )
 
 
-STANDING = Step("standing", Call.SCORES, Receipt, SearchTask, "that the silo is present")
+STANDING = Step(
+    "standing", Call.SCORES, Receipt, SearchTask, "that the silo is present", Discloses.NOTHING
+)
 DEPTHS = Step(
     "depths", Call.SCORES, DepthVote, SearchTask,
-    "best tree depth by cross-validation; row count with discrete Laplace noise",
+    "best tree depth by cross-validation; row count with discrete Laplace noise", Discloses.SCORES,
 )  # fmt: skip
 PROPOSALS = Step(
     "proposals", Call.SCORES, Proposal, SearchTask,
     "features of the silo's own tree, without thresholds and leaves; two votes of a regression",
+    Discloses.TREES,
 )  # fmt: skip
 SCORES = Step(
     "scores", Call.SCORES, StructureScores, SearchTask,
     "score of each structure on the silo's rows, three decimals; the first time also row count "
-    "with noise and the features of the silo's own tree",
+    "with noise and the features of the silo's own tree", Discloses.TREES,
 )  # fmt: skip
 REPORTS = Step(
     "reports", Call.SCORES, TreeComparison, Receipt,
     "test scores of the silo's federated and of its own tree, where it has test rows",
+    Discloses.SCORES,
 )  # fmt: skip
 
 

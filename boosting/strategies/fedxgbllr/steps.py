@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.summaries import QuantileSummaries
-from hedgerow.boosting.exchange import Call, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
 from hedgerow.boosting.payloads import (
     Bytes1,
     Elements,
@@ -289,6 +289,7 @@ BASE = sum_steps(
     Call.SUMS,
     LabelScale,
     "number of labels, their sum and the sum of their squares",
+    Discloses.SCORES,
 )
 CUTS = Step(
     "cuts",
@@ -296,6 +297,7 @@ CUTS = Step(
     QuantileSummaries,
     SharedCuts,
     "weighted quantiles of each numeric feature",
+    Discloses.QUANTILES,
 )
 TREES = Step(
     "trees",
@@ -303,6 +305,7 @@ TREES = Step(
     EnsembleOffer,
     Ensembles,
     "the silo's trees: thresholds and leaf values, statistics unless scrubbed; its row count",
+    Discloses.TREES,
 )
 WEIGHTS = float_sum(
     "weights",
@@ -310,6 +313,7 @@ WEIGHTS = float_sum(
     RoundVector,
     NextPoints,
     "network weights after training on the silo's rows",
+    Discloses.WEIGHTS,
     ring_bits=48,
 )
 SUMS = float_sum(
@@ -318,6 +322,7 @@ SUMS = float_sum(
     RoundVector,
     NextPoints,
     "normal equations of tree outputs, or loss gradient by leaf",
+    Discloses.WEIGHTS,
 )
 SCORES = float_sum(
     "scores",
@@ -325,6 +330,7 @@ SCORES = float_sum(
     MetricSums,
     PointChoice,
     "sums of metrics over the silo's validation rows",
+    Discloses.SCORES,
 )
 RATES = float_sum(
     "rates",
@@ -332,5 +338,6 @@ RATES = float_sum(
     RateSums,
     Receipt,
     "mean derivative of the prediction by each tree's output",
+    Discloses.WEIGHTS,
 )
-SYNC = Step("sync", Call.TREES, ProgressQuery, StackingProgress, "nothing")
+SYNC = Step("sync", Call.TREES, ProgressQuery, StackingProgress, "nothing", Discloses.NOTHING)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hedgerow.boosting.engine.summaries import QuantileSummaries
-from hedgerow.boosting.exchange import Call, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
 from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt32s
 from hedgerow.boosting.sums.floats import float_sum
 from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, sum_steps
@@ -342,31 +342,40 @@ class DecidedSum(Generic[Reply]):
 
 def _decided_sum(name: str, call: Call, reply: type[Reply], what: str) -> DecidedSum[Reply]:
     return DecidedSum(
-        sum_steps(name, call, call, reply, what), sum_steps(name, call, call, RelayedTotal, what)
+        sum_steps(name, call, call, reply, what, Discloses.COUNTS),
+        sum_steps(name, call, call, RelayedTotal, what, Discloses.COUNTS),
     )
 
 
-SYNC = Step("sync", Call.SKETCHES, EntryRequest, EntryRound, "nothing")
-ENTER = Step("enter", Call.SKETCHES, KnownTrees, RoundEntry, "whether it has the trees so far")
+SYNC = Step("sync", Call.SKETCHES, EntryRequest, EntryRound, "nothing", Discloses.NOTHING)
+ENTER = Step(
+    "enter", Call.SKETCHES, KnownTrees, RoundEntry, "whether it has the trees so far",
+    Discloses.NOTHING,
+)  # fmt: skip
 OPENING = Step(
-    "opening", Call.SUMS, WeightExponent, OpeningBounds, "the power of two above its weights"
-)
+    "opening", Call.SUMS, WeightExponent, OpeningBounds, "the power of two above its weights",
+    Discloses.SCHEMA,
+)  # fmt: skip
 MEDIAN = _decided_sum("median", Call.SUMS, Bisected, "labels below proposed values")
 CUTS = Step(
-    "cuts", Call.SKETCHES, QuantileSummaries, CutPoints, "quantile summaries: values of its rows"
-)
+    "cuts", Call.SKETCHES, QuantileSummaries, CutPoints, "quantile summaries: values of its rows",
+    Discloses.QUANTILES,
+)  # fmt: skip
 PROPOSALS = Step(
-    "proposals", Call.SKETCHES, ProposalCount, Receipt, "how many values it counts below"
-)
+    "proposals", Call.SKETCHES, ProposalCount, Receipt, "how many values it counts below",
+    Discloses.NOTHING,
+)  # fmt: skip
 COUNTS = _decided_sum("counts", Call.SKETCHES, Bisected, "rows below proposed values")
 BOUNDS = Step(
-    "bounds", Call.SUMS, GradientExponents, GradientExponents, "powers of two above its gradients"
-)
+    "bounds", Call.SUMS, GradientExponents, GradientExponents, "powers of two above its gradients",
+    Discloses.SCHEMA,
+)  # fmt: skip
 THRESHOLDS = sum_steps(
-    "thresholds", Call.SUMS, Call.SUMS, SamplingThreshold, "rows by size of their gradients"
-)
+    "thresholds", Call.SUMS, Call.SUMS, SamplingThreshold, "rows by size of their gradients",
+    Discloses.COUNTS,
+)  # fmt: skip
 HISTOGRAMS = _decided_sum(
     "histograms", Call.HISTOGRAMS, LevelDecision, "gradient sums by node, feature, bin"
 )
 LEAVES = _decided_sum("leaves", Call.HISTOGRAMS, ClosedTrees, "gradient sums by leaf")
-SCORES = float_sum("scores", Call.SUMS, PlainVector, RoundEnd, "metric sums")
+SCORES = float_sum("scores", Call.SUMS, PlainVector, RoundEnd, "metric sums", Discloses.SCORES)

@@ -15,6 +15,7 @@ from hedgerow.boosting.errors import FederationError, OfferRejected
 from hedgerow.boosting.exchange import Link, Place
 from hedgerow.boosting.payloads import PayloadCodec
 from hedgerow.boosting.strategies.secureboost.steps import (
+    IN_CLEAR,
     PASS_PIECES,
     PIECE_BYTES,
     CiphertextPiece,
@@ -101,6 +102,8 @@ class Courier:
         Names job and attempt in every box.
     codec : PayloadCodec
         Of the boxes' contents.
+    in_clear : bool
+        Whether the job does not encrypt gradients.
 
     Attributes
     ----------
@@ -118,6 +121,8 @@ class Courier:
         codec: PayloadCodec,
         entropy: Entropy,
         first_round: int = 0,
+        *,
+        in_clear: bool = False,
     ) -> None:
         self.link = link
         self.party = party
@@ -127,6 +132,7 @@ class Courier:
         self._codec = codec
         self._entropy = entropy
         self._at = Place(first_round)
+        self._in_clear = in_clear
 
     def begin_round(self, round: int) -> None:
         """Start counting the exchanges of a round."""
@@ -156,6 +162,8 @@ class Courier:
         then, scores, best_round
             For the coordinator, from the active party; see :class:`PassNote`.
         """
+        if self._in_clear:
+            step = IN_CLEAR.get(step.name, step)
         pieces = self._pieces(step, boxes or {}, ciphertexts or {}, keys)
         at = self._at
         received: list[RelayPiece] = []

@@ -41,7 +41,10 @@ def participate(
 
     assert start.codec is not None, "a vertical party seals its messages"
     context = f"{start.job_id}/{start.attempt}".encode()
-    courier = Courier(link, str(start.silo), context, start.codec, os.urandom, start.first_round)
+    courier = Courier(
+        link, str(start.silo), context, start.codec, os.urandom, start.first_round,
+        in_clear=parameters.encryption == "plain",
+    )  # fmt: skip
     party: ActiveParty | PassiveParty
     try:
         if str(start.silo) == parameters.active:

@@ -11,14 +11,14 @@ in which they are made, the root is 0, and two siblings have consecutive numbers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.exchange import Call, Step
+from hedgerow.boosting.exchange import Call, Discloses, Step
 from hedgerow.boosting.payloads import Elements, Int32s
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.psi import PsiKind
@@ -394,50 +394,59 @@ class TreeShapes:
 RelayStep = Step[RelayPass, RelayPass]
 
 
-def _step(name: StepName, call: Call, reveals: str) -> RelayStep:
-    return Step(name.value, call, RelayPass, RelayPass, reveals)
+def _step(name: StepName, call: Call, discloses: Discloses, reveals: str) -> RelayStep:
+    return Step(name.value, call, RelayPass, RelayPass, reveals, discloses)
 
 
 KEYS = _step(
-    StepName.KEYS, Call.KEYS,
+    StepName.KEYS, Call.KEYS, Discloses.KEYS,
     "public keys of this job, signed by this silo; whether it has evaluation rows",
 )  # fmt: skip
 IDENTIFIERS = _step(
-    StepName.IDENTIFIERS, Call.IDENTIFIERS,
+    StepName.IDENTIFIERS, Call.IDENTIFIERS, Discloses.ENCRYPTED,
     "to other parties, sealed: blinded ids, from which they learn the number of this party's ids "
     "and which of their own are common to all; or a keyed digest of all ids",
 )  # fmt: skip
 GRADIENTS = _step(
-    StepName.GRADIENTS, Call.GRADIENTS,
+    StepName.GRADIENTS, Call.GRADIENTS, Discloses.ENCRYPTED,
     "active party: encrypted gradients; sealed, which rows they belong to",
 )  # fmt: skip
 HISTOGRAMS = _step(
-    StepName.HISTOGRAMS, Call.HISTOGRAMS,
+    StepName.HISTOGRAMS, Call.HISTOGRAMS, Discloses.ENCRYPTED,
     "passive party: encrypted sums of gradients for every way in which it could divide a node, "
     "in secret order; which of them it rules out",
 )  # fmt: skip
 SPLITS = _step(
-    StepName.SPLITS, Call.SPLITS,
+    StepName.SPLITS, Call.SPLITS, Discloses.ENCRYPTED,
     "active party, sealed: which nodes are divided by whom, and the rows that its own divisions "
     "send left",
 )  # fmt: skip
 BITMAPS = _step(
-    StepName.BITMAPS, Call.SPLITS,
+    StepName.BITMAPS, Call.SPLITS, Discloses.ENCRYPTED,
     "passive party, sealed: the rows that its chosen divisions send left",
 )  # fmt: skip
 SCORES = _step(
-    StepName.SCORES, Call.SCORES,
+    StepName.SCORES, Call.SCORES, Discloses.SCORES,
     "active party: scores of the round; sealed, the digest of the trees",
 )  # fmt: skip
 MARGINS = _step(
-    StepName.MARGINS, Call.SCORES,
+    StepName.MARGINS, Call.SCORES, Discloses.ENCRYPTED,
     "to other parties, sealed: which rows reached which node of theirs",
 )  # fmt: skip
 LEAVES = _step(
-    StepName.LEAVES, Call.GRADIENTS,
+    StepName.LEAVES, Call.GRADIENTS, Discloses.ENCRYPTED,
     "active party: encrypted leaf values of every row; passive party: encrypted sums of those "
     "that its own features allow",
 )  # fmt: skip
+IN_CLEAR = {
+    step.name: replace(
+        step,
+        reveals=step.reveals.replace("encrypted", "readable"),
+        discloses=Discloses.COUNTS,
+    )
+    for step in (GRADIENTS, HISTOGRAMS, LEAVES)
+}
+"""The steps of a job without encryption that differ."""
 STEPS = {
     StepName(step.name): step
     for step in (

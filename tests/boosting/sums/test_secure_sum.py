@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, QuorumLost, SumRefused
-from hedgerow.boosting.exchange import Call, Place, Silo
+from hedgerow.boosting.exchange import Call, Discloses, Place, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters, SumTotal, sum_steps
@@ -251,7 +251,7 @@ def test_plain_sums_go_on_without_a_lost_silo() -> None:
     check_totals(ended, [SEVEN, rest, rest])
 
 
-TREE = sum_steps("tree", Call.HISTOGRAMS, Call.SPLITS, SumTotal, "a tree's histograms")
+TREE = sum_steps("tree", Call.HISTOGRAMS, Call.SPLITS, SumTotal, "histograms", Discloses.COUNTS)
 
 
 def grow(

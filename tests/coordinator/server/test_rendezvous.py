@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, QuorumLost
-from hedgerow.boosting.exchange import Call, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
 from hedgerow.coordinator.server.rendezvous import LARGE_BYTES, ArrivedOffer, Rendezvous
 
 
@@ -19,7 +19,7 @@ class Number:
     value: int
 
 
-STEP = Step("add", Call.SUMS, Number, Number, "a number")
+STEP = Step("add", Call.SUMS, Number, Number, "a number", Discloses.NOTHING)
 A, B, C, D = Silo("a"), Silo("b"), Silo("c"), Silo("d")
 
 
@@ -171,7 +171,7 @@ async def test_a_silo_that_leaves_a_place_can_come_back_to_it() -> None:
 
 async def test_a_served_step_leaves_the_offer_that_waits_at_a_barrier() -> None:
     h = hub(A)
-    sync = Step("sync", Call.SUMS, Number, Number, "a number")
+    sync = Step("sync", Call.SUMS, Number, Number, "a number", Discloses.NOTHING)
     h.serve(sync, lambda silo, at, offer: offer)
     h.offer(A, "add", Place(0), parcel(1))
     assert (await h.offer(A, "sync", Place(0), parcel(2))).value == 2

@@ -26,7 +26,7 @@ from hedgerow.boosting.errors import (
     Unauthorised,
     Unreachable,
 )
-from hedgerow.boosting.exchange import Call, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWeights
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.identity.authority import throwaway
@@ -37,7 +37,7 @@ from hedgerow.services.rpc.exchange import SERVICE, ExchangeServicer, GrpcLink, 
 from hedgerow.services.rpc.metering import CallCount, Metrics
 from hedgerow.services.rpc.server import serve
 
-STEP = Step("weights", Call.WEIGHTS, RoundVector, Receipt, "weights")
+STEP = Step("weights", Call.WEIGHTS, RoundVector, Receipt, "weights", Discloses.WEIGHTS)
 
 
 @dataclass
@@ -230,7 +230,7 @@ def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: 
 
 
 def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
-    wrong = Step("weights", Call.SUMS, RoundVector, Receipt, "weights")
+    wrong = Step("weights", Call.SUMS, RoundVector, Receipt, "weights", Discloses.WEIGHTS)
     link = server.link()
     failures: list[Exception] = []
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.exchange import Call, Place, Step
+from hedgerow.boosting.exchange import Call, Discloses, Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees import ensemble
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.client_agent.ledger import SiloLedger, head_of
 from hedgerow.services.wire import schema as schema_wire
 
-STEP: Step[Any, Any] = Step("trees", Call.TREES, dict, dict, reveals="trees of this silo's rows")
+STEP: Step[Any, Any] = Step(
+    "trees", Call.TREES, dict, dict, "trees of this silo's rows", Discloses.TREES
+)
 SCHEMA = Schema(
     (Feature("age"), Feature("job", ("baker", "</script><b>smith", "tailor", "clerk"))),
     "label",
