@@ -184,17 +184,17 @@ export class Federation {
       zero,
       digest,
     ]);
-    const request = {
-      key: assignment.key,
+    const accepted = {
       schema,
       n_samples: nSamples,
       spec_digest: digest,
       signature: this.identity.sign(message),
       certificate: this.identity.certificate,
     };
+    const request = { key: assignment.key, accepted };
     for (;;) {
-      const agreement = await this.leased("AcceptAssignment", request, 35);
-      if (agreement.ready) return agreement;
+      const { agreement } = await this.leased("AcceptAssignment", request, 35);
+      if (agreement) return agreement;
     }
   }
 
