@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import time
@@ -16,6 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from hedgerow.boosting import spreadsheet
 from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent import ledger as ledgers
 from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
@@ -284,11 +284,7 @@ def _encoded(entries: list[Entry], suffix: str) -> bytes:
         return json.dumps(rows, indent=1).encode()
     names = [field.name for field in fields(Entry)]
     if suffix == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue().encode()
+        return spreadsheet.write_rows(names, ([row[name] for name in names] for row in rows))
     import pyarrow as pa
     import pyarrow.parquet as pq
 

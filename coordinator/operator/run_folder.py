@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import platform
@@ -13,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hedgerow.boosting import spreadsheet
 from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire import job as job_wire
@@ -177,20 +176,18 @@ def _finite(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
     }
 
 
-def metrics_table(view: JobView) -> str:
+def metrics_table(view: JobView) -> bytes:
     """Return metrics.csv: one row a round, one column a data set and metric."""
     columns = sorted(
         {(d, m) for r in view.rounds for d, scores in r.metrics.items() for m in scores}
     )
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["round", "seconds", "bytes_up", "bytes_down", *(f"{d}.{m}" for d, m in columns)]
-    )
-    for r in view.rounds:
-        scores = [r.metrics.get(d, {}).get(m, "") for d, m in columns]
-        writer.writerow([r.round, f"{r.seconds:.6f}", r.bytes_up, r.bytes_down, *scores])
-    return out.getvalue()
+    names = ["round", "seconds", "bytes_up", "bytes_down", *(f"{d}.{m}" for d, m in columns)]
+    rows: list[list[object]] = [
+        [r.round, f"{r.seconds:.6f}", r.bytes_up, r.bytes_down]
+        + [r.metrics.get(d, {}).get(m, "") for d, m in columns]
+        for r in view.rounds
+    ]
+    return spreadsheet.write_rows(names, rows)
 
 
 def write(
@@ -212,6 +209,6 @@ def write(
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
-    write_atomically(folder / "metrics.csv", metrics_table(view).encode(), 0o644)
+    write_atomically(folder / "metrics.csv", metrics_table(view), 0o644)
     text = json.dumps(report(view, plan or planned(view, files)), indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.spreadsheet import write_rows
 from hedgerow.boosting.strategies.secureboost.model import ActivePart
 
 PREDICTIONS = "predictions.csv"
@@ -43,12 +42,8 @@ def predictions(
         columns = [_labels(values.argmax(axis=1), part.classes), *values.T.tolist()]
         labels = part.classes or [str(k) for k in range(values.shape[1])]
         names += [f"probability_{label}" for label in labels]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for k in np.argsort(rows, kind="stable"):
-        writer.writerow([ids[k], *(column[k] for column in columns)])
-    return out.getvalue().encode()
+    order = np.argsort(rows, kind="stable")
+    return write_rows(names, ([ids[k], *(column[k] for column in columns)] for k in order))
 
 
 def _labels(codes: NDArray[np.integer], classes: list[str]) -> list[Any]:

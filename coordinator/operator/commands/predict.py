@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from hedgerow.boosting import spreadsheet
 from hedgerow.boosting.dataset import Task
 from hedgerow.coordinator.operator.commands import Refused, refusing
 
@@ -211,16 +212,10 @@ def _scored(model: Model, predictions: Floats, table: Any) -> Any:
 
 
 def _encoded(table: Any, suffix: str) -> bytes:
-    import pyarrow as pa
-
     out = io.BytesIO()
     if suffix == ".parquet":
         import pyarrow.parquet as pq
 
         pq.write_table(table, out, compression="zstd")
         return out.getvalue()
-    from pyarrow import csv
-
-    sink = pa.BufferOutputStream()
-    csv.write_csv(table, sink)
-    return bytes(sink.getvalue().to_pybytes())
+    return spreadsheet.write_table(table)
