@@ -21,7 +21,8 @@ from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints
 from hedgerow.boosting.tables import for_job, read_table
-from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import booster_parameters, matrix
 from hedgerow.services.wire import codec_of
 

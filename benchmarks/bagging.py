@@ -31,7 +31,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.streams import Purpose, xgboost_seed
 from hedgerow.boosting.tables import for_job, read_table
-from hedgerow.boosting.trees.ensemble import load
+from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -49,7 +49,7 @@ from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import EnsembleOffer, RateSums
 from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
 from hedgerow.boosting.strategies.fedxgbllr.uploads import encode_trees
-from hedgerow.boosting.trees.ensemble import trees_of
+from hedgerow.boosting.trees.loading import trees_of
 
 HELD = 0.2
 Row = dict[str, object]
@@ -281,7 +281,7 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
         ensemble = encode_trees(grown, terms.form)
         offer = EnsembleOffer(part.n_samples, ensemble)
         sent["trees"] += n_silos * wire_bytes(offer)  # one up, K - 1 down
-        trees.append(terms.decode(ensemble))
+        trees.append(terms.decode(ensemble, f"silo {number}"))
     every = [tree for part in trees for tree in part]
     rows = [
         TrainingRows(LeafOrdinals.of(every, part.X), part.labels - study.center)

@@ -44,7 +44,8 @@ from hedgerow.boosting.metrics import exact_auc
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
-from hedgerow.boosting.trees.ensemble import Ensemble, load
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.trees.loading import load
 
 SILOS = 5
 TEST_ROWS = 200_000

@@ -36,7 +36,8 @@ from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
-from hedgerow.boosting.trees.ensemble import Ensemble, load
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.trees.loading import load
 
 Row = dict[str, object]
 Floats = NDArray[np.float64]

@@ -33,6 +33,10 @@ class OfferRejected(FederationError):
     """The coordinator refused a silo's offer: malformed, out of range or against the protocol."""
 
 
+class ModelRejected(OfferRejected):
+    """Bytes that are no sound model of trees, of a file or of another party; says why."""
+
+
 class JobStopped(FederationError):
     """The job was cancelled, has ended or has moved to a newer attempt."""
 

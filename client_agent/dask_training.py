@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, FederationError
-from hedgerow.boosting.trees.ensemble import Tree, trees_of
-from hedgerow.boosting.trees.local import first_line
+from hedgerow.boosting.trees.ensemble import Tree, first_line
+from hedgerow.boosting.trees.loading import trees_of
 
 if TYPE_CHECKING:
     import dask.array

@@ -15,7 +15,8 @@ import xgboost as xgb
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.cuts import FENCE, Cuts
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.boosting.trees.loading import trees_of
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.trees import ubjson
 
 if TYPE_CHECKING:
@@ -224,10 +226,8 @@ class Ensemble:
         return json.dumps(_plain(document), separators=(",", ":")).encode()
 
     def booster(self, *, n_threads: int = 1) -> xgboost.Booster:
-        """Return the model loaded by XGBoost; its trees must have been validated."""
-        import xgboost
-
-        return xgboost.Booster({"nthread": n_threads}, model_file=bytearray(self.save()))
+        """Return the model loaded by XGBoost; raises ModelRejected where XGBoost refuses it."""
+        return _booster(self.save(), n_threads)
 
     def margins(
         self, rows: xgboost.DMatrix, *, start: NDArray[np.float32] | None = None, n_threads: int = 1
@@ -276,6 +276,11 @@ def blank(
         Only parameters that a model stores are used (``num_parallel_tree``, the objective's).
     base_score : float
         On the label's scale, as XGBoost defines it: 0.5 for logistic.
+
+    Raises
+    ------
+    ModelRejected
+        XGBoost refuses a parameter or the base score.
     """
     import xgboost
 
@@ -287,61 +292,14 @@ def blank(
     parameters = {**booster.native(), "objective": objective, "base_score": base_score}
     if schema.n_outputs > 1:
         parameters["num_class"] = schema.n_outputs
-    document = ubjson.read(bytes(xgboost.Booster(parameters, [rows]).save_raw("ubj")))
+    try:
+        raw = bytes(xgboost.Booster(parameters, [rows]).save_raw("ubj"))
+    except xgboost.core.XGBoostError as error:
+        raise ModelRejected(first_line(error)) from error
+    document = ubjson.read(raw)
     learner = document["learner"]
     learner["feature_names"] = [_model_name(name) for name in schema.names]
     return Ensemble(ubjson.write(document))
-
-
-def load(raw: bytes) -> Ensemble:
-    """Return the ensemble of a stock XGBoost model (UBJSON, or JSON that begins with ``{"``).
-
-    DART's tree weights are folded into the leaves.
-
-    Raises
-    ------
-    ValueError
-        Not a tree model of XGBoost 2 or later, vector leaves, or pandas categories.
-    """
-    document = json.loads(raw) if raw[:2] == b'{"' else ubjson.read(raw)
-    try:
-        learner = document["learner"]
-        gbm = learner["gradient_booster"]
-        weights = None
-        if gbm["name"] == "dart":
-            weights = [float(w) for w in gbm["weight_drop"]]
-            gbm = learner["gradient_booster"] = {**gbm["gbtree"], "name": "gbtree"}
-        if gbm["name"] != "gbtree":
-            raise ValueError(f"expected a model of trees, received {gbm['name']}")
-        model = gbm["model"]
-        if model.get("cats", {}).get("enc"):
-            raise ValueError("the model has category names of its own; only codes are supported")
-        groups = [int(group) for group in model["tree_info"]]
-        trees = [_tree(tree, group) for tree, group in zip(model["trees"], groups, strict=True)]
-        order = [int(tree["id"]) for tree in model["trees"]]
-        if order != list(range(len(trees))):
-            raise ValueError("expected tree identifiers in order")
-        steps = [int(end) for end in model["iteration_indptr"]]
-        attributes = dict(learner["attributes"])
-        ends = json.loads(attributes.pop(ROUND_ENDS, "[]"))
-        if weights is not None:
-            trees = [tree.scaled(weight) for tree, weight in zip(trees, weights, strict=True)]
-        model.update(trees=[], tree_info=[], iteration_indptr=[0])
-        model["gbtree_model_param"]["num_trees"] = "0"
-        learner["attributes"] = {}
-        header = ubjson.write(_typed_empty(document))
-    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError("expected an XGBoost model of trees") from error
-    return Ensemble(header, tuple(trees), tuple(steps[1:]), tuple(ends), attributes)
-
-
-def trees_of(booster: xgboost.Booster) -> list[Tree]:
-    """Return the trees of a booster of this process, in order."""
-    document = ubjson.read(bytes(booster.save_raw("ubj")))
-    model = document["learner"]["gradient_booster"]["model"]
-    return [
-        _tree(tree, group) for tree, group in zip(model["trees"], model["tree_info"], strict=True)
-    ]
 
 
 @lru_cache(maxsize=16)
@@ -363,77 +321,27 @@ def _base_margin(header: bytes) -> tuple[float, ...]:
     import xgboost
 
     row = xgboost.DMatrix(np.zeros((1, _about(header).n_features), np.float32))
-    booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(header))
-    margin = booster.predict(row, output_margin=True, validate_features=False)
+    margin = _booster(header, 1).predict(row, output_margin=True, validate_features=False)
     return tuple(float(m) for m in margin.reshape(-1))
+
+
+def _booster(model: bytes, n_threads: int) -> xgboost.Booster:
+    import xgboost
+
+    try:
+        return xgboost.Booster({"nthread": n_threads}, model_file=bytearray(model))
+    except xgboost.core.XGBoostError as error:
+        raise ModelRejected(f"XGBoost refuses the model: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the text of an XGBoost error, without time, source line and stack."""
+    return re.sub(r"^\[[0-9:]+\] \S+ ", "", str(error).partition("\n")[0])
 
 
 def _model_name(name: str) -> str:
     """Return a feature name that XGBoost accepts."""
     return name.translate(str.maketrans("[]<", "()_"))
-
-
-def _tree(document: Mapping[str, Any], group: int) -> Tree:
-    """Read a tree; pruned nodes are dropped, the others keep their order."""
-    if int(document["tree_param"]["size_leaf_vector"]) > 1:
-        raise ValueError("trees with vector leaves are not supported")
-    left = np.asarray(document["left_children"], np.int32)
-    right = np.asarray(document["right_children"], np.int32)
-    leaf = left < 0
-    feature = np.where(leaf, 0, np.asarray(document["split_indices"], np.int32)).astype(np.int32)
-    tree = Tree(
-        left,
-        right,
-        feature,
-        np.asarray(document["split_conditions"], np.float32),
-        np.asarray(document["default_left"]).astype(np.bool_) & ~leaf,
-        np.where(leaf, np.float32(0), np.asarray(document["loss_changes"], np.float32)),
-        np.asarray(document["sum_hessian"], np.float32),
-        np.asarray(document["base_weights"], np.float32),
-        _categories(document),
-        int(group),
-    )
-    if int(document["tree_param"]["num_deleted"]) == 0:
-        return tree
-    return _compacted(tree)
-
-
-def _categories(document: Mapping[str, Any]) -> tuple[tuple[int, NDArray[np.int32]], ...]:
-    codes = np.asarray(document["categories"], np.int32)
-    return tuple(
-        (int(node), codes[int(start) : int(start) + int(size)])
-        for node, start, size in zip(
-            document["categories_nodes"],
-            document["categories_segments"],
-            document["categories_sizes"],
-            strict=True,
-        )
-    )
-
-
-def _compacted(tree: Tree) -> Tree:
-    """Return the tree without nodes that its root does not reach."""
-    reached = np.zeros(tree.n_nodes, np.bool_)
-    frontier = np.zeros(1, np.int32)
-    while len(frontier):
-        reached[frontier] = True
-        frontier = frontier[tree.left[frontier] >= 0]
-        frontier = np.concatenate([tree.left[frontier], tree.right[frontier]])
-    place = np.cumsum(reached, dtype=np.int32) - 1
-    kept = np.flatnonzero(reached)
-    leaf = tree.left[kept] < 0
-    return Tree(
-        left=np.where(leaf, -1, place[tree.left[kept]]).astype(np.int32),
-        right=np.where(leaf, -1, place[tree.right[kept]]).astype(np.int32),
-        feature=tree.feature[kept],
-        threshold=tree.threshold[kept],
-        default_left=tree.default_left[kept],
-        gain=tree.gain[kept],
-        cover=tree.cover[kept],
-        weight=tree.weight[kept],
-        categories=tuple((int(place[n]), codes) for n, codes in tree.categories if reached[n]),
-        group=tree.group,
-    )
 
 
 def _tree_document(tree: Tree, index: int, n_features: int) -> dict[str, Any]:
@@ -478,12 +386,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value
-
-
-def _typed_empty(document: dict[str, Any]) -> dict[str, Any]:
-    """Give a header read from JSON the typed empty arrays that UBJSON has."""
-    cats = document["learner"]["gradient_booster"]["model"].get("cats", {})
-    for key in ("feature_segments", "sorted_idx"):
-        if key in cats:
-            cats[key] = np.asarray(cats[key], np.int32)
-    return document

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import ModelRejected, OfferRejected
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.packing import unpack
 
+ANY_CATEGORIES = -(1 << 24)
+"""Of a feature that may be numeric or categorical: less its largest possible size."""
 DEPTH_LIMIT = 1024
 """Deepest tree that is accepted where the job sets no limit."""
 
@@ -26,7 +28,8 @@ class TreeLimits:
     groups : tuple[int, ...]
         Class index of each tree that is expected, in order; see :func:`step_groups`.
     n_categories : tuple[int, ...]
-        For each feature the size of its category list, 0 where it is numeric.
+        For each feature the size of its category list, 0 where it is numeric;
+        :data:`ANY_CATEGORIES` where its type is not known.
     max_depth : int
         0 for :data:`DEPTH_LIMIT`.
     max_nodes : int
@@ -48,7 +51,9 @@ def step_groups(n_steps: int, n_outputs: int, num_parallel_tree: int) -> tuple[i
     return tuple(one * n_steps)
 
 
-def read_upload(data: bytes, limits: TreeLimits, *, stats: bool = True) -> list[Tree]:
+def read_upload(
+    data: bytes, limits: TreeLimits, *, stats: bool = True, factor: float = 1.0, sender: str = ""
+) -> list[Tree]:
     """Return the trees of a pack from another party.
 
     Parameters
@@ -57,14 +62,24 @@ def read_upload(data: bytes, limits: TreeLimits, *, stats: bool = True) -> list[
         Packed trees.
     stats : bool
         False leaves gain, cover and weight zero, in a fraction of the time.
+    factor : float
+        What leaf values are multiplied by, before they are checked.
+    sender : str
+        Whom an error names.
 
     Raises
     ------
     OfferRejected
         Bytes that are no pack, or trees that exceed the limits.
     """
-    trees = unpack(data, stats=stats)
-    validate_upload(trees, limits)
+    try:
+        with np.errstate(all="ignore"):
+            trees = [tree.scaled(factor) for tree in unpack(data, stats=stats)]
+        validate_upload(trees, limits)
+    except OfferRejected as error:
+        if not sender:
+            raise
+        raise ModelRejected(f"{sender}: {error}") from error
     return trees
 
 
@@ -83,12 +98,12 @@ def validate_upload(trees: Sequence[Tree], limits: TreeLimits) -> None:
     for index, (tree, group) in enumerate(zip(trees, limits.groups, strict=True)):
         if tree.group != group:
             raise OfferRejected(f"tree {index}: expected class {group}, received {tree.group}")
-        fault = _fault(tree, limits)
-        if fault:
-            raise OfferRejected(f"tree {index}: {fault}")
+        wrong = fault(tree, limits)
+        if wrong:
+            raise OfferRejected(f"tree {index}: {wrong}")
 
 
-def _fault(tree: Tree, limits: TreeLimits) -> str:
+def fault(tree: Tree, limits: TreeLimits) -> str:
     """Return which rule a tree breaks, or an empty text."""
     n = tree.n_nodes
     columns = (tree.right, tree.feature, tree.threshold, tree.default_left)
@@ -125,12 +140,14 @@ def _fault(tree: Tree, limits: TreeLimits) -> str:
 def _category_fault(
     tree: Tree, limits: TreeLimits, splits: NDArray[np.intp], feature: NDArray[np.int32]
 ) -> str:
-    sizes = np.asarray(limits.n_categories)
-    categorical = splits[sizes[feature] > 0] if len(splits) else splits
-    if [node for node, _ in tree.categories] != categorical.tolist():
+    sizes = np.asarray(limits.n_categories, np.int64)
+    kind = sizes[feature] if len(splits) else sizes[:0]
+    nodes = [node for node, _ in tree.categories]
+    certain, possible = splits[kind > 0].tolist(), splits[kind != 0].tolist()
+    if nodes != sorted(set(nodes) & set(possible)) or not set(certain) <= set(nodes):
         return "categories at other nodes than the splits of categorical features"
     for node, codes in tree.categories:
-        if len(codes) == 0 or codes[0] < 0 or codes[-1] >= sizes[tree.feature[node]]:
+        if len(codes) == 0 or codes[0] < 0 or codes[-1] >= abs(sizes[tree.feature[node]]):
             return "a category out of range"
         if (np.diff(codes) <= 0).any():
             return "categories that are not in rising order"

@@ -6,7 +6,6 @@ loads, slices and evaluates no earlier tree.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, trees_of
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, first_line
+from hedgerow.boosting.trees.loading import trees_of
 
 if TYPE_CHECKING:
     import xgboost
@@ -107,11 +107,6 @@ class ScoredRows:
         except xgboost.core.XGBoostError as error:
             raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
         return trees_of(booster)
-
-
-def first_line(error: Exception) -> str:
-    """Return the text of an XGBoost error, without time, source line and stack."""
-    return re.sub(r"^\[[0-9:]+\] \S+ ", "", str(error).partition("\n")[0])
 
 
 def roster_index(silo: Silo, roster: tuple[Silo, ...]) -> int:

@@ -154,7 +154,7 @@ def pack(trees: Sequence[Tree], shrinkage: Shrinkage | None = None) -> bytes:
     ----------
     trees : sequence of Tree
         Children after their parents; leaves with feature 0, default False and gain 0, as
-        :func:`hedgerow.boosting.trees.ensemble.trees_of` gives them.
+        :func:`hedgerow.boosting.trees.loading.trees_of` gives them.
     shrinkage : Shrinkage, optional
         Of the training; a good guess makes fewer bytes.
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job, read_table, short_name
-from hedgerow.boosting.trees import ensemble
+from hedgerow.boosting.trees import loading
 from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
 
 SCORED_STEPS = 100
@@ -237,9 +237,9 @@ def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ..
     if not path.is_file() or not isinstance(job.strategy.result, Result):
         return ()
     try:
-        model = ensemble.load(path.read_bytes())
-    except ValueError as error:
-        raise RunUnusable(f"{path} is no XGBoost model of trees") from error
+        model = loading.load(path.read_bytes())
+    except ModelRejected as error:
+        raise RunUnusable(f"{path} is no XGBoost model of trees: {error}") from error
     n_rounds = len(model.round_ends)
     scored = _scored_steps(n_rounds)
     names = job.metrics or metrics.defaults(job.task)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task, recode
-from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.errors import DataError, FederationError, ModelRejected
 from hedgerow.boosting.ports import Result, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.tables import is_feature, read_table, short_name, to_dataset
@@ -216,15 +215,15 @@ def _of_run(folder: Path) -> Model:
 def _stock(path: Path, schema: Schema | None, label: str, names: tuple[str, ...]) -> Model:
     import xgboost
 
-    from hedgerow.boosting.trees import ensemble
+    from hedgerow.boosting.trees.loading import load
 
-    raw = _bytes(path)
     try:
-        # Checked first: XGBoost's own loader trusts a file's numbers.
-        about = ensemble.load(raw).about
-        booster = xgboost.Booster({"nthread": 0}, model_file=bytearray(raw))
-    except (ValueError, xgboost.core.XGBoostError) as error:
-        raise ModelUnusable(f"{path} is no XGBoost model of trees: {_first(error)}") from error
+        # XGBoost's own loader trusts a file's numbers: it gets what was checked and written anew.
+        found = load(_bytes(path))
+        booster = found.booster(n_threads=0)
+    except ModelRejected as error:
+        raise ModelUnusable(f"{path} is no XGBoost model of trees: {error}") from error
+    about = found.about
     task = Task.REGRESSION
     if about.objective.startswith("binary:"):
         task = Task.BINARY
@@ -274,9 +273,3 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ModelUnusable(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _first(error: Exception) -> str:
-    """Return the first line of an error without XGBoost's time stamp and source line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return re.sub(r"^\[[\d:]+\]\s*\S+:\d+:\s*", "", lines[0])

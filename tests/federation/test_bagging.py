@@ -23,7 +23,8 @@ from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
 from hedgerow.boosting.strategies.bagging.steps import SYNC, TREES, TreeCatchUp, TreeOffer
 from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
-from hedgerow.boosting.trees.ensemble import blank, load
+from hedgerow.boosting.trees.ensemble import blank
+from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import ScoredRows
 from hedgerow.boosting.trees.packing import pack, unpack
 from hedgerow.crypto.local_vault import LocalVault
@@ -366,7 +367,7 @@ def lying(lie: str) -> Callable[..., None]:
 
 
 def offer_of(kind: Kind, steps: int, **columns: Any) -> TreeOffer:
-    from hedgerow.boosting.trees.ensemble import trees_of
+    from hedgerow.boosting.trees.loading import trees_of
     from tests.boosting.trees.ensembles import train
 
     trees = trees_of(train(kind, dataset(kind, 100, 1), 1))

@@ -19,7 +19,7 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     margins_of_files,
     rates_by_tree,
 )
-from hedgerow.boosting.trees.ensemble import load
+from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import matrix
 from tests.federation.memory import run_in_memory
 from tests.federation.stacking import CASES, job, margins_of, record_of, silos, small, table

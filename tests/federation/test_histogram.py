@@ -20,7 +20,8 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import Opening
 from hedgerow.boosting.strategies.histogram.steps import RelayedTotal
 from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
-from hedgerow.boosting.trees.ensemble import Ensemble, load
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.trees.loading import load
 from hedgerow.crypto.local_vault import LocalVault
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hedgerow.boosting.trees.ensemble import load
+from hedgerow.boosting.trees.loading import load
 from tests.federation.processes import Federation
 from tests.interop.vectors import FOLDER as VECTORS
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import one_of, within
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.ports import Safeguards
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
-from hedgerow.boosting.trees.local import first_line
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -155,8 +154,8 @@ class Bagging:
             )
         try:
             blank(schema, job.objective, job.booster, 0.5)
-        except ValueError as error:  # XGBoost's own errors are ValueErrors
-            raise InvalidJob(f"[booster] {first_line(error)}") from error
+        except ModelRejected as error:
+            raise InvalidJob(f"[booster] {error}") from error
 
     def step(self, job: JobParameters) -> float:
         """Return the learning rate that ``lr_mode`` shares out."""

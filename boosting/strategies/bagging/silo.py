@@ -176,8 +176,8 @@ class _BaggingSilo:
         if block.steps != expected:
             raise OfferRejected(f"expected a block of {expected} steps, received {block.steps}")
         limits = self.parameters.limits(self.job, self.schema, block.steps, math.inf)
-        trees = read_upload(block.data, limits, stats=False)
-        return [tree.scaled(block.factor) for tree in trees]
+        sender = f"the coordinator, as trees of {block.silo}"
+        return read_upload(block.data, limits, stats=False, factor=block.factor, sender=sender)
 
     def _load(self, score: float) -> None:
         """Load the rows, once the base score is known."""

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
-from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.boosting.trees.packing import unpack
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree
+from hedgerow.boosting.trees.limits import read_upload
+from hedgerow.boosting.trees.loading import stock_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class TreeLog:
         last = self.version if n_rounds is None else n_rounds
         for round in range(last):
             blocks = self._blocks[self._starts[round] : self._starts[round + 1]]
-            trees = [t.scaled(block.factor) for block in blocks for t in unpack(block.data)]
+            trees = [tree for block in blocks for tree in _trees(block, start)]
             start = start.extend(trees, n_steps=sum(block.steps for block in blocks))
         return start
 
@@ -116,3 +117,9 @@ class TreeLog:
         assert block.round == self.version, "blocks are added in the order of their rounds"
         self._blocks.append(block)
         self.digest = extend_digest(self.digest, block)
+
+
+def _trees(block: TreeBlock, start: Ensemble) -> list[Tree]:
+    limits = stock_limits(start.header, block.steps)
+    sender = f"the log's trees of {block.silo}"
+    return read_upload(block.data, limits, factor=block.factor, sender=sender)

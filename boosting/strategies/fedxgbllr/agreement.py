@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.engine.summaries import increasing_columns
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import ModelRejected, OfferRejected
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
@@ -109,9 +109,18 @@ class Terms:
         secure = self.parameters.secure
         return SumParameters(secure=secure, least_silos=max(3 if secure else 1, self.job.min_silos))
 
-    def decode(self, ensemble: PackedEnsemble) -> list[Tree]:
-        """Return a silo's trees; raises OfferRejected where they are not what the job asks for."""
-        return decode_trees(ensemble, self.form, self.schema, self.limits)
+    def decode(self, ensemble: PackedEnsemble, silo: str) -> list[Tree]:
+        """Return a silo's trees.
+
+        Raises
+        ------
+        ModelRejected
+            They are not what the job asks for; names the silo.
+        """
+        try:
+            return decode_trees(ensemble, self.form, self.schema, self.limits)
+        except OfferRejected as error:
+            raise ModelRejected(f"trees of {silo}: {error}") from error
 
     def combine(self, trees: list[list[Tree]]) -> tuple[Combiner, list[Tree]]:
         """Return the combiner of the silos' trees, and the trees in one list."""

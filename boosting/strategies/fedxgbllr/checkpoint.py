@@ -143,7 +143,7 @@ class Checkpoint:
             Silo(silo): PackedEnsemble(arrays[f"trees.{number}"], arrays.get(f"leaves.{number}"))
             for number, silo in enumerate(about["silos"])
         }
-        trees = [terms.decode(upload) for upload in uploads.values()]
+        trees = [terms.decode(upload, silo) for silo, upload in uploads.items()]
         memory = {
             name.removeprefix("memory."): array
             for name, array in arrays.items()

@@ -147,7 +147,7 @@ class _StackingCoordinator:
     def _read_upload(self, silo: Silo, offer: EnsembleOffer) -> _SoundUpload:
         if (offer.rows > 0) != (offer.ensemble is not None):
             raise OfferRejected(f"expected trees where there are rows, received {offer.rows} rows")
-        trees = [] if offer.ensemble is None else self.terms.decode(offer.ensemble)
+        trees = [] if offer.ensemble is None else self.terms.decode(offer.ensemble, silo)
         return _SoundUpload(offer.rows, trees, offer.ensemble)
 
     def _begin(self, record: Checkpoint) -> None:

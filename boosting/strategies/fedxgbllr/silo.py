@@ -43,10 +43,10 @@ from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.ensemble import Tree, first_line
+from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import (
     booster_parameters,
-    first_line,
     matrix,
     roster_index,
     split_rows,
@@ -186,7 +186,7 @@ class _StackingSilo:
 
     def _learn_trees(self, ensembles: Mapping[Silo, PackedEnsemble]) -> None:
         """Take in all silos' trees; of its own, what it has sent."""
-        trees = [self.terms.decode(ensembles[silo]) for silo in sorted(ensembles)]
+        trees = [self.terms.decode(ensembles[silo], silo) for silo in sorted(ensembles)]
         self.combiner, every = self.terms.combine(trees)
         leaves = LeafOrdinals.of(every, self.train.X)
         self.rows = TrainingRows(leaves, self.terms.targets(self.train), self.train.weight)

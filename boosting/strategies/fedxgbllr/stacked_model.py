@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
@@ -32,7 +32,8 @@ from hedgerow.boosting.strategies.fedxgbllr.leaf_values import (
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import RateCombiner
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
+from hedgerow.boosting.trees.loading import load
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -292,7 +293,7 @@ def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
     """
     try:
         model = StackedModel.load(files)
-    except ValueError as error:
+    except (ModelRejected, ValueError) as error:
         raise DataError(str(error)) from error
     return model.margins(dataset.X)
 

@@ -35,7 +35,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, load
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 
 _BEGUN = "histogram/begun"
 
@@ -85,7 +85,8 @@ class _Coordinator:
             self.scores.best_round, self.scores.best_score = last.best_round, last.best_score
             if last.state is not None:
                 opening = Opening.of(last.state.terms, self.plan.schema)
-                self._begin(opening, load(last.state.model.tobytes()))
+                model = last.state.model.tobytes()
+                self._begin(opening, self.plan.read_model(model, opening, "the checkpoint"))
         record = self.start.journal.recall(_BEGUN) if self.start.journal is not None else None
         begun = BegunRound.decode(record) if record is not None else None
         return begun if begun is not None and begun.round == self.admission.round else None
@@ -99,7 +100,10 @@ class _Coordinator:
         if begun.terms is not None:
             opening = Opening.of(begun.terms, self.plan.schema)
             self._begin(opening, self.plan.blank(opening))
-        scores = self._add_trees(load(begun.model.tobytes()).trees)
+        assert self.opening is not None
+        model = begun.model.tobytes()
+        part = self.plan.read_model(model, self.opening, "the round's record")
+        scores = self._add_trees(part.trees)
         r = self.admission.round
         self.admission.resume(r + 1)
         return self._result(r, begun.present, scores)

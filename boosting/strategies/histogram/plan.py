@@ -17,13 +17,15 @@ from hedgerow.boosting.engine.quantising import Quantiser, static_bound
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
-from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
+from hedgerow.boosting.trees.limits import TreeLimits, step_groups
+from hedgerow.boosting.trees.loading import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,27 @@ class HistogramPlan:
     def blank(self, opening: Opening) -> Ensemble:
         """Return the ensemble that a job starts from."""
         return blank(self.schema, self.objective.model_name, self.job.booster, opening.base_score)
+
+    def read_model(self, raw: bytes, opening: Opening, sender: str) -> Ensemble:
+        """Return the job's model after some rounds, as another party or a file has it.
+
+        Raises
+        ------
+        ModelRejected
+            No sound model, or one that this job cannot have made; names the sender.
+        """
+        booster = self.job.booster
+        limits = TreeLimits(
+            step_groups(1, self.schema.n_outputs, 1),
+            tuple(len(feature.categories or ()) for feature in self.schema.features),
+            booster.max_depth,
+            max(0, 2 * booster.max_leaves - 1),
+        )
+        found = load(raw, blank=self.blank(opening), limits=limits, sender=sender)
+        n_rounds = len(found.steps)
+        if n_rounds > self.parameters.rounds or found.round_ends != (*range(1, n_rounds + 1),):
+            raise ModelRejected(f"{sender}: expected at most {self.parameters.rounds} rounds")
+        return found
 
     def trees(self, grown: RoundTrees, opening: Opening) -> list[Tree]:
         """Return a round's finished trees as the model has them."""

@@ -36,7 +36,7 @@ from hedgerow.boosting.strategies.histogram.stored import decode_state, encode_s
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.trees.ensemble import Ensemble, load
+from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.crypto.vault import Vault
 
 
@@ -88,7 +88,7 @@ class _Silo:
         entry = self.link.exchange(ENTER, Place(answer.round), KnownTrees(self.n_known))
         self.scored = entry.scored
         if entry.state is not None:
-            self._restore(entry.state)
+            self._restore(entry.state, "the coordinator")
         if entry.round is None:
             return False
         self.round = entry.round
@@ -109,9 +109,10 @@ class _Silo:
         if self.blind:
             self.ensemble = self.plan.blank(opening)
 
-    def _restore(self, state: TrainingState) -> None:
-        ensemble = load(state.model.tobytes())
-        self._begin(Opening.of(state.terms, self.plan.schema))
+    def _restore(self, state: TrainingState, sender: str) -> None:
+        opening = Opening.of(state.terms, self.plan.schema)
+        ensemble = self.plan.read_model(state.model.tobytes(), opening, sender)
+        self._begin(opening)
         self.n_known = len(ensemble.round_ends)
         self.rows.restore(ensemble)
         if self.blind:
@@ -122,7 +123,7 @@ class _Silo:
         known, state = decode_state(kept) if kept is not None else (-1, None)
         if state is None or known != round_:
             raise JobStopped("this silo has no copy of the trees, and no other party can send one")
-        self._restore(state)
+        self._restore(state, "this silo's own record")
 
     def _remember(self) -> None:
         """Store the model of a blind job: only the silos have it."""

@@ -10,10 +10,11 @@ from typing import Any
 import altair as alt
 from safetensors import SafetensorError
 
+from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.strategies.fedxgbllr import stacked_model
 from hedgerow.boosting.strategies.fedxgbllr.parameters import NETWORKS
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import ENSEMBLE, HEAD, MANIFEST, SiloRates
-from hedgerow.boosting.trees import ensemble
+from hedgerow.boosting.trees import loading
 from hedgerow.coordinator.operator.report.drawing import (
     PALETTE,
     Figure,
@@ -80,9 +81,9 @@ def rates_of(run: Run) -> Rates | None:
     try:
         silos = stacked_model.learnt_rates(files)
         rates = stacked_model.rates_by_tree(files)
-        trees = ensemble.load(files[ENSEMBLE]).trees
+        trees = loading.load(files[ENSEMBLE]).trees
         combiner = str(json.loads(files[MANIFEST]).get("combiner", ""))
-    except (ValueError, KeyError, SafetensorError) as error:
+    except (ModelRejected, ValueError, KeyError, SafetensorError) as error:
         raise RunUnusable(f"{run.folder}: the learnt rates cannot be read: {error}") from error
     owners = [silo.silo for silo in silos for _ in range(silo.trees)]
     if not silos or len(owners) != len(trees) or rates.shape[1:] != (len(trees),):

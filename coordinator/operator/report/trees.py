@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.trees import ensemble
+from hedgerow.boosting.errors import FederationError, ModelRejected
+from hedgerow.boosting.trees import loading
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.coordinator.operator.report.runs import Run, RunUnusable
 from hedgerow.services.wire import schema as schema_wire
@@ -119,9 +119,11 @@ def forest_of(run: Run) -> Forest | None:
     for path in found:
         whose = path.parent.name if len(found) > 1 else ""
         try:
-            loaded = ensemble.load(path.read_bytes()).trees
-        except (ValueError, OSError) as error:
-            raise RunUnusable(f"{path} is no XGBoost model of trees") from error
+            loaded = loading.load(path.read_bytes()).trees
+        except OSError as error:
+            raise RunUnusable(f"{path} cannot be read: {error.strerror}") from error
+        except ModelRejected as error:
+            raise RunUnusable(f"{path} is no XGBoost model of trees: {error}") from error
         several = any(tree.group for tree in loaded)
         for k, tree in enumerate(loaded):
             name = f"tree {k + 1}" + (f", class {tree.group}" if several else "")

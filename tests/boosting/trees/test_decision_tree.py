@@ -18,8 +18,8 @@ from hedgerow.boosting.trees.cart import (
     score,
 )
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, DecisionTree
-from hedgerow.boosting.trees.ensemble import load
 from hedgerow.boosting.trees.genetics import canonical, random_structures
+from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.ranked import RankedTable, rank_table
 
 TASKS = [Task.BINARY, Task.MULTICLASS, Task.REGRESSION]

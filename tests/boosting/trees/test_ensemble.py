@@ -9,11 +9,12 @@ import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import ModelRejected, OfferRejected
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees import ubjson
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank, load, trees_of
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, depth, step_groups, validate_upload
+from hedgerow.boosting.trees.loading import load, trees_of
 from tests.boosting.trees.ensembles import (
     KINDS,
     Kind,
@@ -217,7 +218,7 @@ def test_models_that_are_no_plain_trees_are_refused() -> None:
     kind = KINDS[0]
     data = dataset(kind, 100, 14, missing=0.0)
     linear = xgb.train({"booster": "gblinear"}, xgb.DMatrix(data.X, label=data.y), 1)
-    with pytest.raises(ValueError, match="gblinear"):
+    with pytest.raises(ModelRejected, match="gblinear"):
         load(raw(linear))
     targets = np.column_stack([data.labels, data.labels])
     vector = xgb.train(
@@ -225,10 +226,10 @@ def test_models_that_are_no_plain_trees_are_refused() -> None:
         xgb.DMatrix(data.X, label=targets),
         1,
     )
-    with pytest.raises(ValueError, match="vector"):
+    with pytest.raises(ModelRejected, match="vector"):
         load(raw(vector))
     for bad in (b"", b"{", b'{"a": 1}', b"garbage", raw(linear)[:200], b"{" * 5000):
-        with pytest.raises(ValueError):  # noqa: PT011 - any message
+        with pytest.raises(ModelRejected):
             load(bad)
 
 

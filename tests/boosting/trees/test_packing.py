@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.trees.ensemble import Tree, trees_of
+from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import (
     ColumnReader,
     ColumnWriter,
@@ -18,6 +18,7 @@ from hedgerow.boosting.trees.golomb import (
     zigzag,
 )
 from hedgerow.boosting.trees.limits import TreeLimits, validate_upload
+from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, train
 from tests.boosting.trees.test_ensemble import random_trees, stump

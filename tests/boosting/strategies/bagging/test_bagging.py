@@ -25,7 +25,8 @@ from hedgerow.boosting.strategies.bagging.participation import (
 from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
 from hedgerow.boosting.strategies.bagging.tree_log import History, TreeLog
 from hedgerow.boosting.streams import xgboost_seed
-from hedgerow.boosting.trees.ensemble import blank, trees_of
+from hedgerow.boosting.trees.ensemble import blank
+from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import ScoredRows, split_rows
 from hedgerow.boosting.trees.packing import pack
 from tests.boosting.trees.ensembles import KINDS, dataset, margin, train

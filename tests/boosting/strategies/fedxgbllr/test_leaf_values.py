@@ -5,7 +5,7 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
-from hedgerow.boosting.trees.ensemble import trees_of
+from hedgerow.boosting.trees.loading import trees_of
 from tests.boosting.trees.ensembles import KINDS, dataset, matrix, train
 
 

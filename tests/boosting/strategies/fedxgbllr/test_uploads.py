@@ -16,8 +16,8 @@ from hedgerow.boosting.strategies.fedxgbllr.uploads import (
     uncut,
     with_fences,
 )
-from hedgerow.boosting.trees.ensemble import trees_of
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
+from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.packing import Shrinkage
 from tests.boosting.trees.ensembles import KINDS, dataset, parameters, train
 
