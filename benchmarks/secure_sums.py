@@ -248,6 +248,7 @@ def federation(
                 silo=silo,
                 roster=silos,
                 job_id="bench",
+                job_digest=b"job",
                 attempt=1,
                 parameters=parameters,
             )
@@ -262,7 +263,7 @@ def federation(
                 for round_ in range(rounds):
                     values[0] = round_
                     up, down, start = link.up, link.down, time.thread_time()
-                    sums.total(Place(round_), values)
+                    sums.total(Place(round_), values, state=bytes(32))
                     with lock:
                         watched.silo_cpu[round_].append(time.thread_time() - start)
                     if silo == silos[0]:

@@ -7,7 +7,9 @@ Rules of the secure sums, kept here because the secrets are here:
 * for one sum never both a pair seed with a silo and a share of that silo's self mask;
 * shares are revealed for one set, the last endorsed, and nothing is endorsed or revealed for that
   sum afterwards;
-* a finished sum's secrets are erased when the next one is masked.
+* a finished sum's secrets are erased when the next one is masked;
+* the masks of the sums inside a tree come from roots that only the tree's first sum gives, for the
+  one set that it was unmasked over. No share or seed of a recovery removes them.
 
 The silo's half adds the masks itself, from seeds of this one sum: they are one-way, cover its
 own vector only, and spare that two ways between processes. Whoever takes that half over can
@@ -32,7 +34,14 @@ from hedgerow.crypto.errors import BoxInvalid, VaultRefused
 from hedgerow.crypto.key_agreement import Entropy, encode_fields
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.local_ciphers import LocalCipherVault
-from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumMasks, SumTicket
+from hedgerow.crypto.vault import (
+    LEAST_SILOS,
+    MaskGroup,
+    Reveal,
+    SumMasks,
+    SumTicket,
+    TreeRoots,
+)
 
 
 @dataclass(slots=True)
@@ -40,6 +49,7 @@ class _Sum:
     """The sum at hand: what was endorsed and revealed of it."""
 
     ticket: SumTicket
+    context: bytes
     endorsed: tuple[str, ...] = ()
     seeds_revealed: set[str] = field(default_factory=set)
     ended: bool = False
@@ -185,7 +195,10 @@ class LocalVault(LocalCipherVault):
             if not set(ticket.participants) <= set(before.ticket.participants):
                 raise VaultRefused("participants of a session's sums can only become fewer")
         me = ticket.participants.index(group.silo)
-        context = ticket.context
+        tag = ticket.view
+        if ticket.group_mask:  # the coordinator may compare views, and not guess at them
+            tag = masking.view_tag(self._group_key(kept), ticket.view)
+        context = masking.sum_context(ticket.session, ticket.number, tag)
         seeds = [
             masking.pair_seed(kept.roots[peer], context) if peer != group.silo else b""
             for peer in ticket.participants
@@ -199,7 +212,7 @@ class LocalVault(LocalCipherVault):
             proof = masking.commitment(secret, context)
         if ticket.group_mask:
             add.append(masking.group_seed(self._group_key(kept), group.silo, context))
-        kept.current = _Sum(ticket)
+        kept.current = _Sum(ticket, context)
         for number in [n for n in kept.secrets if n <= ticket.number]:
             del kept.secrets[number]
         for number in [n for n in kept.shares if n < ticket.number]:
@@ -207,7 +220,7 @@ class LocalVault(LocalCipherVault):
         statement = b""
         if endorse:
             statement = self.endorse(ticket.session, ticket.number, ticket.participants)
-        return SumMasks(tuple(add), tuple(subtract), proof, statement)
+        return SumMasks(tuple(add), tuple(subtract), proof, tag, statement)
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
         _, group = self._joined(session)
@@ -223,8 +236,8 @@ class LocalVault(LocalCipherVault):
         if len(present) < least:
             raise VaultRefused(f"sum {number}: {len(present)} silos are below the least, {least}")
         current.endorsed = present
-        ticket = current.ticket
-        return masking.set_statement(group.digest, ticket.context, ticket.participants, present)
+        participants = current.ticket.participants
+        return masking.set_statement(group.digest, current.context, participants, present)
 
     def reveal_pair_seeds(
         self, session: str, number: int, present: tuple[str, ...]
@@ -235,15 +248,12 @@ class LocalVault(LocalCipherVault):
             raise VaultRefused(f"sum {number}: no pair seed is revealed for this set now")
         lost = set(current.ticket.participants) - set(current.endorsed)
         current.seeds_revealed |= lost
-        return {
-            peer: masking.pair_seed(kept.roots[peer], current.ticket.context)
-            for peer in sorted(lost)
-        }
+        return {peer: masking.pair_seed(kept.roots[peer], current.context) for peer in sorted(lost)}
 
     def reveal_shares(
-        self, session: str, number: int, present: tuple[str, ...]
-    ) -> dict[str, bytes]:
-        kept, _ = self._joined(session)
+        self, session: str, number: int, present: tuple[str, ...], opens_tree: bool = False
+    ) -> Reveal:
+        kept, group = self._joined(session)
         current = self._current(session, number)
         if current.endorsed != present or not present or not current.ticket.self_mask:
             raise VaultRefused(f"sum {number}: this is not the set endorsed last")
@@ -253,17 +263,31 @@ class LocalVault(LocalCipherVault):
         if not set(current.endorsed) <= held.keys():
             raise VaultRefused(f"sum {number}: shares of some silos never arrived")
         current.ended = True
-        return {owner: held[owner] for owner in current.endorsed}
+        shares = {owner: held[owner] for owner in current.endorsed}
+        return Reveal(shares, self._tree_roots(kept, group, current) if opens_tree else None)
+
+    def _tree_roots(self, kept: _Session, group: MaskGroup, first: _Sum) -> TreeRoots:
+        context = masking.tree_context(first.context, first.endorsed)
+        pairs = {
+            peer: masking.tree_root(kept.roots[peer], "pair", context)
+            for peer in first.endorsed
+            if peer != group.silo
+        }
+        if not first.ticket.group_mask:
+            return TreeRoots(pairs, {})
+        key = self._group_key(kept)
+        masks = {silo: masking.tree_root(key, f"group {silo}", context) for silo in first.endorsed}
+        return TreeRoots(pairs, masks, masking.tree_root(key, "tag", context))
 
     def derive_group_masks(
         self, session: str, number: int, present: tuple[str, ...]
     ) -> tuple[bytes, ...]:
         kept, _ = self._joined(session)
-        ticket = self._current(session, number).ticket
-        key = self._group_key(kept)
+        current = self._current(session, number)
+        ticket, key = current.ticket, self._group_key(kept)
         if not ticket.group_mask or not set(present) <= set(ticket.participants):
             raise VaultRefused(f"sum {number}: not all of the set took part under group masks")
-        return tuple(masking.group_seed(key, silo, ticket.context) for silo in present)
+        return tuple(masking.group_seed(key, silo, current.context) for silo in present)
 
     def forget_session(self, session: str) -> None:
         super().forget_session(session)

@@ -4,8 +4,12 @@ Silo ``i`` sends ``y_i = q_i + PRG(b_i) + sum_{i<j} PRG(s_ij) - sum_{i>j} PRG(s_
 ``2**ring_bits``. In the sum over all the pair masks cancel; the self masks ``b_i`` come off by
 their shares, and the pair masks of lost silos by the pair seeds that the survivors reveal.
 
-Every seed is derived for one context: job, attempt, group, number of the sum, layout and length.
-It is one-way, so that a revealed seed says nothing about any other.
+Every seed is derived for one context: job, attempt, group, number of the sum and its view, which
+covers all that the vector is computed from. It is one-way, so that a revealed seed says nothing
+about any other.
+
+Inside a tree, sums after the first have no self mask. Their seeds come from one root a pair, which
+is derived for the exact set and the view of the tree's first sum.
 
 References
 ----------
@@ -34,7 +38,7 @@ COMMITMENT_BYTES = 32
 _FINGERPRINT = AESGCM(hashlib.sha256(b"hedgerow vector fingerprint v1").digest())
 
 
-def sum_context(session: str, number: int, layout: bytes) -> bytes:
+def sum_context(session: str, number: int, tag: bytes) -> bytes:
     """Return the context of one sum, bound into all its seeds and signatures.
 
     Parameters
@@ -43,10 +47,30 @@ def sum_context(session: str, number: int, layout: bytes) -> bytes:
         The group: job, attempt and setup.
     number : int
         Counts the group's sums from zero.
-    layout : bytes
-        Place, step, length and ring of the sum.
+    tag : bytes
+        The sum's view, or its :func:`view_tag` under group masks.
     """
-    return encode_fields("hedgerow secure sum v1", session, number, layout)
+    return encode_fields("hedgerow secure sum v2", session, number, tag)
+
+
+def view_tag(key: bytes, view: bytes) -> bytes:
+    """Return the keyed hash of a view, 32 bytes: equal for equal views, and not to be guessed."""
+    return expand(key, encode_fields("view", view), SEED_BYTES)
+
+
+def tree_context(context: bytes, present: Sequence[str]) -> bytes:
+    """Return the context of a tree's sums: that of its first sum, and the set of all of them."""
+    return encode_fields("hedgerow tree v1", context, encode_fields(*present))
+
+
+def tree_root(root: bytes, use: str, context: bytes) -> bytes:
+    """Return the 32-byte root of one use of a tree, from the root of a pair or a group."""
+    return expand(root, encode_fields("tree", use, context), SEED_BYTES)
+
+
+def tree_seed(root: bytes, view: bytes) -> bytes:
+    """Return the 32-byte seed of a mask of the sum inside a tree that has this view."""
+    return expand(root, encode_fields("tree mask", view), SEED_BYTES)
 
 
 def pair_seed(root: bytes, context: bytes) -> bytes:

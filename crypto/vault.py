@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto import masking
 from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
 from hedgerow.crypto.packing import PairLayout
 
@@ -227,8 +226,9 @@ class SumTicket:
     session : str
     number : int
         Counts the group's sums from zero; never used twice.
-    layout : bytes
-        Place, step, length and ring, bound into every seed and signature.
+    view : bytes
+        Digest of all that the silo's vector is computed from, 32 bytes; bound into every seed and
+        signature.
     participants : tuple of str
         Silos whose pair masks enter the sum, sorted.
     n_values : int
@@ -242,16 +242,11 @@ class SumTicket:
 
     session: str
     number: int
-    layout: bytes
+    view: bytes
     participants: tuple[str, ...]
     n_values: int = 0
     self_mask: bool = True
     group_mask: bool = False
-
-    @property
-    def context(self) -> bytes:
-        """The sum's context, :func:`hedgerow.crypto.masking.sum_context`."""
-        return masking.sum_context(self.session, self.number, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +259,8 @@ class SumMasks:
         32-byte seeds.
     commitment : bytes
         To the self mask; empty without one.
+    tag : bytes
+        What the coordinator compares: the view, under group masks its keyed hash.
     statement : bytes
         What is to be signed where the set of all participants was endorsed; else empty.
     """
@@ -271,7 +268,43 @@ class SumMasks:
     add: tuple[bytes, ...]
     subtract: tuple[bytes, ...]
     commitment: bytes
+    tag: bytes
     statement: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRoots:
+    """Roots of the masks of the sums inside one tree, all over the set of its first sum.
+
+    Parameters
+    ----------
+    pairs : Mapping[str, bytes]
+        By peer of the set, the root of the mask that this silo shares with it.
+    group : Mapping[str, bytes]
+        By silo of the set, the root of its group mask; empty without group masks.
+    tag_key : bytes
+        Key of the tags of views under group masks; else empty.
+    """
+
+    pairs: Mapping[str, bytes]
+    group: Mapping[str, bytes]
+    tag_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reveal:
+    """What a silo reveals to unmask a sum over an agreed set.
+
+    Parameters
+    ----------
+    shares : Mapping[str, bytes]
+        By silo of the set, this silo's share of its self mask.
+    tree : TreeRoots or None
+        For the sums inside the tree that this sum opens; never leaves the silo.
+    """
+
+    shares: Mapping[str, bytes]
+    tree: TreeRoots | None = None
 
 
 class Vault(CipherVault, Protocol):
@@ -337,9 +370,13 @@ class Vault(CipherVault, Protocol):
         ...
 
     def reveal_shares(
-        self, session: str, number: int, present: tuple[str, ...]
-    ) -> dict[str, bytes]:
-        """Return shares of the self masks of ``present``, endorsed last, by owner; end the sum."""
+        self, session: str, number: int, present: tuple[str, ...], opens_tree: bool = False
+    ) -> Reveal:
+        """Return shares of the self masks of ``present``, endorsed last; end the sum.
+
+        With ``opens_tree`` also the roots of the masks of the sums inside a tree over that set,
+        whose first sum this one is.
+        """
         ...
 
     def derive_group_masks(

@@ -14,16 +14,22 @@ Without secure sums (``secure = false``) the same calls carry plain vectors.
 | ``NAME-seeds`` | a silo was lost | :class:`.steps.PairSeeds` with the lost | a set |
 | ``NAME-unmask`` | each sum | :class:`.steps.Unmasking`: self masks' shares | strategy's reply |
 
-With ``dropout_recovery = false`` a sum is the one exchange ``NAME-single``, without self masks.
-Without secure sums it is the one exchange ``NAME-plain``. Both end with the strategy's reply.
+Inside a tree, over the set of the sum that opened it, a sum is the one exchange ``NAME-single``
+without self mask: its masks come from roots that the vault gave once, for that set. Without all of
+the set it stays masked. With ``dropout_recovery = false`` every sum is that exchange. Without
+secure sums it is the one exchange ``NAME-plain``. Both end with the strategy's reply.
 
 Rules for strategies:
 
 * :meth:`~.silo.SiloSums.setup` comes first and fixes who takes part. Silos that were lost stay out
   until the next setup, at which silos that came back join.
 * Places of one :class:`.steps.SumSteps` only grow within an attempt.
-* ``whole=True`` sums only over the set of the sum before it. A silo that is lost inside a tree
-  leaves that sum closed (``total is None``), and every silo still gets the strategy's reply.
+* ``opens_tree=True`` says that sums inside a tree follow; these have ``whole=True`` and are over
+  the set of the first. A silo that is lost inside a tree leaves that sum closed (``total is
+  None``), and every silo still gets the strategy's reply.
+* ``state`` is the digest of all that a vector is computed from beside the silo's rows
+  (:mod:`.view`). Masks of silos with different views do not cancel, so a coordinator that asks one
+  silo another question opens noise; an honest one compares the tags and names who differs.
 * The same data is never summed again over another set. Silos refuse that
   (:class:`~hedgerow.boosting.errors.SumRefused`), across restarts too, and tell a restarted
   coordinator the set that a sum is bound to. The coordinator half stores what it decided from a

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import Hub, Place, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart
 from hedgerow.boosting.sums.steps import (
     KEYS,
@@ -24,7 +24,6 @@ from hedgerow.boosting.sums.steps import (
     SumSteps,
     SumTotal,
     Unmasking,
-    layout,
     repeat,
     session_name,
 )
@@ -34,8 +33,6 @@ from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import LEAST_SILOS
 
 Reply = TypeVar("Reply")
-
-_ABANDONED = PresentSet((), {}, abandoned=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,8 @@ class SumOutcome:
         Silos whose vectors are in the total (of an abandoned sum: those that were present).
     answering : tuple[Silo, ...]
         Silos that wait for the reply.
+    in_tree : bool
+        Whether the sum was inside a tree, in one exchange.
     """
 
     at: Place
@@ -60,6 +59,7 @@ class SumOutcome:
     ring_bits: int
     present: tuple[Silo, ...]
     answering: tuple[Silo, ...] = ()
+    in_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,18 @@ class _Ask(Generic[Reply]):
             )
         return offer.values
 
-    def upload(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
-        """Return an offer whose vector and commitment fit."""
+    def masked(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
+        """Return an offer whose vector and tag fit."""
         self.values(silo, offer)
+        if len(offer.tag) != masking.SEED_BYTES:
+            raise OfferRejected(
+                f"expected a view of {masking.SEED_BYTES} bytes, received {len(offer.tag)}"
+            )
+        return offer
+
+    def upload(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
+        """Return an offer whose vector, tag and commitment fit."""
+        self.masked(silo, offer)
         if len(offer.commitment) != masking.COMMITMENT_BYTES:
             raise OfferRejected(
                 f"expected a commitment of {masking.COMMITMENT_BYTES} bytes, received "
@@ -202,10 +211,14 @@ class CoordinatorSums:
         ask = _Ask(steps, at, n_values, ring_bits, whole)
         if not self._parameters.secure:
             return await self._open_sum(ask)
+        if not self._parameters.dropout_recovery:
+            await self._deal(steps, at)
+            self._number += 1
+            return await self._open_sum(ask)
+        if whole:
+            return await self._in_tree(ask)
         await self._deal(steps, at)
         self._number += 1
-        if not self._parameters.dropout_recovery:
-            return await self._open_sum(ask)
         return await self._recoverable(ask)
 
     def answer(
@@ -221,7 +234,7 @@ class CoordinatorSums:
         )
         if not self._parameters.secure:
             self._hub.answer(steps.plain, outcome.at, replies)
-        elif self._parameters.dropout_recovery:
+        elif self._parameters.dropout_recovery and not outcome.in_tree:
             self._hub.answer(steps.unmask, outcome.at, replies)
         else:
             self._hub.answer(steps.single, outcome.at, replies)
@@ -237,7 +250,10 @@ class CoordinatorSums:
         """Sum in one exchange: plain, or masked without recovery, which needs every silo."""
         steps, expected = ask.steps, self._participants
         if self._parameters.secure:
-            vectors = await self._hub.collect(steps.single, ask.at, read=ask.values, silos=expected)
+            uploads = await self._hub.collect(steps.single, ask.at, read=ask.masked, silos=expected)
+            vectors = {s: own.values for s, own in self._alike(steps.single, ask, uploads).items()}
+            if len(vectors) < len(expected):
+                raise ask.lost(expected, tuple(vectors), len(expected))
         else:
             least = self._parameters.least_silos
             vectors = await self._hub.collect(
@@ -251,6 +267,51 @@ class CoordinatorSums:
         )
         self._participants = self._last = present
         return SumOutcome(ask.at, total, ask.ring_bits, present, present)
+
+    async def _in_tree(self, ask: _Ask[Reply]) -> SumOutcome:
+        """Sum in one exchange over the set of the tree's first sum; without all of it, nothing."""
+        steps, expected = ask.steps, self._last
+        uploads = await self._hub.collect(
+            steps.single, ask.at, read=ask.masked, silos=expected, quorum=self._least
+        )
+        uploads = self._alike(steps.single, ask, uploads)
+        present = tuple(uploads)
+        total = None
+        if present == expected:
+            vectors = [upload.values for upload in uploads.values()]
+            total = await asyncio.to_thread(masking.summed, vectors, ask.n_values, ask.ring_bits)
+        return SumOutcome(ask.at, total, ask.ring_bits, present, present, in_tree=True)
+
+    def _alike(
+        self,
+        step: Step[MaskedVector, Any],
+        ask: _Ask[Reply],
+        uploads: dict[Silo, MaskedVector],
+    ) -> dict[Silo, MaskedVector]:
+        """Return the uploads whose views are those of most silos; refuse the others by name.
+
+        Masks of silos with different views do not cancel.
+        """
+        tags = Counter(upload.tag for upload in uploads.values())
+        if len(tags) <= 1:
+            return uploads
+        (most, n_silos), *_ = tags.most_common(1)
+        others = [silo for silo, upload in uploads.items() if upload.tag != most]
+        what = f"sum {ask.steps.name!r} of round {ask.at.round}, level {ask.at.level}"
+        if 2 * n_silos <= len(uploads):
+            raise SumCorrupt(
+                f"{what}: expected vectors computed from one view, received {len(tags)} views; "
+                f"{', '.join(others)} differ"
+            )
+        for silo in others:
+            self._hub.reject(
+                step,
+                ask.at,
+                silo,
+                f"{what}: computed from another view than those of {n_silos} other silos: "
+                "another job, schema, model or tree",
+            )
+        return {silo: upload for silo, upload in uploads.items() if upload.tag == most}
 
     async def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
         """Relay the shares of the next sums' self masks; a silo that sends none is out."""
@@ -279,14 +340,11 @@ class CoordinatorSums:
         uploads = await self._hub.collect(
             steps.masked, at, read=ask.upload, silos=expected, quorum=least
         )
-        last = self._last if ask.whole else ()
-        begun = self._begun(uploads, least, last)
-        present = begun or last or tuple(uploads)
+        uploads = self._alike(steps.masked, ask, uploads)
+        begun = self._begun(uploads, least)
+        present = begun or tuple(uploads)
         if not set(present) <= uploads.keys():
-            if not ask.whole:
-                raise ask.lost(present, tuple(uploads), len(present))
-            self._hub.answer(steps.masked, at, dict.fromkeys(uploads, _ABANDONED))
-            return await self._abandoned(ask, tuple(uploads))
+            raise ask.lost(present, tuple(uploads), len(present))
         if len(present) < least:
             raise ask.lost(expected, present, least)
         signatures = {silo: uploads[silo].signature for silo in present}
@@ -295,21 +353,12 @@ class CoordinatorSums:
         self._hub.answer(steps.masked, at, dict.fromkeys(uploads, PresentSet(present, signatures)))
         seeds: dict[Silo, PairSeeds] = {}
         if not signatures:
-            agreement = await self._agree(ask, present, fixed=ask.whole or bool(begun))
-            if agreement is None:
-                if not ask.whole:
-                    raise QuorumLost(
-                        f"the sum {steps.name!r} of round {at.round} was begun over "
-                        f"{', '.join(present)} and cannot be over another set"
-                    )
-                return await self._abandoned(ask, present)
-            present, seeds = agreement
+            present, seeds = await self._agree(ask, present, fixed=bool(begun))
         unmaskings = await self._hub.collect(
             steps.unmask, at, silos=present, quorum=self._threshold
         )
-        context = masking.sum_context(
-            self._session, number, layout(steps.name, at, ask.n_values, ask.ring_bits)
-        )
+        tag = uploads[present[0]].tag
+        context = masking.sum_context(self._session, number, tag)
 
         def open_total() -> Residues:
             self_seeds = self._self_seeds(context, uploads, present, unmaskings)
@@ -326,20 +375,20 @@ class CoordinatorSums:
         self._participants = self._last = present
         return SumOutcome(at, total, ask.ring_bits, present, tuple(unmaskings))
 
-    async def _abandoned(self, ask: _Ask[Reply], present: tuple[Silo, ...]) -> SumOutcome:
-        closing = await self._hub.collect(ask.steps.unmask, ask.at, silos=present, quorum=0)
-        return SumOutcome(ask.at, None, ask.ring_bits, tuple(closing), tuple(closing))
-
     async def _agree(
         self, ask: _Ask[Reply], present: tuple[Silo, ...], *, fixed: bool
-    ) -> tuple[tuple[Silo, ...], dict[Silo, PairSeeds]] | None:
+    ) -> tuple[tuple[Silo, ...], dict[Silo, PairSeeds]]:
         """Have a set signed and the pair seeds with the lost revealed; again when more are lost.
 
         Returns
         -------
-        tuple or None
-            The set, and the pair seeds by survivor (empty when nobody is lost). ``None`` when the
-            set was ``fixed`` and a silo was lost: the silos know that the sum is abandoned.
+        tuple
+            The set, and the pair seeds by survivor (empty when nobody is lost).
+
+        Raises
+        ------
+        QuorumLost
+            A silo was lost and the set is ``fixed``.
         """
         steps, expected, least = ask.steps, self._participants, self._least
         lost: set[Silo] = set()
@@ -351,18 +400,26 @@ class CoordinatorSums:
                 raise OfferRejected("expected a seed for each lost silo")
             return offer
 
+        def go_on(there: tuple[Silo, ...]) -> bool:
+            """Say whether all are still there; raise where they must be."""
+            if there != present and fixed:
+                missing = ", ".join(sorted(set(present) - set(there)))
+                raise QuorumLost(
+                    f"the sum {steps.name!r} of round {ask.at.round} was begun over "
+                    f"{', '.join(present)} and cannot be over another set; missing {missing}"
+                )
+            return there == present
+
         passing = 0
         while True:
             again = repeat(ask.at, passing)
             passing += 1
             signed = await self._hub.collect(steps.agree, again, silos=present, quorum=least)
             there = tuple(signed)
-            complete = there == present
+            complete = go_on(there)
             signatures = {silo: signed[silo].signature for silo in there} if complete else {}
-            reply = PresentSet(there, signatures) if complete or not fixed else _ABANDONED
-            self._hub.answer(steps.agree, again, dict.fromkeys(there, reply))
-            if reply.abandoned:
-                return None
+            answer = PresentSet(there, signatures)
+            self._hub.answer(steps.agree, again, dict.fromkeys(there, answer))
             present = there
             if not complete:
                 continue
@@ -374,11 +431,8 @@ class CoordinatorSums:
                 steps.seeds, again, read=read, silos=present, quorum=least
             )
             there = tuple(revealed)
-            complete = there == present
-            reply = PresentSet(there, {}) if complete or not fixed else _ABANDONED
-            self._hub.answer(steps.seeds, again, dict.fromkeys(there, reply))
-            if reply.abandoned:
-                return None
+            complete = go_on(there)
+            self._hub.answer(steps.seeds, again, dict.fromkeys(there, PresentSet(there, {})))
             if complete:
                 return present, revealed
             present = there
@@ -416,15 +470,13 @@ class CoordinatorSums:
     def _least(self) -> int:
         return self._parameters.least_of(len(self._members))
 
-    def _begun(
-        self, uploads: Mapping[Silo, MaskedVector], least: int, last: tuple[Silo, ...]
-    ) -> tuple[Silo, ...]:
+    def _begun(self, uploads: Mapping[Silo, MaskedVector], least: int) -> tuple[Silo, ...]:
         """Return the set that an earlier attempt began to unmask a sum over, if any.
 
         One silo is believed where the sum can go on over the set that it names: of silos that are
-        present, large enough, and equal to ``last`` if that is given. Otherwise most silos must
-        name the set, so that one silo cannot end the sum for all. Sets of one sum are nested and
-        the smallest was the last: it decides where as many silos name either.
+        present, and large enough. Otherwise most silos must name the set, so that one silo cannot
+        end the sum for all. Sets of one sum are nested and the smallest was the last: it decides
+        where as many silos name either.
         """
         named: Counter[tuple[Silo, ...]] = Counter()
         for silo, upload in uploads.items():
@@ -434,7 +486,6 @@ class CoordinatorSums:
         credible = [
             bound
             for bound, n_silos in named.items()
-            if 2 * n_silos > len(uploads)
-            or (len(bound) >= least and set(bound) <= uploads.keys() and last in ((), bound))
+            if 2 * n_silos > len(uploads) or (len(bound) >= least and set(bound) <= uploads.keys())
         ]
         return min(credible, key=lambda bound: (-named[bound], len(bound), bound), default=())

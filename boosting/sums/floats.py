@@ -20,6 +20,7 @@ from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, 
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import ExponentBound, ExponentOffer, SumSteps, sum_steps
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.fixed_point import FixedPoint, log2_ceil
 
 Floats = NDArray[np.float64]
@@ -100,13 +101,22 @@ def exponent_of(vector: Floats) -> int:
 
 
 def add_securely(
-    link: Link, sums: SiloSums, kind: FloatSum[Offer, Reply], at: Place, vector: Floats
+    link: Link,
+    sums: SiloSums,
+    kind: FloatSum[Offer, Reply],
+    at: Place,
+    vector: Floats,
+    state: bytes,
 ) -> Reply:
-    """Add a silo's vector to a secure sum; return the strategy's reply (silo half)."""
+    """Add a silo's vector to a secure sum; return the strategy's reply (silo half).
+
+    ``state`` is as in :meth:`~.silo.SiloSums.sum`.
+    """
     bound = link.exchange(kind.bound, at, ExponentOffer(exponent_of(vector)))
     fixed = _fixed(bound.n_silos, bound.exponent, kind.ring_bits)
     residues = fixed.residues(fixed.quantise(vector))
-    return sums.sum(kind.secure, at, residues, ring_bits=kind.ring_bits)
+    rounded = state_digest(state, bound.exponent, bound.n_silos)
+    return sums.sum(kind.secure, at, residues, state=rounded, ring_bits=kind.ring_bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.vault import Vault
 
 _AT = Place(0)
@@ -27,7 +28,8 @@ def offered_mean(link: Link, vault: Vault | None, start: SiloStart, *, secure: b
     sums = SiloSums.of(link, vault, start, _parameters(start.job.min_silos, secure))
     sums.setup(_AT)
     data = start.dataset
-    return mean_label(sums.total(_AT, label_parts(data.labels, data.weight)).values)
+    state = state_digest(start.schema)
+    return mean_label(sums.total(_AT, label_parts(data.labels, data.weight), state=state).values)
 
 
 def _parameters(min_silos: int, secure: bool) -> SumParameters:

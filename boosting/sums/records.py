@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from hedgerow.boosting.exchange import Place, Silo
 
 _REMEMBERED_DIGESTS = 256
+_MOST_VIEWS = 3
+"""Views of one sum over all attempts: an attempt that starts anew may find other silos' bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,15 @@ class UnmaskingAt:
         Fingerprint of the silo's values; ``None`` where all are zero.
     whole : bool
         The sum must be over the set of the sum before it.
+    view : str
+        Fingerprint of the sum's view.
     """
 
     key: str
     at: Place
     vector: str | None
     whole: bool
+    view: str = ""
 
 
 @dataclass(slots=True)
@@ -48,12 +53,15 @@ class UnmaskingRecord:
         The set of the last sum.
     vectors : dict
         The sets of recent vectors, by fingerprint; the oldest comes first.
+    views : dict
+        Views of that round's sums, by key.
     """
 
     round: int = -1
     sets: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
     last: tuple[Silo, ...] = ()
     vectors: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
+    views: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, raw: bytes | None) -> UnmaskingRecord:
@@ -67,6 +75,7 @@ class UnmaskingRecord:
             {key: known[at] for key, at in kept["sets"].items()},
             known[kept["last"]],
             {key: known[at] for key, at in kept["vectors"].items()},
+            kept["views"],
         )
 
     def encode(self) -> bytes:
@@ -79,6 +88,7 @@ class UnmaskingRecord:
             "last": index[self.last],
             "sets": {key: index[names] for key, names in self.sets.items()},
             "vectors": {key: index[names] for key, names in self.vectors.items()},
+            "views": self.views,
         }
         return json.dumps(kept, separators=(",", ":")).encode()
 
@@ -92,6 +102,9 @@ class UnmaskingRecord:
             return "its set differs from the set of the sums before it"
         if sum_.vector is not None and self.vectors.get(sum_.vector, present) != present:
             return "the same values were unmasked over another set already"
+        views = self.views.get(sum_.key, []) if sum_.at.round == self.round else []
+        if sum_.view not in views and len(views) >= _MOST_VIEWS:
+            return f"it was asked for with {len(views)} other views already"
         return None
 
     def bound(self, sum_: UnmaskingAt) -> tuple[Silo, ...]:
@@ -101,8 +114,11 @@ class UnmaskingRecord:
     def note(self, sum_: UnmaskingAt, present: tuple[Silo, ...]) -> None:
         """Record that a sum is about to be unmasked; forget the sums of earlier rounds."""
         if sum_.at.round > self.round:
-            self.round, self.sets = sum_.at.round, {}
+            self.round, self.sets, self.views = sum_.at.round, {}, {}
         self.sets[sum_.key] = self.last = present
+        views = self.views.setdefault(sum_.key, [])
+        if sum_.view not in views:
+            views.append(sum_.view)
         if sum_.vector is not None:
             self.vectors.pop(sum_.vector, None)
             self.vectors[sum_.vector] = present

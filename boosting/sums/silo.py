@@ -29,15 +29,15 @@ from hedgerow.boosting.sums.steps import (
     Unmasking,
     key_digest,
     key_statement,
-    layout,
     repeat,
     session_name,
 )
+from hedgerow.boosting.sums.view import sum_view
 from hedgerow.crypto import masking
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
+from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, TreeRoots, Vault
 
 Reply = TypeVar("Reply")
 
@@ -49,6 +49,54 @@ def _vault_rules() -> Iterator[None]:
         yield
     except Refusal as error:
         raise SumRefused(str(error)) from error
+
+
+def _place(
+    steps: SumSteps[Reply], at: Place, values: Residues, view: bytes, *, whole: bool
+) -> UnmaskingAt:
+    vector = masking.fingerprint(values) if values.any() else None
+    key = f"{steps.name}/{at.level}/{at.passing}"
+    return UnmaskingAt(key, at, vector, whole, view[:8].hex())
+
+
+class _OpenTree:
+    """The masks of the sums inside one tree, over one set."""
+
+    def __init__(self, silo: Silo, present: tuple[Silo, ...], roots: TreeRoots) -> None:
+        self.present = present
+        self.view = b""
+        self._me = present.index(silo)
+        self._roots = roots
+        self._used: set[bytes] = set()
+
+    def enter(self, view: bytes) -> None:
+        """Go on to the sum of a view; raises SumRefused for one that was masked before."""
+        if view in self._used:
+            raise SumRefused("two sums inside a tree have one view; their masks would be equal")
+        self._used.add(view)
+        self.view = view
+
+    @property
+    def tag(self) -> bytes:
+        """What the coordinator compares."""
+        key = self._roots.tag_key
+        return masking.view_tag(key, self.view) if key else self.view
+
+    def seeds(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the seeds that this silo adds, and those that it subtracts."""
+        seeds = [
+            masking.tree_seed(self._roots.pairs[peer], self.view) if k != self._me else b""
+            for k, peer in enumerate(self.present)
+        ]
+        own = self._roots.group.get(self.present[self._me])
+        group = [masking.tree_seed(own, self.view)] if own is not None else []
+        return seeds[self._me + 1 :] + group, seeds[: self._me]
+
+    def group_seeds(self, present: tuple[Silo, ...]) -> tuple[bytes, ...]:
+        """Return the seeds of the group masks in the sum, to be subtracted."""
+        if present != self.present:
+            raise SumRefused("a sum inside a tree is over the tree's set, received another one")
+        return tuple(masking.tree_seed(self._roots.group[silo], self.view) for silo in present)
 
 
 class SiloSums:
@@ -65,6 +113,8 @@ class SiloSums:
     roster : tuple[Silo, ...]
         The job's roster, sorted: nobody else is accepted.
     job_id : str
+    job_digest : bytes
+        Of what the operator signed; in every view.
     attempt : int
     parameters : SumParameters
         The same in all silos; the signatures cover them.
@@ -79,6 +129,7 @@ class SiloSums:
         silo: Silo,
         roster: tuple[Silo, ...],
         job_id: str,
+        job_digest: bytes,
         attempt: int,
         parameters: SumParameters,
     ) -> None:
@@ -90,6 +141,7 @@ class SiloSums:
         self._silo = silo
         self._roster = roster
         self._job_id = job_id
+        self._job_digest = job_digest
         self._attempt = attempt
         self._parameters = parameters
         self._session = ""
@@ -97,6 +149,7 @@ class SiloSums:
         self._certificates: dict[Silo, bytes] = {}
         self._participants: tuple[Silo, ...] = ()
         self._number = 0
+        self._tree: _OpenTree | None = None
         self._key = f"secure-sums/{job_id}"
         self._record = UnmaskingRecord.parse(link.recall(self._key))
 
@@ -112,6 +165,7 @@ class SiloSums:
             silo=start.silo,
             roster=start.silos,
             job_id=start.job_id,
+            job_digest=start.job_digest,
             attempt=start.attempt,
             parameters=parameters,
         )
@@ -164,6 +218,7 @@ class SiloSums:
             vault.join_group(self._group)
         self._participants = members
         self._number = 0
+        self._tree = None
         return members
 
     def sum(
@@ -172,7 +227,9 @@ class SiloSums:
         at: Place,
         residues: Residues,
         *,
+        state: bytes,
         ring_bits: int = 64,
+        opens_tree: bool = False,
         whole: bool = False,
     ) -> Reply:
         """Add a vector to a sum; return the reply of the strategy's coordinator half.
@@ -181,8 +238,13 @@ class SiloSums:
         ----------
         residues : ndarray of shape (n,)
             Of the ring, uint64 (uint32 for 32 bits); ``n`` is the same in all silos.
+        state : bytes
+            :func:`~.view.state_digest` of all that the vector is computed from beside the silo's
+            own rows: schema, model so far, open tree, what was agreed on.
+        opens_tree : bool
+            The sums that follow with ``whole`` are inside the tree that this sum opens.
         whole : bool
-            The sum must be over the set of the sum before it, or is not unmasked.
+            The sum must be over the set of the sum that opened the tree, or is not unmasked.
 
         Raises
         ------
@@ -200,47 +262,85 @@ class SiloSums:
             return self._link.exchange(steps.plain, at, PlainVector(values, ring_bits))
         if self._group is None:
             raise SumRefused("the silos have no keys yet: a setup must precede the sums")
+        view = sum_view(self._job_digest, steps.name, at, len(values), ring_bits, state)
+        in_tree = whole and self._parameters.dropout_recovery
         with _vault_rules():
-            return self._secure_sum(steps, at, values, ring_bits, whole)
+            if in_tree:
+                return self._sum_in_tree(steps, at, values, ring_bits, view)
+            return self._secure_sum(steps, at, values, ring_bits, view, opens_tree, whole)
 
-    def total(self, at: Place, residues: Residues, *, ring_bits: int = 64) -> SumTotal:
+    def total(
+        self, at: Place, residues: Residues, *, state: bytes, ring_bits: int = 64
+    ) -> SumTotal:
         """Add a vector to a sum whose total every silo receives, by :data:`SUM`."""
-        return self.opened(self.sum(SUM, at, residues, ring_bits=ring_bits))
+        return self.opened(self.sum(SUM, at, residues, state=state, ring_bits=ring_bits))
 
     def opened(self, total: SumTotal) -> SumTotal:
         """Return the last sum's total without its group masks (blind coordinator)."""
         if not self._parameters.secure or not self._parameters.blind_coordinator:
             return total
-        seeds = self._vault.derive_group_masks(self._session, self._number - 1, total.present)
+        if self._tree is not None and self._tree.view:
+            seeds = self._tree.group_seeds(total.present)
+        else:
+            seeds = self._vault.derive_group_masks(self._session, self._number - 1, total.present)
         values = masking.masked(total.values, total.ring_bits, (), seeds)
         return SumTotal(values, total.ring_bits, total.present)
 
     def _secure_sum(
-        self, steps: SumSteps[Reply], at: Place, values: Residues, ring_bits: int, whole: bool
+        self,
+        steps: SumSteps[Reply],
+        at: Place,
+        values: Residues,
+        ring_bits: int,
+        view: bytes,
+        opens_tree: bool,
+        whole: bool,
     ) -> Reply:
+        self._tree = None
         self._deal(steps, at)
         ticket = SumTicket(
             self._session,
             self._number,
-            layout(steps.name, at, len(values), ring_bits),
+            view,
             self._participants,
             len(values),
             self._parameters.self_masks,
             self._parameters.blind_coordinator,
         )
         self._number += 1
-        vector = masking.fingerprint(values) if values.any() else None
-        place = UnmaskingAt(f"{steps.name}/{at.level}/{at.passing}", at, vector, whole)
+        place = _place(steps, at, values, view, whole=whole)
         recoverable = self._parameters.dropout_recovery
         willing = recoverable and self._record.forbids(place, self._participants) is None
         masks = self._vault.derive_masks(ticket, willing)
         masked = masking.masked(values, ring_bits, masks.add, masks.subtract)
-        upload = MaskedVector(masked, ring_bits, masks.commitment, b"")
+        upload = MaskedVector(masked, ring_bits, masks.commitment, b"", tag=masks.tag)
         if recoverable:
-            return self._recoverable(steps, ticket, place, upload, masks.statement)
+            agreed = self._recoverable(steps, ticket, place, upload, masks.statement)
+            return self._unmask(steps, ticket, place, agreed, opens_tree)
         self._permit(place, self._participants)
         self._remember(place, self._participants)
         return self._link.exchange(steps.single, at, upload)
+
+    def _sum_in_tree(
+        self, steps: SumSteps[Reply], at: Place, values: Residues, ring_bits: int, view: bytes
+    ) -> Reply:
+        """Add to a sum over the tree's fixed set: one exchange, no self mask.
+
+        Nothing removes these masks but the vectors of all of the set, so the upload counts as an
+        unmasking and is recorded before it leaves.
+        """
+        tree = self._tree
+        if tree is None:
+            raise SumRefused(f"sum {steps.name!r} is inside a tree, and none is open")
+        tree.enter(view)
+        place = _place(steps, at, values, view, whole=True)
+        self._permit(place, tree.present)
+        self._remember(place, tree.present)
+        add, subtract = tree.seeds()
+        masked = masking.masked(values, ring_bits, add, subtract)
+        return self._link.exchange(
+            steps.single, at, MaskedVector(masked, ring_bits, b"", b"", tag=tree.tag)
+        )
 
     def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
         """Exchange shares of the self masks of the next sums, and the group key with the first."""
@@ -274,8 +374,8 @@ class SiloSums:
         place: UnmaskingAt,
         upload: MaskedVector,
         statement: bytes,
-    ) -> Reply:
-        """Upload, agree on the set, reveal what removes its masks.
+    ) -> tuple[Silo, ...]:
+        """Upload and agree on the set; return it.
 
         ``statement`` is about the full set; empty where this silo may not agree to that.
         """
@@ -288,8 +388,6 @@ class SiloSums:
         agreed: tuple[Silo, ...] | None = None
         passing = 0
         while reply.present != agreed:
-            if reply.abandoned:
-                return self._link.exchange(steps.unmask, place.at, Unmasking({}))
             if self._silo not in reply.present:
                 raise PlacePassed(f"the sum of round {place.at.round} goes on without {self._silo}")
             self._permit(place, reply.present)
@@ -312,10 +410,23 @@ class SiloSums:
                 known = PairSeeds({Silo(peer): seed for peer, seed in seeds.items()})
                 reply = self._link.exchange(steps.seeds, repeat(place.at, passing), known)
         assert agreed is not None
+        return agreed
+
+    def _unmask(
+        self,
+        steps: SumSteps[Reply],
+        ticket: SumTicket,
+        place: UnmaskingAt,
+        agreed: tuple[Silo, ...],
+        opens_tree: bool,
+    ) -> Reply:
+        """Reveal what removes the masks of the agreed set."""
         self._remember(place, agreed)
-        shares = self._vault.reveal_shares(session, number, agreed)
+        reveal = self._vault.reveal_shares(ticket.session, ticket.number, agreed, opens_tree)
         self._participants = agreed
-        unmasking = Unmasking({Silo(owner): share for owner, share in shares.items()})
+        if reveal.tree is not None:
+            self._tree = _OpenTree(self._silo, agreed, reveal.tree)
+        unmasking = Unmasking({Silo(owner): share for owner, share in reveal.shares.items()})
         return self._link.exchange(steps.unmask, place.at, unmasking)
 
     def _permit(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:

@@ -114,7 +114,8 @@ class MaskedVector:
 
     ``commitment`` is empty without a self mask, ``signature`` where the silo does not agree to
     unmask over the full set. ``bound`` is the set that the silo let this sum be unmasked over in an
-    earlier attempt, and so the only one that it agrees to; empty if there was none.
+    earlier attempt, and so the only one that it agrees to; empty if there was none. ``tag`` says
+    what the vector was computed from: the view, for a blind coordinator its keyed hash.
     """
 
     values: Residues
@@ -122,18 +123,15 @@ class MaskedVector:
     commitment: bytes
     signature: bytes
     bound: tuple[Silo, ...] = ()
+    tag: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class PresentSet:
-    """The set that a sum is to be over, sorted; its signatures once it is agreed.
-
-    ``abandoned``: the sum will not be unmasked, the silo goes on to the unmasking with nothing.
-    """
+    """The set that a sum is to be over, sorted; its signatures once it is agreed."""
 
     present: tuple[Silo, ...]
     signatures: Mapping[Silo, bytes]
-    abandoned: bool = False
 
     def __post_init__(self) -> None:
         if list(self.present) != sorted(set(self.present)):
@@ -156,14 +154,14 @@ class PairSeeds:
 
 @dataclass(frozen=True, slots=True)
 class Unmasking:
-    """Shares of the self masks of the silos present, by owner; empty for an abandoned sum."""
+    """Shares of the self masks of the silos present, by owner."""
 
     shares: Mapping[Silo, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class SumTotal:
-    """A sum's residues for the silos, shape (n,), and whose they are; empty where abandoned."""
+    """A sum's residues for the silos, shape (n,), and whose they are."""
 
     values: Residues
     ring_bits: int
@@ -254,11 +252,6 @@ SUM = sum_steps(
     Discloses.SCORES,
 )  # fmt: skip
 """Sums whose totals every silo receives, for means of labels and the like."""
-
-
-def layout(steps_name: str, at: Place, n_values: int, ring_bits: int) -> bytes:
-    """Return the place, kind, length and ring of a sum as bytes, for its masks and signatures."""
-    return encode_fields(steps_name, at.round, at.level, at.passing, n_values, ring_bits)
 
 
 def session_name(job_id: str, attempt: int, at: Place) -> str:

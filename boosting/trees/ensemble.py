@@ -92,6 +92,21 @@ class Tree:
         return parents
 
     @property
+    def structure(self) -> tuple[object, ...]:
+        """All that predictions follow from, in a form that survives a model file."""
+        categorical = [node for node, _ in self.categories]
+        threshold = self.threshold.astype(np.float32)
+        threshold[categorical] = 0  # unused there
+        return (
+            self.left.astype(np.int32),
+            self.feature.astype(np.int32),
+            threshold,
+            self.default_left.astype(np.bool_),
+            tuple((int(node), codes.astype(np.int32)) for node, codes in self.categories),
+            self.group,
+        )
+
+    @property
     def total_gain(self) -> float:
         """Sum of the gains of all splits."""
         return float(self.gain.astype(np.float64).sum())

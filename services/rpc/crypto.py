@@ -15,7 +15,14 @@ from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.crypto.vault import MaskGroup, SumMasks, SumTicket, Vault
+from hedgerow.crypto.vault import (
+    MaskGroup,
+    Reveal,
+    SumMasks,
+    SumTicket,
+    TreeRoots,
+    Vault,
+)
 from hedgerow.services.rpc.ciphers import KINDS, CipherServicer, RemoteCipherVault
 from hedgerow.services.rpc.crypto_calls import Admission
 from hedgerow.services.rpc.metering import Metrics
@@ -32,7 +39,7 @@ def _read_ticket(ticket: pb.SumTicket) -> SumTicket:
     return SumTicket(
         ticket.session,
         ticket.number,
-        ticket.layout,
+        ticket.view,
         tuple(ticket.participants),
         ticket.n_values,
         ticket.self_mask,
@@ -131,6 +138,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
             add=masks.add,
             subtract=masks.subtract,
             commitment=masks.commitment,
+            tag=masks.tag,
             statement=masks.statement,
         )
 
@@ -151,13 +159,14 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         return pb.RevealPairSeedsResponse(seeds=seeds)
 
     async def RevealShares(self, request: Any, context: Any) -> Any:
-        shares = await self._at_once(
+        reveal = await self._at_once(
             context,
             lambda: self._vault.reveal_shares(
-                request.session, request.number, tuple(request.present)
+                request.session, request.number, tuple(request.present), request.opens_tree
             ),
         )
-        return pb.RevealSharesResponse(shares=shares)
+        tree = None if reveal.tree is None else pb.TreeRoots(**asdict(reveal.tree))
+        return pb.RevealSharesResponse(shares=reveal.shares, tree=tree)
 
     async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:
         seeds = await self._at_once(
@@ -228,7 +237,9 @@ class RemoteVault(RemoteCipherVault):
     def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
         request = pb.DeriveMasksRequest(ticket=pb.SumTicket(**asdict(ticket)), endorse=endorse)
         found = self._call(lambda stub: stub.DeriveMasks, request)
-        return SumMasks(tuple(found.add), tuple(found.subtract), found.commitment, found.statement)
+        return SumMasks(
+            tuple(found.add), tuple(found.subtract), found.commitment, found.tag, found.statement
+        )
 
     def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
         request = pb.EndorseSetRequest(session=session, number=number, present=present)
@@ -241,10 +252,17 @@ class RemoteVault(RemoteCipherVault):
         return _sorted(self._call(lambda stub: stub.RevealPairSeeds, request).seeds)
 
     def reveal_shares(
-        self, session: str, number: int, present: tuple[str, ...]
-    ) -> dict[str, bytes]:
-        request = pb.RevealSharesRequest(session=session, number=number, present=present)
-        return _sorted(self._call(lambda stub: stub.RevealShares, request).shares)
+        self, session: str, number: int, present: tuple[str, ...], opens_tree: bool = False
+    ) -> Reveal:
+        request = pb.RevealSharesRequest(
+            session=session, number=number, present=present, opens_tree=opens_tree
+        )
+        found = self._call(lambda stub: stub.RevealShares, request)
+        tree = None
+        if found.HasField("tree"):
+            roots = found.tree
+            tree = TreeRoots(_sorted(roots.pairs), _sorted(roots.group), roots.tag_key)
+        return Reveal(_sorted(found.shares), tree)
 
     def derive_group_masks(
         self, session: str, number: int, present: tuple[str, ...]

@@ -104,6 +104,7 @@ def _encode_masked(payload: MaskedVector) -> Parts:
                 commitment=payload.commitment,
                 signature=payload.signature,
                 bound=payload.bound,
+                tag=payload.tag,
             )
         )
 
@@ -113,7 +114,7 @@ def _encode_masked(payload: MaskedVector) -> Parts:
 def _decode_masked(messages: Received) -> MaskedVector:
     values, ring_bits, head = _decode_vector("masked", messages)
     bound = tuple(Silo(name) for name in head.bound)
-    return MaskedVector(values, ring_bits, head.commitment, head.signature, bound)
+    return MaskedVector(values, ring_bits, head.commitment, head.signature, bound, head.tag)
 
 
 def _encode_total(payload: SumTotal) -> Parts:

@@ -150,10 +150,10 @@ def test_a_sum_of_masked_vectors_unmasks_to_the_plain_sum_whoever_is_lost(
 
 def test_every_seed_depends_on_all_of_its_context() -> None:
     contexts = [
-        masking.sum_context("job/1/0", 0, b"layout"),
-        masking.sum_context("job/2/0", 0, b"layout"),
-        masking.sum_context("job/1/0", 1, b"layout"),
-        masking.sum_context("job/1/0", 0, b"longer layout"),
+        masking.sum_context("job/1/0", 0, b"view"),
+        masking.sum_context("job/2/0", 0, b"view"),
+        masking.sum_context("job/1/0", 1, b"view"),
+        masking.sum_context("job/1/0", 0, b"longer view"),
     ]
     for derive in (
         masking.pair_seed,

@@ -36,7 +36,7 @@ class Grove:
     groups: dict[str, MaskGroup]
 
     def ticket(self, number: int = 0, **changes: object) -> SumTicket:
-        return replace(SumTicket(SESSION, number, b"layout", NAMES), **changes)  # type: ignore[arg-type]
+        return replace(SumTicket(SESSION, number, b"view", NAMES), **changes)  # type: ignore[arg-type]
 
     def deal(self, first: int = 0, count: int = 2, group_key: bool = False) -> None:
         boxes = {
@@ -61,6 +61,10 @@ def grove_of(new_vault: Callable[[], Vault], names: tuple[str, ...] = NAMES) -> 
 @pytest.fixture
 def grove(new_vault: Callable[[], Vault]) -> Grove:
     return grove_of(new_vault)
+
+
+def context_of(ticket: SumTicket) -> bytes:
+    return masking.sum_context(ticket.session, ticket.number, ticket.view)
 
 
 def vectors(ring_bits: int = 64) -> dict[str, np.ndarray]:
@@ -98,7 +102,7 @@ def test_revealed_shares_and_seeds_take_the_masks_off(grove: Grove, lost: tuple[
         masked[name] = masking.masked(plain[name], 64, masks.add, masks.subtract)
         proofs[name] = masks.commitment
     present = tuple(n for n in NAMES if n not in lost)
-    statement = masking.set_statement(DIGEST, ticket.context, NAMES, present)
+    statement = masking.set_statement(DIGEST, context_of(ticket), NAMES, present)
     left_over, shares = [], {}
     for at, name in enumerate(NAMES):
         if name in lost:
@@ -108,13 +112,13 @@ def test_revealed_shares_and_seeds_take_the_masks_off(grove: Grove, lost: tuple[
         seeds = vault.reveal_pair_seeds(SESSION, 1, present)
         assert tuple(seeds) == lost
         left_over += [(at, NAMES.index(peer), seed) for peer, seed in seeds.items()]
-        shares[at] = vault.reveal_shares(SESSION, 1, present)
+        shares[at] = vault.reveal_shares(SESSION, 1, present).shares
         assert tuple(shares[at]) == present
     self_seeds = []
     for name in present:
         secret = shamir.restore({at: held[name] for at, held in shares.items()}, THRESHOLD)
-        assert masking.commitment(secret, ticket.context) == proofs[name]
-        self_seeds.append(masking.self_seed(secret, ticket.context))
+        assert masking.commitment(secret, context_of(ticket)) == proofs[name]
+        self_seeds.append(masking.self_seed(secret, context_of(ticket)))
     total = masking.summed([masked[n] for n in present], 50, 64)
     np.testing.assert_array_equal(
         masking.unmasked(total, 64, self_seeds, left_over),
@@ -129,8 +133,8 @@ def test_a_set_endorsed_with_the_masks_is_as_one_endorsed_by_itself(grove: Grove
     statement = at_once.derive_masks(ticket, endorse=True).statement
     assert by_itself.derive_masks(ticket).statement == b""
     assert statement == by_itself.endorse(SESSION, 0, NAMES)
-    assert statement == masking.set_statement(DIGEST, ticket.context, NAMES, NAMES)
-    assert tuple(at_once.reveal_shares(SESSION, 0, NAMES)) == NAMES
+    assert statement == masking.set_statement(DIGEST, context_of(ticket), NAMES, NAMES)
+    assert tuple(at_once.reveal_shares(SESSION, 0, NAMES).shares) == NAMES
     with pytest.raises(VaultRefused, match="no other set"):
         at_once.endorse(SESSION, 0, NAMES[:4])
 
@@ -150,7 +154,7 @@ def test_a_silo_never_reveals_both_a_seed_with_another_and_a_share_of_its_mask(
         vault.endorse(SESSION, 0, NAMES)
     with pytest.raises(VaultRefused, match="endorsed last"):
         vault.reveal_shares(SESSION, 0, NAMES)
-    assert "fir" not in vault.reveal_shares(SESSION, 0, without_fir)
+    assert "fir" not in vault.reveal_shares(SESSION, 0, without_fir).shares
     with pytest.raises(VaultRefused, match="no pair seed"):
         vault.reveal_pair_seeds(SESSION, 0, without_fir)
 
@@ -337,3 +341,39 @@ def test_malformed_keys_and_unknown_sessions_are_refused(new_vault: Callable[[],
         vault.seal_shares(SESSION, 0, 1, NAMES)
     with pytest.raises(KeyRejected):
         vault.join_group(MaskGroup(SESSION, "ash", NAMES[:3], (key, bytes(32), key), DIGEST, 2))
+
+
+def test_roots_of_a_tree_are_equal_in_a_pair_and_of_one_set_and_one_view(grove: Grove) -> None:
+    grove.deal(count=3)
+    roots = {}
+    for number, (view, present) in enumerate(
+        [(b"view", NAMES), (b"view", NAMES[:4]), (b"other", NAMES[:4])]
+    ):
+        ticket = grove.ticket(number, view=view)
+        for name in present:
+            vault = grove.vaults[name]
+            vault.derive_masks(ticket)
+            vault.endorse(SESSION, number, present)
+            assert vault.reveal_shares(SESSION, number, present).tree is None
+            tree = vault.reveal_shares(SESSION, number, present, True).tree
+            assert tree is not None
+            assert tuple(tree.pairs) == tuple(peer for peer in present if peer != name)
+            assert (tree.group, tree.tag_key) == ({}, b"")
+            roots[number, name] = tree.pairs
+        assert all(
+            roots[number, a][b] == roots[number, b][a] for a in present for b in present if a != b
+        )
+    assert len({roots[number, "ash"]["birch"] for number in range(3)}) == 3
+
+
+def test_views_are_compared_under_a_key_where_the_coordinator_is_blind(grove: Grove) -> None:
+    grove.deal(group_key=True)
+    tags = {
+        view: {
+            vault.derive_masks(grove.ticket(number, view=view, group_mask=True)).tag
+            for vault in grove.vaults.values()
+        }
+        for number, view in enumerate((b"view", b"other"))
+    }
+    assert all(len(found) == 1 for found in tags.values())
+    assert tags[b"view"].isdisjoint({b"view"} | tags[b"other"])

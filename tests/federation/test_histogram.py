@@ -200,7 +200,7 @@ def test_a_silo_lost_at_a_rounds_start_is_out_and_the_others_go_on(
 
 def test_a_silo_lost_inside_a_tree_closes_it_and_the_next_starts_without_it() -> None:
     sizes = (500, 400, 300, 200, 100)
-    fault = Fault("silo-4", "histograms-masked", 1, 2, "before")
+    fault = Fault("silo-4", "histograms-single", 1, 2, "before")
     outcome = run(plain_job(), silos_of(DATA, sizes), faults=(fault,))
     ensemble = model_of(outcome)
     whole = run(plain_job(), silos_of(DATA, sizes))
@@ -251,7 +251,7 @@ def test_a_restarted_coordinator_goes_on_from_the_last_round(secure: bool) -> No
 
 def test_too_few_silos_end_the_job_by_name() -> None:
     sizes = (500, 500, 500)
-    fault = Fault("silo-1", "histograms-masked", 1, 1, "before")
+    fault = Fault("silo-1", "histograms-single", 1, 1, "before")
     outcome = run(plain_job(), silos_of(DATA, sizes), faults=(fault,))
     assert outcome.error is not None
     assert "silo-1" in str(outcome.error)

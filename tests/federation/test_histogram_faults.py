@@ -99,10 +99,10 @@ KILLS = {
     ("masked", "after", 0): 1,
     ("unmask", "before", 0): 1,
     ("unmask", "after", 0): 1,
-    ("masked", "before", 1): 1,
-    ("masked", "after", 1): 2,
-    ("unmask", "before", 1): 2,
-    ("unmask", "after", 2): 3,
+    ("single", "before", 1): 1,
+    ("single", "after", 1): 2,
+    ("single", "before", 2): 2,
+    ("single", "after", 2): 3,
 }
 
 
@@ -146,8 +146,7 @@ def test_a_silo_lost_while_another_loss_is_mended_is_left_out_as_well(step: str,
         assert same(round_of(outcome, later), tree_of_sums(job, outcome, later, three))
 
 
-@pytest.mark.parametrize("level", [0, 1])
-@pytest.mark.parametrize("step", ["masked", "unmask"])
+@pytest.mark.parametrize(("step", "level"), [("masked", 0), ("unmask", 0), ("single", 1)])
 def test_below_the_threshold_the_job_ends_with_the_names_before_any_deadline(
     step: str, level: int
 ) -> None:

@@ -27,6 +27,7 @@ from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import STANDING, Query, sums_of
 from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.key_agreement import encode_fields
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ def participate(
     sums.setup(Place(0 if isinstance(query, EdgeSearch) else query.level))
     while isinstance(query, EdgeSearch):
         cells = counter.cells(query).view(np.uint64)
-        query = sums.sum(cell_sums, Place(0, query.stage), cells).query
+        state = state_digest(start.schema, query)
+        query = sums.sum(cell_sums, Place(0, query.stage), cells, state=state).query
     while query.open_nodes.size:
         counts = counter.counts(query).view(np.uint64)
-        query = sums.sum(count_sums, Place(query.level), counts)
+        state = state_digest(start.schema, query)
+        query = sums.sum(count_sums, Place(query.level), counts, state=state)
     return None
 
 

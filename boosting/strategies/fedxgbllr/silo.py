@@ -43,6 +43,7 @@ from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Tree, first_line
 from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import (
@@ -84,6 +85,7 @@ class _StackingSilo:
         self.combiner: Combiner
         self.rows: TrainingRows
         self.valid_leaves: LeafOrdinals
+        self.learnt: bytes
         self.candidates: NDArray[Any]
         self.choice = 0
         self.round = 0
@@ -143,7 +145,8 @@ class _StackingSilo:
         self.sums.setup(at)
         y = self.train.labels
         parts = exact_parts(np.ones(len(y)), y, y * y)
-        self.terms = self.terms.with_labels(self.sums.sum(BASE, at, parts))
+        state = state_digest(self.start.schema)
+        self.terms = self.terms.with_labels(self.sums.sum(BASE, at, parts, state=state))
         self.knows_labels = True
 
     def _agree_on_cuts(self, at: Place) -> None:
@@ -191,6 +194,15 @@ class _StackingSilo:
         leaves = LeafOrdinals.of(every, self.train.X)
         self.rows = TrainingRows(leaves, self.terms.targets(self.train), self.train.weight)
         self.valid_leaves = LeafOrdinals.of(every, self.valid.X)
+        terms = self.terms
+        self.learnt = state_digest(
+            self.start.schema, terms.center, terms.scale, terms.cuts, ensembles
+        )
+
+    @property
+    def _state(self) -> bytes:
+        """Digest of what this silo's part of a round follows from beside its rows."""
+        return state_digest(self.learnt, self.candidates, self.choice)
 
     # rounds 1 to R
 
@@ -203,7 +215,7 @@ class _StackingSilo:
         )
         self.sums.setup(at)
         if self.parameters.secure:
-            reply = add_securely(self.link, self.sums, kind, at, vector)
+            reply = add_securely(self.link, self.sums, kind, at, vector, self._state)
         else:
             rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
             offer = self.combiner.write(vector, self.round, known, rng)
@@ -231,7 +243,7 @@ class _StackingSilo:
         ]
         vector = np.concatenate(parts)
         if self.parameters.secure:
-            reply = add_securely(self.link, self.sums, SCORES, at, vector)
+            reply = add_securely(self.link, self.sums, SCORES, at, vector, self._state)
         else:
             reply = self.link.exchange(SCORES.plain, at, MetricSums(vector))
         choice = reply.choice
@@ -252,6 +264,7 @@ class _StackingSilo:
         rates = self.combiner.rates(self.candidates[0], self.rows.leaves)
         sums = (n * rates.reshape(-1)).astype(np.float32)
         if self.parameters.secure:
-            add_securely(self.link, self.sums, RATES, at, np.append(sums.astype(np.float64), n))
+            own = np.append(sums.astype(np.float64), n)
+            add_securely(self.link, self.sums, RATES, at, own, self._state)
         else:
             self.link.exchange(RATES.plain, at, RateSums(sums, n))

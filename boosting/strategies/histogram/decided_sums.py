@@ -7,6 +7,7 @@ masks off and all decide the same from the same integers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -54,7 +55,9 @@ class SiloDecisions:
         own: Integers,
         decide: Callable[[Integers | None], Reply],
         *,
+        state: bytes,
         ring_bits: int = 64,
+        opens_tree: bool = False,
         whole: bool = False,
     ) -> Reply:
         """Add integers to a sum; return the decision.
@@ -66,12 +69,23 @@ class SiloDecisions:
         decide : callable
             From the sum, or from ``None`` if it was abandoned; called where the coordinator is
             blind.
+        state, opens_tree, whole
+            As in :meth:`~hedgerow.boosting.sums.silo.SiloSums.sum`.
         """
         residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
         reduce_residues(residues, ring_bits)
+        summed = partial(
+            self._sums.sum,
+            at=at,
+            residues=residues,
+            state=state,
+            ring_bits=ring_bits,
+            opens_tree=opens_tree,
+            whole=whole,
+        )
         if not self.blind:
-            return self._sums.sum(kind.decided, at, residues, ring_bits=ring_bits, whole=whole)
-        relayed = self._sums.sum(kind.relayed, at, residues, ring_bits=ring_bits, whole=whole)
+            return summed(kind.decided)
+        relayed = summed(kind.relayed)
         self.end = relayed.end
         if not relayed.present:
             return decide(None)

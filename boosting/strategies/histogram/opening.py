@@ -43,6 +43,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
 from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.view import state_digest
 
 _AT = Place(0)
 _LABELS_AT = Place(0, 0, 1)
@@ -206,7 +207,9 @@ class SiloOpening:
         data = self._train
         own = WeightExponent(weight_exponent(data.n_samples, data.weight))
         bounds = self._link.exchange(OPENING, _AT, own)
-        n_rows = int(self._sums.total(_AT, np.array([data.n_samples], np.uint64)).values[0])
+        state = state_digest(self._plan.schema)
+        own_rows = np.array([data.n_samples], np.uint64)
+        n_rows = int(self._sums.total(_AT, own_rows, state=state).values[0])
         base_score = self._base_score()
         cuts = self._cuts(n_rows, bounds.largest_silo or 0)
         return Opening(n_rows, bounds.weight_exponent, base_score, cuts)
@@ -217,7 +220,8 @@ class SiloOpening:
         if given is not None:
             return given
         if objective.start_rule is StartRule.MEAN:
-            total = self._sums.total(_LABELS_AT, label_parts(data.labels, data.weight))
+            parts = label_parts(data.labels, data.weight)
+            total = self._sums.total(_LABELS_AT, parts, state=state_digest(self._plan.schema))
             return objective.start_of(mean_label(total.values))
         if objective.start_rule is StartRule.MEDIAN:
             search, column = median_search(), np.sort(data.labels.astype(np.float32))
@@ -276,7 +280,13 @@ class SiloOpening:
             if blind:
                 self._link.exchange(PROPOSALS, at, ProposalCount(column.shape[0]))
             own = count_below(ordered, column, key)
-            decided = self._decisions.add(kind, at, own, lambda sums: narrow(search, sums, found))
+            decided = self._decisions.add(
+                kind,
+                at,
+                own,
+                lambda sums: narrow(search, sums, found),
+                state=state_digest(self._plan.schema, decided.proposals),
+            )
             passing += 1
         if blind:
             self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))

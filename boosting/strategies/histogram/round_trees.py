@@ -279,6 +279,17 @@ class TreeMirror:
         return tuple(found)
 
     @property
+    def state(self) -> tuple[object, ...]:
+        """All of the tree, and the nodes requested next: what the silo's next sums follow from."""
+        splits = [number for node in sorted(self.splits) for number in (node, *self.splits[node])]
+        return (
+            np.array(self.left, np.int32),
+            np.array(splits, np.int32),
+            self.categories,
+            np.array(self.request, np.int32),
+        )
+
+    @property
     def leaves(self) -> list[int]:
         """Leaves, ascending."""
         return [node for node, left in enumerate(self.left) if left < 0]

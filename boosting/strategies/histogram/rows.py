@@ -19,7 +19,8 @@ from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape, TreeMirror
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.boosting.sums.view import state_digest
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
 
 Floats = NDArray[np.float32]
@@ -33,6 +34,8 @@ class SiloRows:
     train : Dataset
     number : int
         The silo's place in the roster: its random streams.
+    model : bytes
+        Digest of what was agreed on before the first round and of the trees so far.
     """
 
     def __init__(self, plan: HistogramPlan, start: SiloStart) -> None:
@@ -49,6 +52,8 @@ class SiloRows:
 
     def begin(self, opening: Opening) -> None:
         """Bin the rows and start their margins."""
+        self._cuts = opening.cuts
+        self.model = state_digest(self._plan.schema, opening.terms)
         margin = self._plan.objective.margin_of(opening.base_score)
         self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
         self._valid_table = Table.of(self._valid, opening.cuts, margin, self._n_threads)
@@ -56,6 +61,11 @@ class SiloRows:
 
     def restore(self, ensemble: Ensemble) -> None:
         """Take the margins of an ensemble."""
+        start = 0
+        for end in ensemble.round_ends:
+            first, last = (ensemble.steps[n - 1] if n else 0 for n in (start, end))
+            self._follow(ensemble.trees[first:last])
+            start = end
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
             if data.n_samples:
                 margins = ensemble.margins(matrix(data, self._n_threads), n_threads=self._n_threads)
@@ -79,11 +89,19 @@ class SiloRows:
         if values.shape[0] != ends[-1] or not np.isfinite(values).all():
             raise OfferRejected(f"leaf values: expected {ends[-1]} finite numbers")
         parts = np.split(values, ends[:-1])
+        followed: list[Tree] = []
         for t, (tree, part) in enumerate(zip(trees.trees, parts, strict=True)):
             grown = tree.mirror.grown(part.reshape(-1, width))
+            followed.extend(grown.trees(self._cuts, self._plan.groups(t)))
             self.table.add_tree(grown, tree.partition, self._plan.groups(t))
             if self._valid.n_samples:
                 self._valid_table.add_tree(grown, None, self._plan.groups(t))
+
+        self._follow(followed)
+
+    def _follow(self, trees: Sequence[Tree]) -> None:
+        """Add a round's trees to the digest of the model: structure and leaf values."""
+        self.model = state_digest(self.model, *(tree.structure for tree in trees))
 
     def metric_sums(self, scored: RowsScored) -> NDArray[np.float64]:
         """Return the additive form of the metrics of training or validation rows."""
@@ -196,6 +214,11 @@ class DividedRows:
         for tree, decided in zip(self.trees, decision.trees, strict=True):
             splits = tree.mirror.apply(decided)
             tree.partition.split_by_bins(self._table.binned, splits)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What the next sums of the trees follow from."""
+        return tuple(tree.mirror.state for tree in self.trees)
 
     @property
     def done(self) -> bool:

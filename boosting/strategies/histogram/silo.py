@@ -36,6 +36,7 @@ from hedgerow.boosting.strategies.histogram.stored import decode_state, encode_s
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.crypto.vault import Vault
 
@@ -150,10 +151,11 @@ class _Silo:
             bound = self._bounds(Place(r, 0, 0 if threshold is None else 1), g, h, sample)
         quantiser = plan.quantiser(opening, bound)
         shape = plan.shape(opening, r)
+        state = state_digest(self.rows.model, threshold, bound)
         rows = DividedRows(plan, self.rows, shape, (g, h), sample, quantiser, r)
         trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)
         ring_bits = plan.search_ring(None if self.blind else opening.n_rows)
-        closed = self._grow(rows, trees, ring_bits) or self._renew(rows, trees)
+        closed = self._grow(rows, trees, ring_bits, state) or self._renew(rows, trees, state)
         self.rows.add(rows, closed.values)
         self.round += 1
         self.n_known += 1
@@ -170,7 +172,9 @@ class _Silo:
         scores = mvs_scores(g, h, self.parameters.mvs_lambda)
         for passing in range(search.N_PASSES):
             at = Place(self.round, 0, passing)
-            found = self.sums.sum(THRESHOLDS, at, search.own(scores).view(np.uint64))
+            own = search.own(scores).view(np.uint64)
+            state = state_digest(self.rows.model, bound, search.mu, search.low, search.high)
+            found = self.sums.sum(THRESHOLDS, at, own, state=state)
             search.accept(found.mu, found.low, found.high)
         return search.mu
 
@@ -180,7 +184,9 @@ class _Silo:
         largest = self.link.exchange(BOUNDS, at, own)
         return bound_of_exponents(largest.grad, largest.hess)
 
-    def _grow(self, rows: DividedRows, trees: RoundTrees, ring_bits: int) -> ClosedTrees | None:
+    def _grow(
+        self, rows: DividedRows, trees: RoundTrees, ring_bits: int, state: bytes
+    ) -> ClosedTrees | None:
         """Grow the trees; return their leaf values unless these are to be renewed.
 
         With a blind coordinator the sums go on after the trees are grown, so that their number
@@ -201,7 +207,14 @@ class _Silo:
                 own = np.pad(own, (0, plan.n_padded(self.round, level) - own.shape[0]))
             at = Place(self.round, level)
             decision = self.decisions.add(
-                HISTOGRAMS, at, own, decide, ring_bits=ring_bits, whole=level > 0
+                HISTOGRAMS,
+                at,
+                own,
+                decide,
+                state=state_digest(state, *rows.state),
+                ring_bits=ring_bits,
+                opens_tree=level == 0,
+                whole=level > 0,
             )
             closed = decision.closed
             if decision.trees or not self.blind:
@@ -211,7 +224,7 @@ class _Silo:
             if last if self.blind else rows.done:
                 return closed
 
-    def _renew(self, rows: DividedRows, trees: RoundTrees) -> ClosedTrees:
+    def _renew(self, rows: DividedRows, trees: RoundTrees, state: bytes) -> ClosedTrees:
         """Renew the leaf values from lossless sums."""
         own = rows.leaves()
         if self.blind:
@@ -221,6 +234,7 @@ class _Silo:
             Place(self.round),
             own,
             trees.close,
+            state=state_digest(state, *rows.state),
             ring_bits=self.parameters.ring_bits,
             whole=True,
         )
@@ -230,7 +244,8 @@ class _Silo:
         end = self.decisions.end if self.blind else closed.end
         if self.scored is not RowsScored.NONE:
             vector = self.rows.metric_sums(self.scored)
-            end = add_securely(self.link, self.sums, SCORES, Place(self.round - 1), vector)
+            state = state_digest(self.rows.model, self.scored)
+            end = add_securely(self.link, self.sums, SCORES, Place(self.round - 1), vector, state)
         if end is None:
             raise OfferRejected("end: expected what follows the round, received nothing")
         self.over = end.after is AfterRound.END

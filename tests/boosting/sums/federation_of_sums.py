@@ -130,6 +130,7 @@ class Federation:
                     silo=silo,
                     roster=self.silos,
                     job_id="job",
+                    job_digest=b"job",
                     attempt=attempt,
                     parameters=self.parameters,
                 )

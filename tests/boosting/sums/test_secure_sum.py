@@ -21,6 +21,7 @@ from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, names
 from tests.federation.memory import Fault, MemoryLink, SiloKilled
 
 N = 33
+STATE = bytes(32)
 
 
 def vector(silo: str, round_: int, ring_bits: int = 64) -> np.ndarray:
@@ -59,7 +60,7 @@ def run(
             if round_ in setups:
                 sums.setup(Place(round_))
             values = vector(link.silo, round_, ring_bits)
-            totals.append(sums.total(Place(round_), values, ring_bits=ring_bits))
+            totals.append(sums.total(Place(round_), values, state=STATE, ring_bits=ring_bits))
         return totals
 
     return federation.run(coordinate, participate, **options)
@@ -282,7 +283,14 @@ def grow(
         for tree in range(trees):
             for level in range(levels):
                 values = vector(link.silo, 10 * tree + level)
-                reply = sums.sum(TREE, Place(tree, level), values, whole=level > 0)
+                reply = sums.sum(
+                    TREE,
+                    Place(tree, level),
+                    values,
+                    state=STATE,
+                    opens_tree=level == 0,
+                    whole=level > 0,
+                )
                 count += 1
                 if not len(reply.values):
                     break
@@ -297,7 +305,7 @@ def test_a_silo_lost_inside_a_tree_closes_it_and_the_next_tree_starts_without_it
     secure: bool, when: str
 ) -> None:
     parameters = SumParameters(secure=secure, batch=2)
-    step = "tree-masked" if secure else "tree-plain"
+    step = "tree-single" if secure else "tree-plain"
     fault = Fault(LOST, step, round=0, level=1, when=when)
     ended, path = grow(Federation(SEVEN, parameters), 3, faults=(fault,))
     assert ended.error is None, ended.error
@@ -338,7 +346,7 @@ def test_a_silo_that_comes_back_takes_part_from_the_next_setup() -> None:
             if round_ == 1 and link.silo == LOST:
                 totals.append(None)
                 continue
-            totals.append(sums.total(Place(round_), vector(link.silo, round_)))
+            totals.append(sums.total(Place(round_), vector(link.silo, round_), state=STATE))
         return totals
 
     ended = federation.run(coordinate, participate)
@@ -361,10 +369,10 @@ def test_a_silo_that_was_left_out_is_told_that_the_place_has_passed() -> None:
 
     def participate(sums: SiloSums, link: Any) -> None:
         sums.setup(Place(0))
-        sums.total(Place(0), vector(link.silo, 0))
+        sums.total(Place(0), vector(link.silo, 0), state=STATE)
         if link.silo == LOST:
             assert gate.wait(20)
-        sums.total(Place(1), vector(link.silo, 1))
+        sums.total(Place(1), vector(link.silo, 1), state=STATE)
 
     ended = federation.run(coordinate, participate)
     assert ended.error is None
@@ -382,7 +390,7 @@ def test_malformed_vectors_are_rejected_and_their_silo_is_lost() -> None:
     def participate(sums: SiloSums, link: Any) -> None:
         sums.setup(Place(0))
         values = vector(link.silo, 0)
-        sums.total(Place(0), values[:-1] if link.silo == LOST else values)
+        sums.total(Place(0), values[:-1] if link.silo == LOST else values, state=STATE)
 
     ended = federation.run(coordinate, participate)
     rest = tuple(silo for silo in SEVEN if silo != LOST)
@@ -403,6 +411,7 @@ def test_sums_before_a_setup_and_without_keys_are_refused() -> None:
             silo=Silo("a"),
             roster=(Silo("a"),),
             job_id="job",
+            job_digest=b"job",
             attempt=1,
             parameters=RECOVERING,
         )

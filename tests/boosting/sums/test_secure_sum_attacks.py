@@ -31,7 +31,7 @@ from hedgerow.boosting.sums.steps import (
 )
 from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, WatchedLink, names
-from tests.boosting.sums.test_secure_sum import N, expected, run, vector
+from tests.boosting.sums.test_secure_sum import STATE, N, expected, run, vector
 from tests.federation.memory import Fault
 
 SEVEN = names(7)
@@ -43,7 +43,7 @@ AT = Place(0)
 
 def take_part(sums: SiloSums, link: Any) -> Any:
     sums.setup(AT)
-    return sums.total(AT, vector(link.silo, 0))
+    return sums.total(AT, vector(link.silo, 0), state=STATE)
 
 
 async def upload(sums: CoordinatorSums, hub: Any) -> dict[Silo, Any]:
@@ -233,7 +233,7 @@ def test_the_same_values_are_not_unmasked_at_a_later_place_without_a_silo() -> N
     def participate(sums: SiloSums, link: Any) -> None:
         sums.setup(AT)
         for round_ in range(1 if link.silo == VICTIM else 2):
-            sums.total(Place(round_), vector(link.silo, 0))
+            sums.total(Place(round_), vector(link.silo, 0), state=STATE)
 
     ended = Federation(SEVEN).run(coordinate, participate)
     assert isinstance(ended.error, QuorumLost)
@@ -402,15 +402,13 @@ def test_masks_of_a_redone_sum_are_fresh() -> None:
 A, B, C, D, M = (Silo(name) for name in "abcdm")
 
 
-def begun(
-    bounds: dict[Silo, tuple[Silo, ...]], *, least: int = 3, last: tuple[Silo, ...] = ()
-) -> tuple[Silo, ...]:
+def begun(bounds: dict[Silo, tuple[Silo, ...]], *, least: int = 3) -> tuple[Silo, ...]:
     sums = CoordinatorSums(None, job_id="j", attempt=2, parameters=SumParameters())  # type: ignore[arg-type]
     uploads = {
         silo: MaskedVector(vector(silo, 0), 64, bytes(32), b"", bounds.get(silo, ()))
         for silo in (A, B, C, D, M)
     }
-    return sums._begun(uploads, least, last)
+    return sums._begun(uploads, least)
 
 
 @pytest.mark.parametrize(
@@ -436,8 +434,6 @@ def test_a_set_that_one_silo_makes_up_neither_ends_nor_narrows_a_sum(
 
 def test_one_silo_is_believed_where_the_sum_can_go_on_over_its_set() -> None:
     assert begun({A: (A, B, C)}) == (A, B, C)
-    assert begun({A: (A, B, C)}, last=(A, B, C)) == (A, B, C)
-    assert begun({A: (A, B, C)}, last=(A, B, C, D)) == ()
 
 
 def test_a_set_of_silos_that_are_not_all_there_is_believed_if_most_name_it() -> None:
@@ -446,8 +442,7 @@ def test_a_set_of_silos_that_are_not_all_there_is_believed_if_most_name_it() -> 
     assert begun(dict.fromkeys((A, B), bound)) == ()
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_made_up_set_does_not_keep_the_others_from_their_sum(whole: bool) -> None:
+def test_a_made_up_set_does_not_keep_the_others_from_their_sum() -> None:
     class LyingLink(WatchedLink):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             if self.silo == VICTIM and step.name == SUM.masked.name:
@@ -458,7 +453,7 @@ def test_a_made_up_set_does_not_keep_the_others_from_their_sum(whole: bool) -> N
         await sums.setup(AT)
         outcomes = []
         for round_ in range(2):
-            outcome = await sums.sum(SUM, Place(round_), N, whole=whole)
+            outcome = await sums.sum(SUM, Place(round_), N)
             assert outcome.total is not None
             sums.answer(SUM, outcome, SumTotal(outcome.total, 64, outcome.present))
             outcomes.append(outcome)
@@ -468,7 +463,12 @@ def test_a_made_up_set_does_not_keep_the_others_from_their_sum(whole: bool) -> N
         link.__class__ = LyingLink
         sums.setup(AT)
         return [
-            sums.sum(SUM, Place(round_), vector(link.silo, round_), whole=whole)
+            sums.sum(
+                SUM,
+                Place(round_),
+                vector(link.silo, round_),
+                state=STATE,
+            )
             for round_ in range(2)
         ]
 

@@ -331,7 +331,7 @@ class SumTicket(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
-    LAYOUT_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     N_VALUES_FIELD_NUMBER: _builtins.int
     SELF_MASK_FIELD_NUMBER: _builtins.int
@@ -340,8 +340,8 @@ class SumTicket(_message.Message):
     """Session."""
     number: _builtins.int
     """Number of the sum; never used twice."""
-    layout: _builtins.bytes
-    """Place, step, length and ring of the sum, bound into every seed."""
+    view: _builtins.bytes
+    """Digest of all that the vector is computed from, 32 bytes; bound into every seed."""
     n_values: _builtins.int
     """Length of the vector, for the metrics of the process."""
     self_mask: _builtins.bool
@@ -357,7 +357,7 @@ class SumTicket(_message.Message):
         *,
         session: _builtins.str = ...,
         number: _builtins.int = ...,
-        layout: _builtins.bytes = ...,
+        view: _builtins.bytes = ...,
         participants: _abc.Iterable[_builtins.str] | None = ...,
         n_values: _builtins.int = ...,
         self_mask: _builtins.bool = ...,
@@ -365,7 +365,7 @@ class SumTicket(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_mask", b"group_mask", "layout", b"layout", "n_values", b"n_values", "number", b"number", "participants", b"participants", "self_mask", b"self_mask", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_mask", b"group_mask", "n_values", b"n_values", "number", b"number", "participants", b"participants", "self_mask", b"self_mask", "session", b"session", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -409,10 +409,13 @@ class DeriveMasksResponse(_message.Message):
     SUBTRACT_FIELD_NUMBER: _builtins.int
     COMMITMENT_FIELD_NUMBER: _builtins.int
     STATEMENT_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
     commitment: _builtins.bytes
     """Commitment to the self mask, 32 bytes; empty without one."""
     statement: _builtins.bytes
     """What the silo's identity key is to sign where the set was endorsed; else empty."""
+    tag: _builtins.bytes
+    """What the coordinator compares, 32 bytes: the view, under group masks its keyed hash."""
     @_builtins.property
     def add(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Added to the vector."""
@@ -428,10 +431,11 @@ class DeriveMasksResponse(_message.Message):
         subtract: _abc.Iterable[_builtins.bytes] | None = ...,
         commitment: _builtins.bytes = ...,
         statement: _builtins.bytes = ...,
+        tag: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "commitment", b"commitment", "statement", b"statement", "subtract", b"subtract"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "commitment", b"commitment", "statement", b"statement", "subtract", b"subtract", "tag", b"tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -576,10 +580,13 @@ class RevealSharesRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     PRESENT_FIELD_NUMBER: _builtins.int
+    OPENS_TREE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Session."""
     number: _builtins.int
     """Number of the sum."""
+    opens_tree: _builtins.bool
+    """Whether the sum opens a tree: the answer then has the roots of the masks inside it."""
     @_builtins.property
     def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The set that was endorsed last, sorted."""
@@ -590,10 +597,11 @@ class RevealSharesRequest(_message.Message):
         session: _builtins.str = ...,
         number: _builtins.int = ...,
         present: _abc.Iterable[_builtins.str] | None = ...,
+        opens_tree: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "present", b"present", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "opens_tree", b"opens_tree", "present", b"present", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -626,22 +634,102 @@ class RevealSharesResponse(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     SHARES_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
         """Share, 32 bytes, by owner of the self mask."""
+
+    @_builtins.property
+    def tree(self) -> Global___TreeRoots:
+        """Where the sum opens a tree; stays in the silo."""
 
     def __init__(
         self,
         *,
         shares: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        tree: Global___TreeRoots | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shares", b"shares", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevealSharesResponse: _TypeAlias = RevealSharesResponse  # noqa: Y015
+
+@_typing.final
+class TreeRoots(_message.Message):
+    """Roots of the masks of the sums inside one tree, 32 bytes each, all over one set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PairsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class GroupEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PAIRS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TAG_KEY_FIELD_NUMBER: _builtins.int
+    tag_key: _builtins.bytes
+    """Key of the tags of views under group masks; else empty."""
+    @_builtins.property
+    def pairs(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """By peer of the set."""
+
+    @_builtins.property
+    def group(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """By silo of the set, of its group mask; empty without group masks."""
+
+    def __init__(
+        self,
+        *,
+        pairs: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        group: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        tag_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "pairs", b"pairs", "tag_key", b"tag_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeRoots: _TypeAlias = TreeRoots  # noqa: Y015
 
 @_typing.final
 class DeriveGroupMasksRequest(_message.Message):

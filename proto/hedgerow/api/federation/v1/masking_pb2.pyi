@@ -302,10 +302,15 @@ class MaskedVector(_message.Message):
     COMMITMENT_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     BOUND_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
     commitment: _builtins.bytes
     """Commitment to the self mask, 32 bytes; empty without one."""
     signature: _builtins.bytes
     """ECDSA P-256 with SHA-256, DER, over the set of all participants; empty where withheld."""
+    tag: _builtins.bytes
+    """Digest of all that the vector is computed from, 32 bytes; with a blind coordinator its keyed
+    hash. Equal in all silos of a sum.
+    """
     @_builtins.property
     def vector(self) -> Global___ResidueVector:
         """The vector."""
@@ -323,10 +328,11 @@ class MaskedVector(_message.Message):
         commitment: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         bound: _abc.Iterable[_builtins.str] | None = ...,
+        tag: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "commitment", b"commitment", "signature", b"signature", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "commitment", b"commitment", "signature", b"signature", "tag", b"tag", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -360,9 +366,6 @@ class PresentSet(_message.Message):
 
     PRESENT_FIELD_NUMBER: _builtins.int
     SIGNATURES_FIELD_NUMBER: _builtins.int
-    ABANDONED_FIELD_NUMBER: _builtins.int
-    abandoned: _builtins.bool
-    """True where the sum will not be unmasked."""
     @_builtins.property
     def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos present, sorted."""
@@ -376,11 +379,10 @@ class PresentSet(_message.Message):
         *,
         present: _abc.Iterable[_builtins.str] | None = ...,
         signatures: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
-        abandoned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "present", b"present", "signatures", b"signatures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["present", b"present", "signatures", b"signatures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -481,7 +483,7 @@ class Unmasking(_message.Message):
     SHARES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
-        """By silo present, the sender's share of its self mask, 32 bytes; empty for an abandoned sum."""
+        """By silo present, the sender's share of its self mask, 32 bytes."""
 
     def __init__(
         self,
@@ -506,7 +508,7 @@ class SumTotal(_message.Message):
     PRESENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def vector(self) -> Global___ResidueVector:
-        """The sum; empty where it was abandoned."""
+        """The sum."""
 
     @_builtins.property
     def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
