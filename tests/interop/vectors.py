@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
 from hedgerow.boosting.sums.exact import exact_parts
@@ -22,9 +23,9 @@ from hedgerow.boosting.sums.steps import (
     SumParameters,
     key_digest,
     key_statement,
-    layout,
     session_name,
 )
+from hedgerow.boosting.sums.view import state_digest, sum_view
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import ColumnWriter, ordinal
 from hedgerow.boosting.trees.packing import Shrinkage, pack
@@ -271,8 +272,12 @@ def _secure_sum() -> Any:
     }
     digest = key_digest(session, offers)
     values = {silo: [k, 2**64 - 1 - k, 7] for k, silo in enumerate(roster)}
-    place = layout("sum", at, 3, ring_bits)
-    context = masking.sum_context(session, 0, place)
+    schema = Schema(
+        (Feature("age"), Feature("colour", ("blue", "red"))), "label", Task.BINARY, 2, ("no", "yes")
+    )
+    state, job = state_digest(schema), fixed("job")
+    view = sum_view(job, "sum", at, 3, ring_bits, state)
+    context = masking.sum_context(session, 0, view)
     roots = {
         (a, b): key_agreement.pair_root(keys[a], public[b], digest)
         for a in roster
@@ -335,7 +340,21 @@ def _secure_sum() -> Any:
         "threshold": threshold,
         "session": session,
         "key_digest": digest.hex(),
-        "layout": place.hex(),
+        "view": {
+            "job": job.hex(),
+            "schema": {
+                "features": [
+                    {"name": "age", "categorical": False, "categories": []},
+                    {"name": "colour", "categorical": True, "categories": ["blue", "red"]},
+                ],
+                "label": "label",
+                "task": "TASK_BINARY",
+                "n_classes": 2,
+                "classes": ["no", "yes"],
+            },
+            "state": state.hex(),
+            "view": view.hex(),
+        },
         "context": context.hex(),
         "root_ash_birch": roots[roster[0], roster[1]].hex(),
         "box": {

@@ -1,5 +1,6 @@
 // Bagging, the silo's side, with stumps of our own: docs/wire.md, "Bagging".
 import { pieces } from "./federation.mjs";
+import { schemaState } from "./views.mjs";
 import { SecureSums, exactParts, exactSums, quotient, readResidues, packResidues } from "./secure_sum.mjs";
 import { GENESIS, extendDigest, leafOf, pack, packSums, unpack } from "./trees.mjs";
 
@@ -20,8 +21,9 @@ const objectiveOf = (task) => (task === "regression" ? "reg:squarederror" : "bin
 
 /** Takes part in a job; returns what became of it. */
 export class Bagging {
-  constructor({ link, identity, key, spec, roster, table }) {
-    Object.assign(this, { link, identity, key, spec, roster, table });
+  constructor({ link, identity, key, spec, digest, roster, schema, table }) {
+    Object.assign(this, { link, identity, key, spec, roster, schema, table });
+    this.jobDigest = digest;
     const given = spec.bagging ?? {};
     this.regression = spec.task === "TASK_REGRESSION";
     this.rounds = given.rounds ?? 50;
@@ -87,11 +89,12 @@ export class Bagging {
       const sums = new SecureSums(this.link, this.identity, {
         jobId: this.key.job_id,
         attempt: this.key.attempt,
+        digest: this.jobDigest,
         roster: this.roster,
         leastSilos: Math.max(this.spec.min_silos, 3),
       });
       await sums.setup(START);
-      total = await sums.sum("sum", "ExchangeSums", START, values);
+      total = await sums.sum("sum", "ExchangeSums", START, values, schemaState(this.schema));
     } else {
       const vector = { ring_bits: 64, n_values: values.length, data: packResidues(values) };
       const [part] = await this.link.exchange("ExchangeSums", "sum-plain", START, "masking", [

@@ -1,4 +1,5 @@
 // Checks this silo against the test vectors: node check_vectors.mjs FOLDER
+import { schemaState, sumView } from "./views.mjs";
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -85,9 +86,11 @@ for (const silo of secure.silos) {
 }
 const keyDigest = sums.keyDigest(session, offers);
 assert.equal(hex(keyDigest), secure.key_digest);
-const layout = sums.layoutOf("sum", at, 3);
-assert.equal(hex(layout), secure.layout);
-const context = sums.contextOf(session, 0, layout);
+const { view } = secure;
+const state = schemaState(view.schema);
+assert.equal(hex(state), view.state);
+assert.equal(hex(sumView(bytes(view.job), "sum", at, 3, state)), view.view);
+const context = sums.contextOf(session, 0, bytes(view.view));
 assert.equal(hex(context), secure.context);
 assert.equal(hex(keys.ash.root(keys.birch.public, keyDigest)), secure.root_ash_birch);
 const { box } = secure;

@@ -194,7 +194,7 @@ export class Federation {
     const request = { key: assignment.key, accepted };
     for (;;) {
       const { agreement } = await this.leased("AcceptAssignment", request, 35);
-      if (agreement) return agreement;
+      if (agreement) return { ...agreement, digest };
     }
   }
 

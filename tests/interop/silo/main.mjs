@@ -57,8 +57,10 @@ while (reports.length < settings.jobs) {
     const agreement = await federation.accept(assignment, schema, table.y.length);
     federation.working = [key];
     const link = federation.link(key, spec);
-    const roster = agreement.silos;
-    reports.push(await new Bagging({ link, identity, key, spec, roster, table }).run());
+    const { silos: roster, schema: agreed, digest } = agreement;
+    reports.push(
+      await new Bagging({ link, identity, key, spec, digest, roster, schema: agreed, table }).run(),
+    );
   } catch (failure) {
     error = String(failure.message);
     reports.push({ job_id: key.job_id, error, reason: failure.reason });

@@ -1,4 +1,5 @@
 // Secure sums, the silo's side: docs/wire.md, "Secure sums".
+import { sumView } from "./views.mjs";
 import {
   X509Certificate,
   createCipheriv,
@@ -87,9 +88,8 @@ export const keyDigest = (session, offers) =>
     ),
   );
 
-export const layoutOf = (name, at, n) => fields(name, at.round, at.level, at.pass, n, 64);
-export const contextOf = (session, number, layout) =>
-  fields("hedgerow secure sum v1", session, number, layout);
+export const contextOf = (session, number, view) =>
+  fields("hedgerow secure sum v2", session, number, view);
 export const pairSeed = (root, context) => expand(root, fields("mask", context));
 export const selfSeed = (secret, context) =>
   expand(extract(Buffer.from("hedgerow self mask"), secret), fields("self", context));
@@ -229,7 +229,8 @@ export class SecureSums {
    * @param {object} link has exchange(method, step, place, family, parts), passed(reason), and
    *   durable recall() and remember(set)
    * @param {object} identity
-   * @param {{jobId: string, attempt: number, roster: string[], leastSilos: number}} job
+   * @param {{jobId: string, attempt: number, digest: Buffer, roster: string[],
+   *   leastSilos: number}} job
    */
   constructor(link, identity, job) {
     this.link = link;
@@ -322,11 +323,12 @@ export class SecureSums {
   }
 
   /** Adds a vector of BigInt residues to a sum; returns {values, present}. */
-  async sum(name, method, at, values) {
+  async sum(name, method, at, values, state) {
     await this.#deal(name, at);
     const me = this.identity.silo;
     const participants = this.participants;
-    const context = contextOf(this.session, this.number, layoutOf(name, at, values.length));
+    const view = sumView(this.job.digest, name, at, values.length, state);
+    const context = contextOf(this.session, this.number, view);
     this.number += 1;
     const seed = (silo) => pairSeed(this.roots[silo], context);
     const place = participants.indexOf(me);
@@ -342,6 +344,7 @@ export class SecureSums {
         commitment: commitmentOf(secret, context),
         signature: willing ? this.identity.sign(statement(participants)) : Buffer.alloc(0),
         bound,
+        tag: view,
       },
     });
     let endorsed = willing ? participants : null;
@@ -350,7 +353,6 @@ export class SecureSums {
     const again = () => ({ ...at, pass: at.pass * REPEATS + repeats });
     while (!agreed || !same(reply.present, agreed)) {
       const set = reply.present;
-      if (reply.abandoned) throw new Error("the sum was abandoned");
       if (!set.includes(me)) throw this.link.passed("the sum goes on without this silo");
       this.#atLeast(set);
       if (!same(set, sorted(new Set(set))) || !set.every((s) => (endorsed ?? participants).includes(s)))
