@@ -13,6 +13,7 @@ SMALL = 64
 _SIGNED_NAME = 100  # a name with its signature
 _KEY = 900  # with its certificate and signature
 _NAMED_SHARE = 48
+_VIEW = 34  # the tag of a masked vector
 _BOX = 50  # a sealed box without its shares, and its name
 
 
@@ -43,13 +44,15 @@ class Bill:
         self.up[call.value] += round(up * times)
         self.down[call.value] += round(down * times)
 
-    def sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
+    def sum(
+        self, call: Call, n_bytes: float, reply: float, times: int = 1, *, whole: bool = False
+    ) -> None:
         """Add sums of vectors of ``n_bytes`` (:mod:`hedgerow.boosting.sums`)."""
-        if not self._recovery:
-            self.exchange(call, n_bytes + SMALL, reply, times)
+        if not self._recovery or whole:
+            self.exchange(call, n_bytes + SMALL + _VIEW * self._secure, reply, times)
             return
         self._n_sums += times
-        self.exchange(call, n_bytes + 2 * _SIGNED_NAME, self._n_silos * _SIGNED_NAME, times)
+        self.exchange(call, n_bytes + 2 * _SIGNED_NAME + _VIEW, self._n_silos * _SIGNED_NAME, times)
         self.exchange(call, self._n_silos * _NAMED_SHARE, reply, times)
 
     def float_sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:

@@ -71,10 +71,10 @@ def forecast(
         if parameters.blind_coordinator:
             reply = plan.n_padded(0, level) * ring_bytes
         n_bytes = plan.n_padded(0, level) * ring_bytes
-        bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, rounds)
+        bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, rounds, whole=level > 0)
     if parameters.coarse_bits:
         n_bytes = plan.n_padded_leaves * parameters.ring_bits // 8
-        bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, rounds)
+        bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, rounds, whole=True)
     if parameters.validation:
         names = job.metrics or metrics.defaults(schema.task)
         bill.exchange(Call.SUMS, SMALL, SMALL, rounds)

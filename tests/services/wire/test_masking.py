@@ -51,7 +51,7 @@ keys = st.builds(KeyOffer, st.binary(min_size=32, max_size=32), st.binary(), st.
         values.map(PairSeeds),
         values.map(Unmasking),
         st.binary(max_size=80).map(SetSignature),
-        st.builds(PresentSet, sets, values, st.booleans()),
+        st.builds(PresentSet, sets, values),
         st.integers(-1074, 1023).map(ExponentOffer),
         st.builds(ExponentBound, st.integers(-1074, 1023), st.integers(0, 1 << 16)),
     )
@@ -67,14 +67,14 @@ def test_vectors_come_back_as_they_were_in_frames_of_a_mebibyte(ring_bits: int, 
     residues = rng.integers(0, 1 << ring_bits, n, dtype=np.uint64)
     residues = residues.astype(residue_dtype(ring_bits))
     plain = through(PlainVector(residues, ring_bits))
-    masked = through(MaskedVector(residues, ring_bits, b"c" * 32, b"sig", (Silo("x"),)))
+    masked = through(MaskedVector(residues, ring_bits, b"c" * 32, b"sig", (Silo("x"),), b"t" * 32))
     total = through(SumTotal(residues, ring_bits, (Silo("a"), Silo("b"))))
     for payload in (plain, masked, total):
         assert payload.values.dtype == residues.dtype
         assert payload.ring_bits == ring_bits
         np.testing.assert_array_equal(payload.values, residues)
     assert (masked.commitment, masked.signature) == (b"c" * 32, b"sig")
-    assert masked.bound == ("x",)
+    assert (masked.bound, masked.tag) == (("x",), b"t" * 32)
     assert total.present == ("a", "b")
 
 
