@@ -261,6 +261,7 @@ class AgreedJob:
                 fits(silo, own, schema)
         else:
             schema = merge({str(silo): own for silo, own in schemas.items()})
+            schema_wire.check_size(schemas, schema)
             artefacts.write(self._job_id, AGREED_SCHEMA, schema_wire.dump(schema))
         for silo, acceptance in accepted.items():
             note = "" if acceptance.n_samples else "has no rows"

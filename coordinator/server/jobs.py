@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -283,7 +284,7 @@ class Jobs:
 
     async def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
         """Return a page of jobs, newest first, and the next page's token."""
-        offset = int(page_token) if page_token.isdigit() else 0
+        offset = int(page_token) if re.fullmatch("[0-9]{1,9}", page_token) else 0
         size = min(page_size, 1000)
 
         def read() -> tuple[_Stored, ...]:

@@ -34,6 +34,7 @@ from hedgerow.coordinator.server.database import (
     failures,
 )
 from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.job_view import (
     ENDED,
     FinishedRound,
@@ -192,7 +193,7 @@ class Store:
 
     def set_state(self, job_id: str, state: JobState, detail: str, at: float) -> bool:
         """Set a job's state; False where it has ended already and stays as it was."""
-        values: dict[str, Any] = {"state": state, "detail": detail}
+        values: dict[str, Any] = {"state": state, "detail": cut(detail)}
         if state.ended:
             values["ended"] = at
         with self._writing("storing a job's state") as connection:
@@ -255,7 +256,7 @@ class Store:
                 connection,
                 JOB_SILOS,
                 {"job_id": job_id, "silo": silo.name},
-                {"n_samples": silo.n_samples, "state": silo.state, "detail": silo.detail},
+                {"n_samples": silo.n_samples, "state": silo.state, "detail": cut(silo.detail)},
             )
 
     def job_silos(self, job_id: str) -> tuple[JobSilo, ...]:
@@ -263,7 +264,8 @@ class Store:
         query = sql.select(JOB_SILOS).where(JOB_SILOS.c.job_id == job_id)
         with self._reading() as connection:
             rows = connection.execute(query).all()
-        found = (JobSilo(r.silo, r.n_samples, SiloState(r.state), r.detail) for r in rows)
+        # An older version stored texts of any length.
+        found = (JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(r.detail)) for r in rows)
         return tuple(sorted(found, key=lambda silo: silo.name))
 
     def add_round(self, job_id: str, done: FinishedRound, best_round: int | None = None) -> None:
@@ -419,4 +421,5 @@ def _job_record(row: sql.Row[Any]) -> JobRecord:
     values = dict(row._mapping)
     values["state"] = JobState(values["state"])
     values["artefacts"] = tuple(values["artefacts"])
+    values["detail"] = cut(values["detail"])
     return JobRecord(**values)

@@ -26,6 +26,7 @@ from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.rpc.errors import abort, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire import codec_of
+from hedgerow.services.wire.bounds import check_request
 from hedgerow.services.wire.bulk import frame, opened
 from hedgerow.services.wire.masking import MORE
 
@@ -163,6 +164,7 @@ class ExchangeServicer:
             if message.WhichOneof("frame") != "key" or not message.key.job_id:
                 raise OfferRejected(f"{call.value}: the first frame must be a StepKey")
             key: exchange_pb2.StepKey = message.key
+            check_request(key, len(data))
             return key
         raise OfferRejected(f"{call.value}: expected a StepKey, received an empty stream")
 

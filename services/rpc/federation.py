@@ -28,8 +28,6 @@ NOTICE_SECONDS = 0.25
 
 MAX_ROWS = 1 << 48
 """Most rows that a silo may report."""
-MAX_ERROR = 2000
-"""Longest error of a silo's half that is kept, characters."""
 
 REVEALS = {
     "RegisterSilo": "that this silo's agent is there: its version, the strategies that its policy "
@@ -233,7 +231,7 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         silo = _silo(context)
         label(job_id=request.key.job_id, silo=silo)
         key = value_of(AttemptKey, request.key)
-        self._federation.outcome(silo, request.lease_id, key, request.error[:MAX_ERROR])
+        self._federation.outcome(silo, request.lease_id, key, request.error)
         return pb.ReportOutcomeResponse()
 
     @aborting

@@ -31,6 +31,9 @@ from hedgerow.services.wire.job_view import (
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which a file travels."""
 
+MAX_REPLY_BYTES = 3 << 20
+"""A page of jobs is shortened to this; gRPC refuses a message of over 4 MiB."""
+
 RETRY_SECONDS = 3.0
 """How long an operator's call is repeated when the coordinator cannot be reached."""
 WATCH_SECONDS = 60.0
@@ -96,8 +99,13 @@ class JobServicer(pb_grpc.JobServiceServicer):
     @aborting
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         _operator(context)
-        page, token = await self._jobs.list(request.page_size or 100, request.page_token)
-        return pb.ListJobsResponse(jobs=map(encode_job, page), next_page_token=token)
+        size = request.page_size or 100
+        while True:
+            page, token = await self._jobs.list(size, request.page_token)
+            response = pb.ListJobsResponse(jobs=map(encode_job, page), next_page_token=token)
+            if response.ByteSize() <= MAX_REPLY_BYTES or len(page) == 1:
+                return response
+            size = len(page) // 2
 
     @aborting
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802

@@ -27,6 +27,7 @@ from prometheus_client import (
 )
 
 from hedgerow.services.identity.certificates import IdentityUnusable, subject_of
+from hedgerow.services.rpc.doorman import Doorman
 from hedgerow.services.rpc.errors import reason_of
 
 log = structlog.get_logger()
@@ -36,6 +37,8 @@ REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "INVALID_ARGUMENT")
 """Codes of calls whose caller is logged."""
 REFUSAL_SECONDS = 60.0
 """How long a caller's repeated refusals are counted before they are logged again."""
+SCRAPE_SECONDS = 5.0
+"""How long a connection to ``/metrics`` may be silent."""
 MAX_REFUSED = 1024
 """Most kinds of refusals that are counted; the one that is longest ago is forgotten."""
 
@@ -181,8 +184,13 @@ class Metrics:
     def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
         """Serve ``/metrics``; return a function that stops it, and the port."""
         server, thread = start_http_server(port, addr=address, registry=self.registry)
+        # Else a silent connection keeps its thread for good.
+        server.RequestHandlerClass.timeout = SCRAPE_SECONDS  # type: ignore[attr-defined]
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        doorman = Doorman(server.server_port).start()
 
         def stop() -> None:
+            doorman.stop()
             server.shutdown()
             server.server_close()
             thread.join()

@@ -5,6 +5,7 @@ There is no mode without TLS: ``hedgerow local`` makes certificates that live as
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
+from hedgerow.services.rpc.guard import Guard
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics, Sink
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -29,6 +32,8 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
+    # Who does not finish TLS is no client; the core's own limit is two minutes.
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
 """Server options; the 4 MiB message limit is kept on purpose."""
 
@@ -43,11 +48,13 @@ class Serving:
     server: grpc.aio.Server
     port: int
     health: health.aio.HealthServicer
+    doorman: Doorman
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Say NOT_SERVING, then drain for at most ``grace_seconds``."""
         await self.health.enter_graceful_shutdown()
         await self.server.stop(grace_seconds)
+        await asyncio.to_thread(self.doorman.stop)
 
 
 async def serve(
@@ -64,7 +71,11 @@ async def serve(
     OSError
         The address cannot be bound.
     """
-    server = grpc.aio.server(interceptors=[MeteringInterceptor(metrics, sink)], options=OPTIONS)
+    raise_descriptor_limit()
+    guard = Guard()
+    server = grpc.aio.server(
+        interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
+    )
     names = [register(server) for register in registers]
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
@@ -78,4 +89,5 @@ async def serve(
     await server.start()
     for name in ("", *names):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return Serving(server, port, status)
+    guard.doorman = Doorman(port).start()
+    return Serving(server, port, status, guard.doorman)

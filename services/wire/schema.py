@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf import json_format
 
 from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
+from hedgerow.boosting.exchange import Silo
+from hedgerow.services.wire.bounds import MAX_REQUEST_BYTES
 
 _TASKS = {
     job_pb2.TASK_UNSPECIFIED: Task.BINARY,
@@ -62,6 +66,22 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
         _TASKS[message.task],
         message.n_classes,
         tuple(message.classes),
+    )
+
+
+def check_size(own: Mapping[Silo, Schema], agreed: Schema) -> None:
+    """Raise :class:`SchemaMismatch` where silos' lists together fit no reply; names the longest.
+
+    Every silo is sent the agreed schema: one that is too long would end each of its calls.
+    """
+    n_bytes = encode(agreed).ByteSize()
+    if n_bytes <= MAX_REQUEST_BYTES:
+        return
+    sizes = {silo: encode(schema).ByteSize() for silo, schema in own.items()}
+    longest = max(sizes, key=lambda silo: sizes[silo])
+    raise SchemaMismatch(
+        f"the agreed schema has {n_bytes} bytes of names and categories, at most "
+        f"{MAX_REQUEST_BYTES} are accepted; {longest} brings {sizes[longest]}"
     )
 
 

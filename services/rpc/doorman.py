@@ -1,0 +1,159 @@
+"""Who may hold a connection: strangers a few an address, so that they keep nobody out.
+
+gRPC's core accepts connections itself and knows one limit, over all of them, which whoever comes
+first uses up. So a thread looks at the process' descriptors. A connection on which a call has been
+served belongs to the holder of a certificate; one without is a stranger's, or is being set up. Of
+those of one address, and of all, the oldest beyond a number are shut down: a flood displaces
+itself, while a peer needs some milliseconds to make its first call.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import resource
+import socket
+import threading
+from contextlib import suppress
+from urllib.parse import unquote
+
+SCAN_SECONDS = 0.5
+"""Time between two looks at the connections."""
+MAX_STRANGERS = 64
+"""Connections of one address (of IPv6: of one /64) on which no call has been served."""
+MAX_ALL_STRANGERS = 512
+"""The same of all addresses; at most half of the process' descriptors."""
+MAX_OF_ONE = 256
+"""Connections of one certificate's holder."""
+MOST_DESCRIPTORS = 1 << 20
+
+Peer = tuple[str, int]
+"""Address and port of a connection's other end."""
+
+
+def raise_descriptor_limit() -> None:
+    """Let the process open as many descriptors as the system allows it at all."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Doorman:
+    """Shuts down connections beyond the limits.
+
+    Parameters
+    ----------
+    ports : int
+        Ports of this process that are watched.
+    """
+
+    def __init__(self, *ports: int) -> None:
+        self._ports = frozenset(ports)
+        self._known: dict[Peer, str] = {}
+        self._since: dict[Peer, None] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="doorman", daemon=True)
+
+    def start(self) -> Doorman:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End."""
+        self._ended.set()
+        self._thread.join()
+
+    def know(self, peer: str, name: str) -> None:
+        """Note that the holder of a certificate has made a call.
+
+        Parameters
+        ----------
+        peer : str
+            The connection as gRPC names it, ``ipv4:ADDRESS:PORT`` or ``ipv6:[ADDRESS]:PORT``.
+        """
+        kind, _, place = unquote(peer).partition(":")
+        host, _, port = place.rpartition(":")
+        if kind in ("ipv4", "ipv6") and port.isdecimal():
+            self._known[host.strip("[]"), int(port)] = name
+
+    def look(self) -> int:
+        """Shut down the connections beyond the limits; return how many."""
+        known = dict(self._known)
+        present = self._connections()
+        for peer in known.keys() - present.keys():
+            self._known.pop(peer, None)
+        self._since = {peer: None for peer in self._since if peer in present}
+        self._since |= dict.fromkeys(present)
+        holders: dict[str, list[Peer]] = {}
+        strangers: dict[str, list[Peer]] = {}
+        for peer in self._since:  # the oldest first
+            name = self._known.get(peer)
+            if name is None:
+                strangers.setdefault(_network(peer[0]), []).append(peer)
+            else:
+                holders.setdefault(name, []).append(peer)
+        beyond = {peer for own in holders.values() for peer in own[:-MAX_OF_ONE]}
+        beyond |= {peer for own in strangers.values() for peer in own[:-MAX_STRANGERS]}
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
+        left = [p for p in self._since if p not in self._known and p not in beyond]
+        beyond |= set(left[:-most])
+        for peer in beyond:
+            self._shut(present[peer], peer)
+        return len(beyond)
+
+    def _connections(self) -> dict[Peer, int]:
+        """Return the accepted connections of the watched ports, by peer."""
+        try:
+            descriptors = [int(name) for name in os.listdir("/dev/fd")]
+        except OSError:  # none is left even to look
+            descriptors = list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+        found = {}
+        for descriptor in descriptors:
+            peer = self._peer(descriptor)
+            if peer is not None:
+                found[peer] = descriptor
+        return found
+
+    def _peer(self, descriptor: int) -> Peer | None:
+        """Return the other end of a watched connection; the descriptor stays its owner's."""
+        try:
+            connection = socket.socket(fileno=descriptor)
+        except OSError:
+            return None
+        try:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            if connection.getsockname()[1] not in self._ports:
+                return None
+            host, port = connection.getpeername()[:2]
+            return host.removeprefix("::ffff:").partition("%")[0], port
+        except OSError:
+            return None
+        finally:
+            connection.detach()
+
+    def _shut(self, descriptor: int, peer: Peer) -> None:
+        # Its owner may have closed it since and have another under its number: look again.
+        if self._peer(descriptor) != peer:
+            return
+        with suppress(OSError):
+            connection = socket.socket(fileno=descriptor)
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
+
+    def _run(self) -> None:
+        while not self._ended.wait(SCAN_SECONDS):
+            self.look()
+
+
+def _network(host: str) -> str:
+    """Return what counts as one address: of IPv6 the 64 bits that a site is given."""
+    if ":" not in host:
+        return host
+    return str(ipaddress.ip_network(f"{host}/64", strict=False))

@@ -1,0 +1,280 @@
+"""A silo that sends too much, and a stranger who sends nothing at all, over real servers."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sqlite3
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from hedgerow.api.federation.v1 import federation_service_pb2, job_pb2, job_service_pb2
+from hedgerow.boosting.errors import JobStopped, OfferRejected
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import channel_credentials
+from hedgerow.services.rpc import channel, server
+from hedgerow.services.rpc.doorman import MAX_ALL_STRANGERS, MAX_STRANGERS, Doorman
+from hedgerow.services.rpc.federation import (
+    AttemptKey,
+    Declined,
+    FederationClient,
+    Registration,
+)
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire.bounds import MAX_REASON, check_request
+from tests.federation.processes import Federation, federation, wait_until
+from tests.services.rpc.test_crypto_process import CryptoProcess
+
+JOB = """
+strategy = "bagging"
+seed = 3
+label = "label"
+min_silos = 1
+silos = ["s0"]
+[bagging]
+rounds = 1
+[booster]
+max_depth = 2
+"""
+
+
+@contextmanager
+def coordinator(folder: Path, prefix: list[str] | None = None) -> Iterator[Federation]:
+    with federation(folder, 1, start=False) as fed:
+        fed.start_coordinator(prefix)
+        yield fed
+
+
+def agent_of(fed: Federation, silo: str) -> FederationClient:
+    paths = IdentityPaths.of(fed.folder / "pki/silo" / silo)
+    dialled = channel.dial(fed.address, channel_credentials(paths), Metrics())
+    return FederationClient(dialled, fed.address, lambda *_: None)
+
+
+# --- attack 8: texts that are stored ---
+
+
+def test_a_silo_s_long_reason_ends_no_call_of_an_operator(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as fed:
+        silo = agent_of(fed, "s0")
+        job_id = fed.submit(JOB)
+        lease = silo.register(Registration("i", "0.1.0", (), 0)).lease_id
+        assignment = silo.await_assignment(lease, (), lambda: False)
+        assert assignment is not None
+        with pytest.raises(OfferRejected, match="AcceptAssignmentRequest: 3900"):
+            silo.accept(lease, assignment.key, Declined("x" * 3_900_000))
+        with pytest.raises(JobStopped):
+            silo.accept(lease, assignment.key, Declined("y" * 2_000_000))
+        (known,) = fed.end(job_id).silos
+        assert known.detail == "y" * (MAX_REASON - 1) + "…"
+        assert [view.job_id for view in fed.client.list()] == [job_id]
+
+
+def test_a_long_text_of_an_older_version_s_database_ends_no_call(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as fed:
+        jobs = [fed.submit(JOB) for _ in range(3)]
+        for job_id in jobs:
+            fed.client.cancel(job_id)
+        with sqlite3.connect(tmp_path / "state.db") as database:
+            database.execute("update jobs set detail = ?", ("x" * 4_500_000,))
+            database.execute("update job_silos set detail = ?", ("x" * 4_500_000,))
+        assert {view.job_id for view in fed.client.list()} == set(jobs)
+        assert len(fed.client.get(jobs[0]).detail) == MAX_REASON
+
+
+def test_a_page_of_jobs_is_as_short_as_a_reply_must_be(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as fed:
+        names = [f"{k:060}" for k in range(20_000)]
+        long = JOB.replace("min_silos", f"features = {names}\nmin_silos").replace("'", '"')
+        jobs = [fed.submit(long) for _ in range(5)]
+        assert sum(len(view.spec) for view in fed.client.list()) > 5 << 20
+        assert {view.job_id for view in fed.client.list()} == set(jobs)
+
+
+def requests() -> list[Descriptor]:
+    """The requests of the control plane, silos' and operators'."""
+    services = (
+        federation_service_pb2.DESCRIPTOR.services_by_name["FederationService"],
+        job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
+    )
+    return [method.input_type for service in services for method in service.methods]
+
+
+def oversized(kind: Descriptor, depth: int = 5) -> Iterator[tuple[str, Message]]:
+    """Yield a message for each text, bytes and list in it, which is too long."""
+    for field in kind.fields:
+        message = GetMessageClass(kind)()
+        whole = getattr(message, field.name)
+        if field.is_repeated and field.message_type is None:
+            one = {FieldDescriptor.CPPTYPE_STRING: "x"}.get(field.cpp_type, 1)
+            whole.extend([one] * ((1 << 17) + 1))
+            yield field.full_name, message
+        if field.message_type is not None:
+            for name, inner in oversized(field.message_type, depth - 1) if depth else ():
+                message = GetMessageClass(kind)()
+                own = getattr(message, field.name)
+                (own.add() if field.is_repeated else own).CopyFrom(inner)
+                yield name, message
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            message = GetMessageClass(kind)()
+            long = "x" * 70_000 if field.type == FieldDescriptor.TYPE_STRING else b"x" * 70_000
+            if field.is_repeated:
+                getattr(message, field.name).append(long)
+            else:
+                setattr(message, field.name, long)
+            yield field.full_name, message
+
+
+def test_every_text_and_list_of_every_request_is_bounded() -> None:
+    tried = 0
+    for kind in requests():
+        for name, message in oversized(kind):
+            tried += 1
+            said = ""
+            try:
+                check_request(message, message.ByteSize())
+            except OfferRejected as error:
+                said = str(error)
+            assert name in said or message.ByteSize() < 3 * MAX_REASON, f"{name} has any length"
+    assert tried > 40
+    check_request(job_pb2.JobSpec(features=["a" * 200] * 9000), 1 << 20)
+
+
+def test_texts_that_a_silo_may_not_send_are_refused_by_the_server(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as fed:
+        silo = agent_of(fed, "s0")
+        with pytest.raises(OfferRejected, match="instance_id: 5000 long"):
+            silo.register(Registration("i" * 5000, "0.1.0", (), 0))
+        lease = silo.register(Registration("i", "0.1.0", (), 0)).lease_id
+        with pytest.raises(OfferRejected, match="job_id: 5000 long"):
+            silo.report(lease, AttemptKey("j" * 5000, 1), "")
+
+
+# --- attack 12: connections that never shake hands ---
+
+
+@contextmanager
+def idle(port: int, number: int) -> Iterator[list[socket.socket]]:
+    """Hold connections to a port that send nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as stack:
+        held = []
+        for _ in range(number):
+            connection = socket.create_connection(("127.0.0.1", port))
+            held.append(stack.enter_context(connection))
+        yield held
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def n_open(connections: list[socket.socket]) -> int:
+    """How many have not been shut by the other end."""
+    number = 0
+    for connection in connections:
+        connection.setblocking(False)
+        try:
+            number += bool(connection.recv(1024))
+        except BlockingIOError:
+            number += 1
+        except ConnectionResetError:
+            continue
+    return number
+
+
+FEW_DESCRIPTORS = ["sh", "-c", 'ulimit -n 1024; exec "$@"', "sh"]
+
+
+def test_idle_connections_keep_no_operator_out(tmp_path: Path) -> None:
+    with coordinator(tmp_path, FEW_DESCRIPTORS) as fed:
+        port = fed.ports["coordinator"]["port"]
+        with idle(port, 1300) as held:
+            # An operator who was not there before.
+            assert list(fed.client.list()) == []
+            wait_until(lambda: n_open(held) <= MAX_STRANGERS, 60, "the oldest are shut")
+            job_id = fed.submit(JOB)
+            assert fed.client.cancel(job_id) == "CANCELLED"
+
+
+def test_idle_connections_keep_no_scraper_out(tmp_path: Path) -> None:
+    with coordinator(tmp_path, FEW_DESCRIPTORS) as fed:
+        port = fed.ports["coordinator"]["metrics_port"]
+        with idle(port, 1300) as held:
+            wait_until(lambda: n_open(held) <= MAX_STRANGERS, 60, "the oldest are shut")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                assert b"hedgerow_jobs" in answer.read()
+            assert list(fed.client.list()) == []
+
+
+def test_idle_connections_keep_no_agent_from_its_crypto_process(tmp_path: Path) -> None:
+    crypto = CryptoProcess(tmp_path)
+    vault = crypto.start()
+    try:
+        with idle(crypto.ports["port"], 1300) as held:
+            assert len(vault.create_mask_key("job/1")) == 32
+            wait_until(lambda: n_open(held) <= MAX_STRANGERS, 60, "the oldest are shut")
+            assert len(vault.create_mask_key("job/2")) == 32
+    finally:
+        crypto.stop(15)
+
+
+@contextmanager
+def accepted(number: int) -> Iterator[tuple[Doorman, list[str], list[socket.socket]]]:
+    """Connections that a server of this process has accepted, as gRPC names their other ends."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=number))
+        port = listening.getsockname()[1]
+        clients = stack.enter_context(idle(port, number))
+        for _ in clients:
+            stack.enter_context(listening.accept()[0])
+        peers = [f"ipv4:127.0.0.1:{client.getsockname()[1]}" for client in clients]
+        yield Doorman(port), peers, clients
+
+
+def test_the_oldest_strangers_go_and_holders_of_certificates_stay() -> None:
+    with accepted(MAX_STRANGERS + 30) as (doorman, peers, clients):
+        for peer in peers[:10]:
+            doorman.know(peer, "hedgerow://trial/silo/north")
+        assert doorman.look() == 20
+        wait_until(lambda: n_open(clients) == len(clients) - 20, 60, "they are shut")
+        assert n_open(clients[:10]) == 10
+        assert doorman.look() in (0, 20), "what is shut may not be closed by its owner yet"
+
+
+def test_a_holder_s_own_connections_have_a_limit_too() -> None:
+    with accepted(300) as (doorman, peers, clients):
+        for peer in peers:
+            doorman.know(peer, "hedgerow://trial/silo/north")
+        assert doorman.look() == 300 - 256
+        wait_until(lambda: n_open(clients) == 256, 60, "they are shut")
+        assert MAX_ALL_STRANGERS > MAX_STRANGERS
+
+
+def test_a_slow_machine_has_as_long_to_connect_as_the_server_waits() -> None:
+    """It is the least time of an attempt, TCP and TLS together; 200 ms were too few."""
+    tries = dict(channel.OPTIONS)["grpc.min_reconnect_backoff_ms"]
+    assert tries >= dict(server.OPTIONS)["grpc.server_handshake_timeout_ms"] >= 10_000
+
+
+def test_reflection_is_for_operators(tmp_path: Path) -> None:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    with coordinator(tmp_path) as fed:
+
+        def services(name: str) -> list[reflection_pb2.ServerReflectionResponse]:
+            paths = IdentityPaths.of(fed.folder / "pki" / name)
+            with grpc.secure_channel(fed.address, channel_credentials(paths)) as dialled:
+                stub = reflection_pb2_grpc.ServerReflectionStub(dialled)
+                return list(stub.ServerReflectionInfo(iter([request]), timeout=120))
+
+        (shown,) = services("operator")
+        assert "JobService" in str(shown)
+        with pytest.raises(grpc.RpcError, match="for the role operator"):
+            services("silo/s0")
