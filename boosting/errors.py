@@ -37,6 +37,10 @@ class ModelRejected(OfferRejected):
     """Bytes that are no sound model of trees, of a file or of another party; says why."""
 
 
+class LimitReached(FederationError):
+    """A peer would make the other side keep more than its settings allow; names the limit."""
+
+
 class JobStopped(FederationError):
     """The job was cancelled, has ended or has moved to a newer attempt."""
 

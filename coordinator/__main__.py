@@ -33,6 +33,7 @@ from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
 from hedgerow.services.rpc.jobs import JobServicer
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.rpc.server import serve
 
 log = structlog.get_logger()
@@ -70,7 +71,9 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
     serving = await serve(
         config.listen,
         [
-            ExchangeServicer(jobs.find).register,
+            ExchangeServicer(
+                jobs.find, memory=OfferMemory(config.max_silo_bytes, config.max_waiting_bytes)
+            ).register,
             FederationServicer(jobs).register,
             JobServicer(jobs).register,
         ],

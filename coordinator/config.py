@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from hedgerow.services.process.settings import FileSettings
+from hedgerow.services.rpc.offer_memory import ALL_BYTES, SILO_BYTES
 
 
 class CoordinatorSettings(FileSettings):
@@ -37,6 +38,14 @@ class CoordinatorSettings(FileSettings):
     metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
     lease_seconds: float = Field(
         default=8.0, ge=1.0, description="A silo that is silent for so long is lost."
+    )
+    max_silo_bytes: int = Field(
+        default=SILO_BYTES,
+        ge=1 << 20,
+        description="Most memory of one silo's offers until they are read.",
+    )
+    max_waiting_bytes: int = Field(
+        default=ALL_BYTES, ge=1 << 20, description="The same of all silos together."
     )
     log_json: bool = Field(default=False, description="Whether logs are JSON.")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")

@@ -342,6 +342,7 @@ class Rendezvous:
                 self._refuse(entry, error)
         self._barriers.clear()
         self._unclaimed.clear()
+        self._last.clear()
         self._note_change()
 
     @property

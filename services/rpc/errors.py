@@ -106,6 +106,7 @@ class ErrorTable(Generic[Error]):
 _Code = grpc.StatusCode
 FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
     Row(errors.OfferRejected, _Code.INVALID_ARGUMENT, "OFFER_REJECTED"),
+    Row(errors.LimitReached, _Code.RESOURCE_EXHAUSTED, "LIMIT_REACHED"),
     Row(errors.InvalidJob, _Code.INVALID_ARGUMENT, "INVALID_JOB"),
     Row(errors.SchemaMismatch, _Code.FAILED_PRECONDITION, "SCHEMA_MISMATCH"),
     Row(errors.PolicyDeclined, _Code.FAILED_PRECONDITION, "POLICY_DECLINED"),

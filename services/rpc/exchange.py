@@ -11,6 +11,7 @@ import asyncio
 import random
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,26 +20,26 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from hedgerow.api.federation.v1 import exchange_pb2, exchange_service_pb2
-from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected, Unreachable
+from hedgerow.boosting.errors import (
+    FederationError,
+    JobStopped,
+    OfferRejected,
+    Unreachable,
+)
 from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.rpc.errors import abort, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
+from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.wire import codec_of
-from hedgerow.services.wire.bounds import check_request
+from hedgerow.services.wire.bounds import OBJECT_BYTES, check_request, held_bytes
 from hedgerow.services.wire.bulk import frame, opened
 from hedgerow.services.wire.masking import MORE
 
 SERVICE = "hedgerow.api.federation.v1.ExchangeService"
 WAITING_SECONDS = 15.0
 """Time between two ``Waiting`` frames."""
-MAX_OFFER_BYTES = 1 << 30
-"""Largest offer that is accepted."""
-MAX_BUFFERED_BYTES = 2 * MAX_OFFER_BYTES
-"""Most bytes of one silo's unfinished streams: an offer, and its resend while the first hangs."""
-FRAME_BYTES = 512
-"""Least that a frame counts in these bounds: about the memory of an empty one."""
 
 _METHODS = {
     call: (
@@ -94,13 +95,19 @@ class ExchangeServicer:
         Returns the attempt, for a silo that takes part in it.
     waiting_seconds : float
         Time between two ``Waiting`` frames.
+    memory : OfferMemory, optional
     """
 
-    def __init__(self, find: FindAttempt, waiting_seconds: float = WAITING_SECONDS) -> None:
+    def __init__(
+        self,
+        find: FindAttempt,
+        waiting_seconds: float = WAITING_SECONDS,
+        memory: OfferMemory | None = None,
+    ) -> None:
         self._find = find
         self._waiting_seconds = waiting_seconds
         self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
-        self._buffered: dict[Silo, int] = {}
+        self._memory = memory or OfferMemory()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
@@ -183,22 +190,17 @@ class ExchangeServicer:
         try:
             async for data in frames:
                 received += len(data)
-                size = max(len(data), FRAME_BYTES)
-                held += size
-                self._buffered[silo] = self._buffered.get(silo, 0) + size
-                if held > MAX_OFFER_BYTES:
-                    raise OfferRejected(f"{call.value}: the offer is over {MAX_OFFER_BYTES} bytes")
-                if self._buffered[silo] > MAX_BUFFERED_BYTES:
-                    raise OfferRejected(
-                        f"{call.value}: {silo} has offers of over {MAX_BUFFERED_BYTES} bytes open"
-                    )
                 name, part = "masking", None
                 if masking is not None:
                     part = opened(data, masking.number, "more", MORE)
+                size = len(data) + OBJECT_BYTES
                 if part is None:
                     message = _parse(request_type, data, call)
                     name = message.WhichOneof("frame")
                     part = getattr(message, name) if name else None
+                    size = held_bytes(message, len(data))
+                self._memory.take(silo, size)
+                held += size
                 if name in (None, "key") or (field_name and name != field_name):
                     raise OfferRejected(
                         f"{call.value}: expected frames {field_name or 'of an offer'!r}, "
@@ -206,16 +208,19 @@ class ExchangeServicer:
                     )
                 field_name = name
                 parts.append(part)
-        finally:
-            self._buffered[silo] = self._buffered.get(silo, 0) - held
-            if not self._buffered[silo]:
-                del self._buffered[silo]
-        if len(parts) != key.frames:
-            # A connection that breaks ends the stream as if it were complete.
-            raise Unreachable(
-                f"{call.value}: expected an offer of {key.frames} frames, received {len(parts)}"
-            )
-        return _decoder(parts, field_name, call, key.step), received
+            if len(parts) != key.frames:
+                # A connection that breaks ends the stream as if it were complete.
+                raise Unreachable(
+                    f"{call.value}: expected an offer of {key.frames} frames, received {len(parts)}"
+                )
+        except BaseException:
+            self._memory.give(silo, held)
+            raise
+        decode = _decoder(parts, field_name, call, key.step)
+        # Whoever drops an offer drops this: the place passed, a resend, the end of the attempt.
+        release = weakref.finalize(decode, self._memory.give, silo, held)
+        release.atexit = False
+        return decode, received
 
     def _encode(self, response_type: Any, payload: Any) -> list[bytes]:
         """Serialise a reply; one payload object that answers many silos is serialised once."""

@@ -21,8 +21,10 @@ MAX_BLOB = 1 << 16
 """Longest field of bytes in a request of the control plane: a chain of certificates."""
 MAX_REASON = 2000
 """Longest reason that is kept, characters: a longer one is cut."""
-MAX_ELEMENTS = 1 << 17
-"""Most elements of all lists and maps of one message."""
+MAX_OBJECTS = 1 << 17
+"""Most messages, texts and bytes in all lists and maps of one message."""
+MAX_NUMBERS = 1 << 21
+"""Most numbers in them."""
 OBJECT_BYTES = 512
 """What a message, text or number of bytes in a list takes in memory, at least."""
 NUMBER_BYTES = 32
@@ -69,41 +71,35 @@ def n_elements(message: Message, *, texts: bool = False) -> tuple[int, int]:
     Raises
     ------
     OfferRejected
-        More than :data:`MAX_ELEMENTS`, or too long a text; names the field.
+        More than :data:`MAX_OBJECTS` or :data:`MAX_NUMBERS`, or too long a text; names the field.
     """
     objects = numbers = 0
     for field, value in message.ListFields():
         values: Any = (value,)
+        whole = field.full_name
         if field.is_repeated:
-            if objects + numbers + len(value) > MAX_ELEMENTS:
-                raise OfferRejected(
-                    f"{field.full_name}: more than {MAX_ELEMENTS} elements in a message"
-                )
-            values = value
-            if field.message_type is not None and field.message_type.GetOptions().map_entry:
-                objects += len(value)
-                if texts:
-                    for key in value:
-                        _check_text(field.full_name, key)
-                field, values = field.message_type.fields_by_name["value"], value.values()
             if field.message_type is None and field.type not in _LONG:
                 numbers += len(value)
             else:
                 objects += len(value)
+            _check_number(whole, objects, numbers)
+            values = value
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                if texts:
+                    for key in value:
+                        _check_text(whole, key)
+                field, values = field.message_type.fields_by_name["value"], value.values()
         if field.message_type is not None:
             for inner in values:
                 more = n_elements(inner, texts=texts)
                 objects, numbers = objects + more[0], numbers + more[1]
         elif texts and field.type in _LONG:
             for text in values:
-                if field.full_name in _REASONS:
+                if whole in _REASONS:
                     setattr(message, field.name, cut(text))
                 else:
-                    _check_text(field.full_name, text)
-    if objects + numbers > MAX_ELEMENTS:
-        raise OfferRejected(
-            f"{message.DESCRIPTOR.full_name}: more than {MAX_ELEMENTS} elements in a message"
-        )
+                    _check_text(whole, text)
+    _check_number(message.DESCRIPTOR.full_name, objects, numbers)
     return objects, numbers
 
 
@@ -122,6 +118,13 @@ def held_bytes(message: Message, n_bytes: int) -> int:
     """
     objects, numbers = n_elements(message)
     return n_bytes + (objects + 1) * OBJECT_BYTES + numbers * NUMBER_BYTES
+
+
+def _check_number(name: str, objects: int, numbers: int) -> None:
+    if objects > MAX_OBJECTS or numbers > MAX_NUMBERS:
+        raise OfferRejected(
+            f"{name}: more than {MAX_OBJECTS} elements, or {MAX_NUMBERS} numbers, in a message"
+        )
 
 
 def _check_text(name: str, value: str | bytes) -> None:

@@ -30,7 +30,7 @@ from hedgerow.services.rpc.federation import (
     Registration,
 )
 from hedgerow.services.rpc.metering import Metrics
-from hedgerow.services.wire.bounds import MAX_REASON, check_request
+from hedgerow.services.wire.bounds import MAX_NUMBERS, MAX_OBJECTS, MAX_REASON, check_request
 from tests.federation.processes import Federation, federation, wait_until
 from tests.services.rpc.test_crypto_process import CryptoProcess
 
@@ -115,8 +115,10 @@ def oversized(kind: Descriptor, depth: int = 5) -> Iterator[tuple[str, Message]]
         message = GetMessageClass(kind)()
         whole = getattr(message, field.name)
         if field.is_repeated and field.message_type is None:
-            one = {FieldDescriptor.CPPTYPE_STRING: "x"}.get(field.cpp_type, 1)
-            whole.extend([one] * ((1 << 17) + 1))
+            if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+                whole.extend(["x"] * (MAX_OBJECTS + 1))
+            else:
+                whole.extend([1] * (MAX_NUMBERS + 1))
             yield field.full_name, message
         if field.message_type is not None:
             for name, inner in oversized(field.message_type, depth - 1) if depth else ():

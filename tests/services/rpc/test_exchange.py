@@ -31,10 +31,10 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWei
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
-from hedgerow.services.rpc import exchange
 from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.exchange import SERVICE, ExchangeServicer, GrpcLink, OpenAttempt
 from hedgerow.services.rpc.metering import CallCount, Metrics
+from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.rpc.server import serve
 
 STEP = Step("weights", Call.WEIGHTS, RoundVector, Receipt, "weights", Discloses.WEIGHTS)
@@ -304,9 +304,9 @@ def test_a_silo_off_the_job_s_roster_is_refused_before_its_offer_is_read(server:
 
 
 def test_unfinished_streams_of_a_silo_are_bounded_together(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
-    monkeypatch.setattr(exchange, "MAX_BUFFERED_BYTES", 3 << 20)
+    server.servicer._memory = memory = OfferMemory(3 << 20)
     held = threading.Event()
 
     def frames(n: int) -> Iterator[bytes]:
@@ -324,19 +324,21 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
 
     thread = threading.Thread(target=lambda: server.raw(hanging()), daemon=True)
     thread.start()
-    server.until(lambda: server.servicer._buffered.get(Silo("a"), 0) >= 2 << 20)
+    server.until(lambda: memory.held(Silo("a")) >= 2 << 20)
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(frames(2))
-    assert "has offers of over 3145728 bytes open" in (caught.value.details() or "")
+    assert "offers of a that wait take over 3145728 bytes of memory (max_silo_bytes)" in (
+        caught.value.details() or ""
+    )
     held.set()
     server.do(server.answer_all(Place(0)))
     thread.join()
 
 
 def test_frames_with_nothing_in_them_are_bounded_too(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
-    monkeypatch.setattr(exchange, "MAX_OFFER_BYTES", 1 << 16)
+    server.servicer._memory = memory = OfferMemory(1 << 16)
     empty = more(0)
 
     def offer() -> Iterator[bytes]:
@@ -346,8 +348,8 @@ def test_frames_with_nothing_in_them_are_bounded_too(
 
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(offer())
-    assert "the offer is over 65536 bytes" in (caught.value.details() or "")
-    assert server.servicer._buffered == {}
+    assert "take over 65536 bytes" in (caught.value.details() or "")
+    assert memory.held(Silo("a")) == 0
 
 
 def test_a_frame_over_the_message_limit_is_refused(server: Server) -> None:

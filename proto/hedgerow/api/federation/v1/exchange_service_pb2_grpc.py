@@ -41,6 +41,8 @@ class ExchangeServiceStub:
     - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
     - ABORTED (JOB_STOPPED): the job has ended.
     - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+    - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
+    settings allow, by what they hold and not by what was sent; the message names the setting.
     - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
@@ -128,6 +130,8 @@ class ExchangeServiceServicer:
     - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
     - ABORTED (JOB_STOPPED): the job has ended.
     - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+    - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
+    settings allow, by what they hold and not by what was sent; the message names the setting.
     - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
@@ -302,6 +306,8 @@ class ExchangeService:
     - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
     - ABORTED (JOB_STOPPED): the job has ended.
     - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+    - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
+    settings allow, by what they hold and not by what was sent; the message names the setting.
     - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
