@@ -66,7 +66,7 @@ class SumRefused(FederationError):
 
 
 class SumCorrupt(FederationError):
-    """The shares that silos revealed do not fit the self mask that was used."""
+    """A sum that is not one of the silos' rows: wrong shares, other views, impossible totals."""
 
 
 class DataError(FederationError):

@@ -33,7 +33,7 @@ from hedgerow.boosting.engine.splitting import (
     find_splits,
     node_weights,
 )
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.trees.ensemble import Tree
 
 
@@ -102,6 +102,41 @@ class GrownTree:
                 group=group,
             )
             for c, group in enumerate(groups)
+        )
+
+
+def check_sums(
+    sums: NDArray[np.int64],
+    scale: Scale,
+    total: NDArray[np.int64] | None = None,
+    offsets: NDArray[np.int64] | None = None,
+) -> None:
+    """Raise :class:`SumCorrupt` for sums that no rows can have.
+
+    No hessian is negative, those of a feature's bins are at most the node's (missing values are
+    the rest), and no sum is beyond the range proof.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n, 2 * n_outputs), int64
+        Of bins, or of leaves.
+    total : ndarray of shape (2 * n_outputs,), int64, or None
+        The node's.
+    offsets : ndarray of shape (n_features + 1,), int64, or None
+        As in :class:`Layout`.
+    """
+    if not sums.shape[0]:
+        return
+    grad, hess = sums[:, ::2], sums[:, 1::2]
+    possible = hess.min() >= 0 and int(hess.max()) <= scale.most_hess
+    possible &= -scale.most_grad <= int(grad.min()) and int(grad.max()) <= scale.most_grad
+    if possible and total is not None and offsets is not None:
+        # Sums of impossible bins may leave int64; rounding is far below what is looked for.
+        features = np.add.reduceat(hess.astype(np.float64), offsets[:-1], axis=0)
+        possible = bool((features <= total[1::2] * (1 + 1e-9)).all())
+    if not possible:
+        raise SumCorrupt(
+            "the silos' sums are no sums of rows: a silo has added something else than its rows"
         )
 
 
@@ -197,6 +232,11 @@ class Grower:
         -------
         Splits
             To be applied to the rows before the next histograms are summed; may be empty.
+
+        Raises
+        ------
+        SumCorrupt
+            No rows can have such histograms.
         """
         if histograms.shape[0] != len(self.request):
             raise ValueError(
@@ -216,14 +256,19 @@ class Grower:
     def _with_siblings(self, histograms: NDArray[np.int64]) -> list[int]:
         fresh: list[int] = []
         for node, histogram in zip(self.request, histograms, strict=True):
-            self._histograms[node] = histogram
+            self._keep(node, histogram)
             fresh.append(node)
             if node:
                 left = node if node % 2 else node - 1
                 sibling = left + 1 if node == left else left
-                self._histograms[sibling] = self._histograms.pop(~left) - histogram
+                self._keep(sibling, self._histograms.pop(~left) - histogram)
                 fresh.append(sibling)
         return sorted(fresh)
+
+    def _keep(self, node: int, histogram: NDArray[np.int64]) -> None:
+        """Keep a node's histogram if rows can have it; a child's is at most its parent's."""
+        check_sums(histogram, self._scale, self._nodes[node].sums, self.layout.offsets)
+        self._histograms[node] = histogram
 
     def _evaluate(self, nodes: list[int]) -> None:
         allowed = None

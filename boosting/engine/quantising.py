@@ -106,15 +106,19 @@ class Quantiser:
     @property
     def scale(self) -> Scale:
         """Unit of lossless sums."""
-        return Scale(2.0**-self.grad.fraction_bits, 2.0**-self.hess.fraction_bits)
+        return Scale(
+            2.0**-self.grad.fraction_bits,
+            2.0**-self.hess.fraction_bits,
+            self.grad.largest_sum(),
+            self.hess.largest_sum(),
+        )
 
     @property
     def coarse_scale(self) -> Scale:
         """Unit of coarse sums: the bound divided by the number of levels."""
-        return Scale(
-            self.grad.bound / ((1 << (self.coarse_bits - 1)) - 1),
-            self.hess.bound / ((1 << self.coarse_bits) - 1),
-        )
+        grad, hess = (1 << (self.coarse_bits - 1)) - 1, (1 << self.coarse_bits) - 1
+        n_rows = self.grad.n_rows
+        return Scale(self.grad.bound / grad, self.hess.bound / hess, n_rows * grad, n_rows * hess)
 
     def lossless(
         self, g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample

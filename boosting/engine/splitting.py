@@ -125,10 +125,15 @@ def _single(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Real value of one unit of the integer sums of g and of h (``2 ** -s``, or a step size)."""
+    """Real value of one unit of the integer sums of g and of h (``2 ** -s``, or a step size).
+
+    ``most_grad`` and ``most_hess`` are the proven bounds of any sum's magnitude, in units.
+    """
 
     grad: float
     hess: float
+    most_grad: int = 1 << 63
+    most_hess: int = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import ExponentBound, ExponentOffer, SumSteps, sum_steps
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.fixed_point import FixedPoint, log2_ceil
+from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
 
 Floats = NDArray[np.float64]
 Offer = TypeVar("Offer")
@@ -156,7 +156,11 @@ async def total_securely(
     outcome = await sums.sum(kind.secure, at, n_values, ring_bits=kind.ring_bits)
     assert outcome.total is not None, "only sums over a fixed set are abandoned"
     fixed = _fixed(bound.n_silos, bound.exponent, kind.ring_bits)
-    return SecureTotal(fixed.decode(outcome.total), outcome, sums, kind.secure)
+    try:
+        total = fixed.decode(outcome.total)
+    except OutOfRange as error:
+        raise SumCorrupt(f"sum {kind.name!r} of round {at.round}: {error}") from error
+    return SecureTotal(total, outcome, sums, kind.secure)
 
 
 def _exponent(silo: Silo, offer: ExponentOffer) -> int:

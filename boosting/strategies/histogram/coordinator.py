@@ -12,7 +12,7 @@ from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.exchange import Hub, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.histogram.admission import Admission
-from hedgerow.boosting.strategies.histogram.decided_sums import integers
+from hedgerow.boosting.strategies.histogram.decided_sums import decided, integers
 from hedgerow.boosting.strategies.histogram.opening import CoordinatorOpening, sound_exponent
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
@@ -213,7 +213,7 @@ class _Coordinator:
             outcome = await self.sums.sum(
                 HISTOGRAMS.decided, place, trees.n_values, ring_bits=ring_bits, whole=level > 0
             )
-            decision = await asyncio.to_thread(trees.decide, integers(outcome))
+            decision = await asyncio.to_thread(decided, place, trees.decide, integers(outcome))
             closed = decision.closed
             await asyncio.to_thread(self._keep, outcome, trees, opening)
             if closed is not None:
@@ -228,7 +228,7 @@ class _Coordinator:
                 ring_bits=self.parameters.ring_bits,
                 whole=True,
             )
-            closed = await asyncio.to_thread(trees.close, integers(outcome))
+            closed = await asyncio.to_thread(decided, at, trees.close, integers(outcome))
             await asyncio.to_thread(self._keep, outcome, trees, opening, renewed=True)
             self.sums.answer(LEAVES.decided, outcome, self._with_end(closed))
         return plan.trees(trees, opening)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.errors import SumCorrupt
 from hedgerow.boosting.exchange import Place
 from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd
 from hedgerow.boosting.sums.coordinator import SumOutcome
@@ -26,6 +27,14 @@ Integers = NDArray[np.int64]
 def integers(outcome: SumOutcome) -> Integers | None:
     """Return a sum as the coordinator reads it; ``None`` if it was abandoned."""
     return None if outcome.total is None else signed(outcome.total, outcome.ring_bits)
+
+
+def decided(at: Place, decide: Callable[[Integers | None], Reply], sums: Integers | None) -> Reply:
+    """Return what sums decide; raises :class:`SumCorrupt` with the place of impossible ones."""
+    try:
+        return decide(sums)
+    except SumCorrupt as error:
+        raise SumCorrupt(f"round {at.round}, level {at.level}: {error}") from error
 
 
 class SiloDecisions:
@@ -88,6 +97,6 @@ class SiloDecisions:
         relayed = summed(kind.relayed)
         self.end = relayed.end
         if not relayed.present:
-            return decide(None)
+            return decided(at, decide, None)
         total = self._sums.opened(relayed.total(ring_bits))
-        return decide(signed(total.values, ring_bits))
+        return decided(at, decide, signed(total.values, ring_bits))

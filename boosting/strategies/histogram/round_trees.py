@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
+from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree, check_sums
 from hedgerow.boosting.engine.histogram import Layout, layout_of
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
@@ -166,6 +166,7 @@ class RoundTrees:
                 continue
             size = len(grower.leaves) * self._shape.width
             part = leaf_sums[at : at + size].reshape(-1, self._shape.width)
+            check_sums(part, self._leaf_scale or self._scale)
             at += size
             trees.append(grower.finish(part, self._leaf_scale))
         self.finished = trees
