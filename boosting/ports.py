@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
     from hedgerow.boosting.trees.ensemble import Tree
@@ -134,6 +135,8 @@ class SiloStart:
         Of messages that silos seal for each other.
     job_digest : bytes
         SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
+    accountant : Accountant or None
+        Of the job, where it has a privacy budget.
     """
 
     job: JobParameters
@@ -151,6 +154,7 @@ class SiloStart:
     ids: tuple[int, int] = (1, 20_000_000)
     codec: PayloadCodec | None = None
     job_digest: bytes = b""
+    accountant: Accountant | None = None
 
 
 class LocalTrainer(Protocol):

@@ -20,6 +20,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, LocalTrainer
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import sources
+from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import AgentParts
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.keeper import Pause, SecretKeeper
@@ -28,6 +29,7 @@ from hedgerow.client_agent.loop import Agent
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.crypto.key_files import KeyFolder, SealingSecret, make_key_file
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
@@ -140,6 +142,12 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         state=state,
         ledger=ledger,
         policy=config.policy,
+        account=TableAccount(
+            config.state,
+            config.data.table,
+            config.policy.max_epsilon,
+            config.policy.max_epsilon_job,
+        ),
         load=_loader(config, silo),
         secrets=SecretKeeper(state, _vaults(config, paths, metrics)),
         registration=Registration(
@@ -191,7 +199,10 @@ def _vaults(
 ) -> Callable[[Pause], Vault]:
     """Return how to get the silo's vault: in its crypto process, or in this one."""
     if not config.crypto:
-        local = LocalVault()
+        sealing = config.state / "vault" / "sealing.key"
+        make_key_file(sealing)
+        secret = SealingSecret("key file", sealing.read_bytes())
+        local = LocalVault(noise_folder=KeyFolder(sealing.parent, secret))
         return lambda pause: local
     channels = Channels(config.crypto, paths, metrics, None)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from hedgerow.boosting.dataset import Dataset, Schema, recode
+from hedgerow.boosting.budget import Accountant
+from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
 from hedgerow.boosting.errors import (
     DataError,
     FederationError,
@@ -19,6 +20,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact, Identity, JobParameters, LocalTrainer, SiloStart
+from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
@@ -57,6 +59,8 @@ class AgentParts:
         Returns the silo's identity, the new one after certificates were renewed.
     load : callable
         (job, evaluation rows?) to the silo's table under its own schema; raises DataError.
+    account : TableAccount
+        What jobs have spent on the silo's table.
     secrets : SecretKeeper
         Owns what jobs hold in the silo's vault.
     has_test : bool
@@ -70,6 +74,7 @@ class AgentParts:
     state: StateFolder
     ledger: SiloLedger
     policy: Policy
+    account: TableAccount
     load: Callable[[JobParameters, bool], Dataset]
     secrets: SecretKeeper
     registration: Registration
@@ -119,11 +124,12 @@ class Attempt:
             job = self._agreed_job(digest)
             dataset = self._parts.load(job, False)
             self._check_policy(job, dataset)
+            accountant = self._accountant(job)
         except FederationError as refusal:
             log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
             self._answer(Declined(_shown_refusal(job, refusal)[:500]))
             return
-        self._take_part(job, dataset, digest)
+        self._take_part(job, dataset, digest, accountant)
 
     def _agreed_job(self, digest: bytes) -> JobParameters:
         """Decode the job; refuse one that changed since the silo accepted it."""
@@ -148,7 +154,14 @@ class Attempt:
             forecast=job.strategy.forecast(job.parameters, job, dataset.schema, rows),
         )
 
-    def _take_part(self, job: JobParameters, dataset: Dataset, digest: bytes) -> None:
+    def _accountant(self, job: JobParameters) -> Accountant | None:
+        """Return the account of a job that has a privacy budget; refuse one over what is left."""
+        epsilon = job.parameters.safeguards(job).epsilon
+        return None if epsilon is None else self._parts.account.admit(self.key.job_id, epsilon)
+
+    def _take_part(
+        self, job: JobParameters, dataset: Dataset, digest: bytes, accountant: Accountant | None
+    ) -> None:
         parts, job_id = self._parts, self.key.job_id
         parts.state.memory(job_id).remember("spec", digest)
         identity = parts.identity()
@@ -162,7 +175,7 @@ class Attempt:
             )
         )
         parts.policy.check_cohort(agreement.silos)
-        schema = dataset.schema if job.vertical else agreement.schema
+        schema = dataset.schema if job.vertical else self._settled(agreement.schema, dataset)
         try:
             test = parts.load(job, True) if parts.has_test else None
         except (DataError, SchemaMismatch) as unfit:
@@ -186,9 +199,27 @@ class Attempt:
             ids=(parts.policy.min_ids, parts.policy.max_ids),
             codec=BoxCodec(),
             job_digest=digest,
+            accountant=accountant,
         )
         self._keep(start, self._participate(start))
         log.info("done", job=job_id, attempt=self.key.attempt)
+
+    def _settled(self, agreed: Schema, dataset: Dataset) -> Schema:
+        """Return the job's schema, which neither reorders this table nor ever changes.
+
+        Columns or categories in another order would give other counts under the same noise.
+        """
+        fits(self._parts.silo, dataset.schema, agreed)
+        memory = self._parts.state.memory(self.key.job_id)
+        earlier, digest = memory.recall("schema"), bytes.fromhex(agreed.digest)
+        if earlier is None:
+            memory.remember("schema", digest)
+        elif earlier != digest:
+            raise SchemaMismatch(
+                f"job {self.key.job_id}: the coordinator has changed the schema on which the silos "
+                "agreed"
+            )
+        return agreed
 
     def _participate(self, start: SiloStart) -> Artefact | None:
         """Run the silo's half; store where its time went."""

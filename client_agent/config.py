@@ -19,6 +19,11 @@ class Source(BaseModel):
     path: str = Field(default="", description="Parquet, CSV or LIBSVM file, or an fsspec URL.")
     sql_url: str = Field(default="", description="SQLAlchemy URL of a database.")
     query: str = Field(default="", description="Query whose result is the table.")
+    table: str = Field(
+        default="table",
+        min_length=1,
+        description="Name under which privacy budgets are accounted, whatever the rows are now.",
+    )
 
 
 class AgentSettings(FileSettings):

@@ -34,7 +34,12 @@ class Policy(BaseModel):
         default=False,
         description="Whether only jobs may run of which a finite epsilon covers all that is told.",
     )
-    max_epsilon: float | None = Field(default=None, gt=0, description="Largest privacy budget.")
+    max_epsilon: float | None = Field(
+        default=None, gt=0, description="Most that all jobs together may spend on the table."
+    )
+    max_epsilon_job: float | None = Field(
+        default=None, gt=0, description="Largest privacy budget of a job."
+    )
     max_bytes: int | None = Field(
         default=None,
         ge=1,
@@ -102,8 +107,11 @@ class Policy(BaseModel):
             _decline("require_dp", f"{strategy.name} gives no differential privacy")
         if self.require_dp and not kept.private:
             _decline("require_dp", "no finite epsilon covers all that the job tells")
-        if self.max_epsilon is not None and epsilon is not None and epsilon > self.max_epsilon:
-            _decline("max_epsilon", f"{epsilon:g} is over {self.max_epsilon:g}")
+        for rule, most in (
+            ("max_epsilon_job", self.max_epsilon_job), ("max_epsilon", self.max_epsilon)
+        ):  # fmt: skip
+            if most is not None and epsilon is not None and epsilon > most:
+                _decline(rule, f"{epsilon:g} is over {most:g}")
         leaving = sum(up for _, up, _ in forecast.steps.values())
         if self.max_bytes is not None and leaving > self.max_bytes:
             _decline("max_bytes", f"about {leaving} bytes would leave, at most {self.max_bytes}")

@@ -1,10 +1,10 @@
 """Private keys at rest: sealed with a passphrase or with a key file.
 
-A sealed key is ChaCha20-Poly1305 over the factors of a Paillier modulus, or the scalars of an
-EC-ElGamal key, with everything before the ciphertext as associated data. The sealing key comes from
-a passphrase through scrypt (RFC 7914; N = 2^17, r = 8, p = 1: 128 MiB and about half a second a
-guess), or from a key file of 32 random bytes or more through HKDF-SHA-256. Opening tells neither a
-wrong passphrase from damage nor anything of the key.
+A sealed key is ChaCha20-Poly1305 over the factors of a Paillier modulus, the scalars of an
+EC-ElGamal key, or the bytes of another secret, with everything before the ciphertext as associated
+data. The sealing key comes from a passphrase through scrypt (RFC 7914; N = 2^17, r = 8, p = 1: 128
+MiB and about half a second a guess), or from a key file of 32 random bytes or more through
+HKDF-SHA-256. Opening tells neither a wrong passphrase from damage nor anything of the key.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _SALT_BYTES, _NONCE_BYTES = 16, 12
 _LEAST_SECRET_BYTES = {"passphrase": 12, "key file": 32}
 _KINDS = ("passphrase", "key file")
 _SCRYPT_LOG2_N = 17
+_SECRET = b"hedgerow secret"
+"""In place of a public key, where what is sealed has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ def seal_private_key(private_key: AnyPrivateKey, secret: SealingSecret) -> bytes
         public = private_key.public_key.to_bytes()
         width = private_key.public_key.plaintext_bytes
         hidden = b"".join(int(x).to_bytes(width, "little") for x in (private_key.p, private_key.q))
+    return _seal(public, hidden, secret)
+
+
+def _seal(public: bytes, hidden: bytes, secret: SealingSecret) -> bytes:
     salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     head = (
         _MAGIC
@@ -96,6 +102,17 @@ def open_private_key(
     KeyRejected
         Another format, another kind of secret, a wrong secret, or damage.
     """
+    public, hidden = _open(sealed, secret)
+    if public.startswith(elgamal.PUBLIC_MAGIC):
+        return elgamal.ElGamalPrivateKey.from_bytes(hidden)
+    public_key = PublicKey.from_bytes(public, insecure_test_key=insecure_test_key)
+    width = public_key.plaintext_bytes
+    p, q = (int.from_bytes(hidden[i : i + width], "little") for i in (0, width))
+    return PrivateKey(public_key, p, q)
+
+
+def _open(sealed: bytes, secret: SealingSecret) -> tuple[bytes, bytes]:
+    """Return the public and the hidden part of what was sealed."""
     at = len(_MAGIC) + 1 + _SALT_BYTES + _NONCE_BYTES
     if len(sealed) < at + 4 or not sealed.startswith(_MAGIC) or sealed[len(_MAGIC)] >= len(_KINDS):
         raise KeyRejected("not a sealed private key of this format")
@@ -113,12 +130,7 @@ def open_private_key(
         hidden = cipher.decrypt(nonce, sealed[end:], sealed[:end])
     except InvalidTag:
         raise KeyRejected(f"wrong {kind}, or a damaged sealed key") from None
-    if public.startswith(elgamal.PUBLIC_MAGIC):
-        return elgamal.ElGamalPrivateKey.from_bytes(hidden)
-    public_key = PublicKey.from_bytes(public, insecure_test_key=insecure_test_key)
-    width = public_key.plaintext_bytes
-    p, q = (int.from_bytes(hidden[i : i + width], "little") for i in (0, width))
-    return PrivateKey(public_key, p, q)
+    return public, hidden
 
 
 def make_key_file(path: Path) -> None:
@@ -159,7 +171,7 @@ class KeyFolder:
         """
         for path in sorted(self.folder.glob("*.key"))[:1]:
             try:
-                open_private_key(path.read_bytes(), self.secret, insecure_test_key=True)
+                _open(path.read_bytes(), self.secret)
             except KeyRejected as error:
                 raise KeyRejected(f"{path}: {error}") from None
 
@@ -176,6 +188,20 @@ class KeyFolder:
         except FileNotFoundError:
             return None
         return open_private_key(sealed, self.secret, insecure_test_key=insecure_test_key)
+
+    def save_secret(self, name: str, value: bytes) -> None:
+        """Write a secret that is no key pair; under a name that no session has."""
+        write_atomically(self._file(name), _seal(_SECRET, value, self.secret))
+
+    def load_secret(self, name: str) -> bytes | None:
+        """Return a secret, or None where there is none; raises as :meth:`load`."""
+        try:
+            public, value = _open(self._file(name).read_bytes(), self.secret)
+        except FileNotFoundError:
+            return None
+        if public != _SECRET:
+            raise KeyRejected(f"{self._file(name)}: expected a secret, received a private key")
+        return value
 
     def erase(self, name: str) -> None:
         """Delete the key of a name, if there is one."""

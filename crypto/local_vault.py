@@ -34,6 +34,7 @@ from hedgerow.crypto.errors import BoxInvalid, VaultRefused
 from hedgerow.crypto.key_agreement import Entropy, encode_fields
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.local_ciphers import LocalCipherVault
+from hedgerow.crypto.noise_keys import NoiseKey, NoiseSeed
 from hedgerow.crypto.vault import (
     LEAST_SILOS,
     MaskGroup,
@@ -76,6 +77,8 @@ class LocalVault(LocalCipherVault):
         Source of the secure sums' keys and masks.
     engine, key_folder, insecure_test_keys
         As :class:`~hedgerow.crypto.local_ciphers.LocalCipherVault`.
+    noise_folder
+        Keeps the secret of noise where ``key_folder`` does not.
     """
 
     def __init__(
@@ -85,9 +88,11 @@ class LocalVault(LocalCipherVault):
         engine: Engine | None = None,
         key_folder: KeyFolder | None = None,
         insecure_test_keys: bool = False,
+        noise_folder: KeyFolder | None = None,
     ) -> None:
         super().__init__(engine, key_folder, insecure_test_keys)
         self._entropy = entropy
+        self._noise = NoiseKey(key_folder or noise_folder, entropy)
         self._sessions: dict[str, _Session] = {}
 
     def create_mask_key(self, session: str) -> bytes:
@@ -288,6 +293,9 @@ class LocalVault(LocalCipherVault):
         if not ticket.group_mask or not set(present) <= set(ticket.participants):
             raise VaultRefused(f"sum {number}: not all of the set took part under group masks")
         return tuple(masking.group_seed(key, silo, current.context) for silo in present)
+
+    def derive_noise(self, context: bytes) -> NoiseSeed:
+        return self._noise.derive(context)
 
     def forget_session(self, session: str) -> None:
         super().forget_session(session)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
+from hedgerow.crypto.noise_keys import NoiseSeed
 from hedgerow.crypto.packing import PairLayout
 
 LEAST_SILOS = 3
@@ -383,4 +384,14 @@ class Vault(CipherVault, Protocol):
         self, session: str, number: int, present: tuple[str, ...]
     ) -> tuple[bytes, ...]:
         """Return the seeds of the group masks in a sum over ``present``, to be subtracted."""
+        ...
+
+    def derive_noise(self, context: bytes) -> NoiseSeed:
+        """Return the seed of a query's noise, from a secret that all jobs of the silo share.
+
+        Parameters
+        ----------
+        context : bytes
+            Digest of all that the answer depends on.
+        """
         ...

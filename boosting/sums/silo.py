@@ -170,6 +170,11 @@ class SiloSums:
             parameters=parameters,
         )
 
+    @property
+    def participants(self) -> tuple[Silo, ...]:
+        """Silos that the next sum is over unless more are lost; empty without secure sums."""
+        return self._participants
+
     def setup(self, at: Place) -> tuple[Silo, ...]:
         """Agree on fresh keys with the silos that are present; return them, sorted.
 

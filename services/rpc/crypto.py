@@ -14,6 +14,7 @@ import grpc
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.crypto.errors import InputRefused
+from hedgerow.crypto.noise_keys import NoiseSeed
 from hedgerow.crypto.threads import usable_cores
 from hedgerow.crypto.vault import (
     MaskGroup,
@@ -177,6 +178,10 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         )
         return pb.DeriveGroupMasksResponse(seeds=seeds)
 
+    async def DeriveNoise(self, request: Any, context: Any) -> Any:
+        found = await self._do(context, lambda: self._vault.derive_noise(request.context))
+        return pb.DeriveNoiseResponse(key_id=found.key_id, seed=found.seed)
+
     async def DeleteKeys(self, request: Any, context: Any) -> Any:
         await self._do(context, lambda: self._vault.forget_session(request.session))
         return pb.DeleteKeysResponse()
@@ -272,3 +277,8 @@ class RemoteVault(RemoteCipherVault):
 
     def forget_session(self, session: str) -> None:
         self._call(lambda stub: stub.DeleteKeys, pb.DeleteKeysRequest(session=session))
+
+    def derive_noise(self, context: bytes) -> NoiseSeed:
+        request = pb.DeriveNoiseRequest(context=context)
+        found = self._call(lambda stub: stub.DeriveNoise, request)
+        return NoiseSeed(found.key_id, found.seed)

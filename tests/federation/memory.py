@@ -7,11 +7,13 @@ payload through its protobuf codec. ``faults`` kill silos at chosen exchanges.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hedgerow.boosting.budget import Accountant, BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import JobStopped
 from hedgerow.boosting.exchange import Place, Silo, Step
@@ -24,6 +26,7 @@ from hedgerow.boosting.ports import (
     SiloStart,
 )
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import BoxCodec
 
 
@@ -163,6 +166,7 @@ def run_in_memory(
     journal: Journal | None = None,
     make_link: type[MemoryLink] = MemoryLink,
     participate_as: Callable[..., Any] | None = None,
+    accountants: Mapping[str, Accountant] | None = None,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
 
@@ -171,6 +175,7 @@ def run_in_memory(
     """
     silos = tuple(Silo(name) for name in sorted(datasets))
     schema = schema or next(iter(datasets.values())).schema
+    epsilon = job.parameters.safeguards(job).epsilon or math.inf
 
     waiting = dict(joins_after or {})
 
@@ -209,10 +214,11 @@ def run_in_memory(
                 test=(tests or {}).get(silo),
                 identity=identities(silo) if identities else None,
                 codec=BoxCodec(),
+                accountant=accountants[silo] if accountants else BudgetLedger(epsilon),
             )
             try:
                 kept[silo] = (participate_as or job.strategy.participate)(
-                    job.parameters, link, vaults(silo) if vaults else None, start
+                    job.parameters, link, vaults(silo) if vaults else LocalVault(), start
                 )
             except BaseException as error:
                 errors[silo] = error

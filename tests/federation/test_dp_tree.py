@@ -12,12 +12,12 @@ import pytest
 import xgboost
 from sklearn.tree import DecisionTreeClassifier
 
+from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Place, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch
-from hedgerow.boosting.strategies.dp_tree.budget import BudgetExceeded, BudgetLedger
 from hedgerow.boosting.strategies.dp_tree.checkpoint import PrivateTree
 from hedgerow.boosting.strategies.dp_tree.coordinator import PrivateGrower
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_counts, to_bins
@@ -65,9 +65,7 @@ def run(strategy: DPTree, silos: dict[str, Dataset], **other: Any) -> Outcome:
     if "min_silos" in other:
         job = replace(job, min_silos=other.pop("min_silos"))
     job.parameters.validate(job)
-    return run_in_memory(
-        job, silos, vaults=lambda _: LocalVault(), identities=identities.__getitem__, **other
-    )
+    return run_in_memory(job, silos, identities=identities.__getitem__, **other)
 
 
 def margins_of(outcome: Outcome, data: Dataset) -> np.ndarray:
@@ -142,16 +140,16 @@ def test_tree_stops_where_counts_drown_in_noise() -> None:
 @pytest.mark.parametrize("binning", ["private", "quantile"])
 def test_ledgers_of_all_parties_stay_within_epsilon(epsilon: float, binning: str) -> None:
     silos = silos_of(n_samples=1000)
-    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    ledgers = {silo: BudgetLedger(epsilon) for silo in silos}
     strategy = DPTree(epsilon, depth=3, binning=binning)
-    outcome = run(strategy, silos, memories=memories)
+    outcome = run(strategy, silos, accountants=ledgers)
     assert outcome.artefact is not None
     written = json.loads(outcome.artefact.files["epsilon-ledger.json"])
     assert 0 < written["spent"] <= epsilon == written["epsilon"]
-    for memory in memories.values():
-        ledger = BudgetLedger.decode(memory["dp-ledger"])
+    for ledger in ledgers.values():
         assert ledger.spent <= Fraction(epsilon)
-        assert json.loads(memory["dp-ledger"]) == written
+        queries = zip(ledger.document()["queries"], written["queries"], strict=True)
+        assert all({**own, "key": ""} == {**other, "key": ""} for own, other in queries)
     stages = [query for query in written["queries"] if "edges" in query["query"]]
     assert len(stages) == (3 if binning == "private" else 0)
 
@@ -194,35 +192,20 @@ def test_noise_of_the_sums_has_the_variance_of_the_budget(
 
 def test_restart_repeats_the_same_noise_and_spends_nothing_twice() -> None:
     silos = silos_of(n_samples=1000)
-    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    keys = {silo: LocalVault() for silo in silos}
+    ledgers = {silo: BudgetLedger(5.0) for silo in silos}
     strategy = DPTree(5.0, depth=3)
-    whole = run(strategy, silos, memories=memories)
+    kept: dict[str, Any] = {"vaults": keys.__getitem__, "accountants": ledgers}
+    whole = run(strategy, silos, memories={silo: {} for silo in silos}, **kept)
     assert whole.artefact is not None
-    again: dict[str, dict[str, bytes]] = {
-        silo: {"dp-noise": memory["dp-noise"]} for silo, memory in memories.items()
-    }
-    cut = run(strategy, silos, memories=again, stop_after_rounds=2)
+    entered = {silo: dict(ledger.entries) for silo, ledger in ledgers.items()}
+    kept["memories"] = {silo: {} for silo in silos}
+    cut = run(strategy, silos, stop_after_rounds=2, attempt=2, **kept)
     resumed = run(
-        strategy, silos, memories=again, checkpoint=cut.rounds[-1].checkpoint, first_round=2,
-        attempt=2,
-    )  # fmt: skip
+        strategy, silos, checkpoint=cut.rounds[-1].checkpoint, first_round=2, attempt=3, **kept
+    )
     assert resumed.artefact == whole.artefact
-    assert all(again[silo]["dp-ledger"] == memories[silo]["dp-ledger"] for silo in silos)
-
-
-def test_silo_refuses_a_query_beyond_its_budget() -> None:
-    silos = silos_of(n_samples=1000)
-    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
-    strategy = DPTree(400.0, depth=2, honest=3)
-    run(strategy, silos, memories=memories)
-    # Another noise secret makes another tree: the silo's ledger is full, whoever asks.
-    for memory in memories.values():
-        memory["dp-noise"] = b"x" * 32
-        del memory["secure-sums/job"]
-    other = {name: dataset_of(seed + 50, 1000) for seed, name in enumerate(silos)}
-    outcome = run(strategy, other, memories=memories, attempt=2)
-    assert any(isinstance(error, BudgetExceeded) for error in outcome.errors.values())
-    assert outcome.error is not None
+    assert entered == {silo: ledger.entries for silo, ledger in ledgers.items()}
 
 
 def test_lost_silo_is_made_up_for_when_fewer_honest_ones_suffice() -> None:

@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xgboost
 
+from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Place, Silo
@@ -32,6 +34,7 @@ from hedgerow.boosting.trees.cart import fit_structure
 from hedgerow.boosting.trees.genetics import keys
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import fitness_of
+from hedgerow.crypto.local_vault import LocalVault
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
 
@@ -210,13 +213,18 @@ def test_search_goes_on_from_a_checkpoint_to_the_same_end() -> None:
 
 def test_noisy_row_count_is_drawn_once_in_the_life_of_a_job() -> None:
     silos = silos_of(Task.BINARY)
-    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
-    strategy = replace(QUICK, epsilon_rows=0.05)
-    run_in_memory(job_of(strategy=strategy), silos, memories=memories)
-    sent = {silo: memory["fedga-rows"] for silo, memory in memories.items()}
-    assert any(int(rows) != 80 for rows in sent.values())
-    run_in_memory(job_of(strategy=strategy), silos, memories=memories)
-    assert sent == {silo: memory["fedga-rows"] for silo, memory in memories.items()}
+    job = job_of(strategy=replace(QUICK, epsilon_rows=0.05))
+    keys = {silo: LocalVault() for silo in silos}
+    ledgers = {silo: BudgetLedger(0.05) for silo in silos}
+
+    def sent() -> dict[Silo, int]:
+        outcome = run_in_memory(job, silos, vaults=keys.__getitem__, accountants=ledgers)
+        return SearchState.decode(outcome.rounds[-1].checkpoint).rows
+
+    once = sent()
+    assert any(rows != 80 for rows in once.values())
+    assert sent() == once
+    assert all(ledger.spent == Fraction(0.05) for ledger in ledgers.values())
 
 
 def test_silo_that_joins_late_takes_part_and_keeps_a_tree() -> None:

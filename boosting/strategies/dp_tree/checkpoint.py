@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import checkpoints
+from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.dp_tree.budget import BudgetLedger
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, close
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, DecisionTree
 

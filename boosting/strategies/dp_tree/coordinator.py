@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
@@ -20,7 +21,6 @@ from hedgerow.boosting.strategies.dp_tree.bins import (
     edges_of,
     start_descent,
 )
-from hedgerow.boosting.strategies.dp_tree.budget import BudgetLedger
 from hedgerow.boosting.strategies.dp_tree.checkpoint import PrivateTree
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
     BinnedTree,

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from hedgerow.boosting.budget import BudgetLedger, Spending, portion
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.payloads import Float32s
 from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES, EdgeSearch
-from hedgerow.boosting.strategies.dp_tree.budget import BudgetLedger, Spending, portion
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_counts, cuts_of
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.steps import Query
@@ -114,8 +114,8 @@ class Queries:
 
     def enter(self, ledger: BudgetLedger, query: Query) -> None:
         """Spend what a query costs."""
-        for number, spending in enumerate(self.spendings(query)):
-            ledger.spend(f"{query.digest.hex()}/{number}", spending)
+        costs = enumerate(self.spendings(query))
+        ledger.charge({f"{query.digest.hex()}/{number}": cost for number, cost in costs})
 
     def deviation(self, epsilon: float, sensitivity: int, n_parts: int) -> float:
         """Return the standard deviation of a summed count's noise."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.answers import Counts, NoisyAnswers
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Link, Place, Receipt
+from hedgerow.boosting.exchange import Link, Place, Receipt, Silo
+from hedgerow.boosting.payloads import Float32s
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch, count_cells
-from hedgerow.boosting.strategies.dp_tree.budget import BudgetLedger, noisy, replayable
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
     BinnedTree,
     bin_counts,
@@ -28,12 +28,9 @@ from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import STANDING, Query, sums_of
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.key_agreement import encode_fields
 
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
-
-Counts = NDArray[np.int64]
 
 
 def participate(
@@ -41,57 +38,37 @@ def participate(
 ) -> Artefact | None:
     """Run the silo half; the tree is the coordinator's, nothing stays here."""
     n_silos = len(start.silos)
-    counter = Counter(Queries(parameters, start.schema, n_silos), link, start)
+    counter = Counter(
+        Queries(parameters, start.schema, n_silos), NoisyAnswers.of(vault, start), start
+    )
     query = link.exchange(STANDING, Place(start.first_round), Receipt()).query
     sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job, n_silos))
     cell_sums, count_sums = sums_of(parameters.epsilon, parameters.binning)
     sums.setup(Place(0 if isinstance(query, EdgeSearch) else query.level))
     while isinstance(query, EdgeSearch):
-        cells = counter.cells(query).view(np.uint64)
+        cells = counter.cells(query, sums.participants).view(np.uint64)
         state = state_digest(start.schema, query)
         query = sums.sum(cell_sums, Place(0, query.stage), cells, state=state).query
     while query.open_nodes.size:
-        counts = counter.counts(query).view(np.uint64)
+        counts = counter.counts(query, sums.participants).view(np.uint64)
         state = state_digest(start.schema, query)
         query = sums.sum(count_sums, Place(query.level), counts, state=state)
     return None
 
 
 class Counter:
-    """A silo's rows and its ledger: answers queries with its part of the noise."""
+    """A silo's rows: answers queries with its part of the noise, within its budget."""
 
-    def __init__(self, queries: Queries, link: Link, start: SiloStart) -> None:
+    def __init__(self, queries: Queries, answers: NoisyAnswers, start: SiloStart) -> None:
         self._queries = queries
-        self._link = link
+        self._answers = answers
         self._dataset = start.dataset
-        self._job_id = start.job_id
         self._labels = start.dataset.labels.astype(np.int64)
-        self._bins: NDArray[np.int32] | None = None
-        secret, kept = link.recall("dp-noise"), link.recall("dp-ledger")
-        if secret is None:
-            secret = os.urandom(32)
-            link.remember("dp-noise", secret)
-        self._secret = secret
-        epsilon = queries.parameters.epsilon
-        self._ledger = BudgetLedger(epsilon) if kept is None else BudgetLedger.decode(kept)
+        self._binned: tuple[tuple[Float32s, ...], NDArray[np.int32]] | None = None
 
-    def _enter(self, query: Query) -> None:
-        """Make the spending durable before anything is sent."""
-        self._queries.enter(self._ledger, query)
-        self._link.remember("dp-ledger", self._ledger.encode())
-
-    def _noisy(self, counts: Counts, query: Query, number: int) -> Counts:
-        spending = self._queries.spendings(query)[number]
-        context = encode_fields("dp_tree", self._job_id, query.digest, number)
-        return noisy(
-            counts, spending.epsilon, sensitivity=spending.sensitivity,
-            honest=self._queries.honest, entropy=replayable(self._secret, context),
-        )  # fmt: skip
-
-    def cells(self, search: EdgeSearch) -> Counts:
-        """Return noisy counts by interval, one vector."""
+    def cells(self, search: EdgeSearch, silos: tuple[Silo, ...]) -> Counts:
+        """Return noisy counts by interval, one vector, for a sum over ``silos``."""
         check_search(search, self._queries.schema)
-        self._enter(search)
         parts = [
             count_cells(self._dataset.X[:, feature], own.tolist(), search.stage).reshape(-1)
             for feature, own in enumerate(search.intervals)
@@ -100,25 +77,35 @@ class Counter:
         counts = np.concatenate(parts)
         if self._queries.parameters.binning != "private":
             return counts
-        return self._noisy(counts, search, 0)
+        return self._answer(search, [counts], silos)
 
-    def counts(self, tree: BinnedTree) -> Counts:
+    def counts(self, tree: BinnedTree, silos: tuple[Silo, ...]) -> Counts:
         """Return noisy class counts of the open nodes and those of their splits, one vector."""
         queries = self._queries
         check_tree(tree, queries.schema)
-        self._enter(tree)
-        if self._bins is None:
-            self._bins = to_bins(queries.schema, tree.edges, self._dataset.X)
-        nodes, Q = nodes_of(tree, self._bins), queries.n_classes
-        classes = count_classes(nodes, tree.open_nodes, self._labels, Q)
-        vector = self._noisy(classes, tree, 0).reshape(-1)
-        if tree.level >= queries.parameters.depth:
-            return vector
-        n_bins = bin_counts(queries.schema, tree.edges)
-        split = count_bins(nodes, tree.open_nodes, self._bins, n_bins, self._labels, Q)
-        if queries.parameters.query == "candidates":
-            split = count_candidates(split, n_bins)
-        return np.concatenate([vector, self._noisy(split, tree, 1).reshape(-1)])
+        bins = self._bins_of(tree.edges)
+        nodes, Q = nodes_of(tree, bins), queries.n_classes
+        parts = [count_classes(nodes, tree.open_nodes, self._labels, Q)]
+        if tree.level < queries.parameters.depth:
+            n_bins = bin_counts(queries.schema, tree.edges)
+            split = count_bins(nodes, tree.open_nodes, bins, n_bins, self._labels, Q)
+            if queries.parameters.query == "candidates":
+                split = count_candidates(split, n_bins)
+            parts.append(split)
+        return self._answer(tree, parts, silos)
+
+    def _bins_of(self, edges: tuple[Float32s, ...]) -> NDArray[np.int32]:
+        # Of this query's edges, whatever was asked before: noise covers what the query says.
+        kept = self._binned
+        if kept is None or not all(map(np.array_equal, kept[0], edges)):
+            kept = self._binned = (edges, to_bins(self._queries.schema, edges, self._dataset.X))
+        return kept[1]
+
+    def _answer(self, query: Query, parts: list[Counts], silos: tuple[Silo, ...]) -> Counts:
+        priced = list(zip(self._queries.spendings(query), parts, strict=True))
+        honest = self._queries.honest
+        noisy = self._answers.answer(state_digest(query), priced, silos=silos, honest=honest)
+        return np.concatenate([part.reshape(-1) for part in noisy])
 
 
 def check_search(search: EdgeSearch, schema: Schema) -> None:

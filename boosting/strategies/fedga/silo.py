@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.answers import NoisyAnswers
+from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place, Receipt
 from hedgerow.boosting.ports import Artefact, SiloStart
@@ -33,7 +35,6 @@ from hedgerow.boosting.strategies.fedga.steps import (
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, OBJECTIVES, DecisionTree
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes
-from hedgerow.crypto.noise import discrete_laplace_part
 
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
@@ -43,7 +44,7 @@ def participate(
     parameters: FedGA, link: Link, vault: Vault | None, start: SiloStart
 ) -> Artefact | None:
     """Run the silo half; returns the silo's tree in four forms, which stay here."""
-    side = SiloSide(parameters, link, start)
+    side = SiloSide(parameters, link, NoisyAnswers.of(vault, start), start)
     moves = {
         SearchPhase.VOTE: side.vote,
         SearchPhase.PROPOSE: side.propose,
@@ -70,9 +71,12 @@ def participate(
 class SiloSide:
     """A silo's moves: each returns the next instruction."""
 
-    def __init__(self, parameters: FedGA, link: Link, start: SiloStart) -> None:
+    def __init__(
+        self, parameters: FedGA, link: Link, answers: NoisyAnswers, start: SiloStart
+    ) -> None:
         self._parameters = parameters
         self._link = link
+        self._answers = answers
         self._start = start
         self._depth = 0
         self._introduced = False
@@ -102,13 +106,11 @@ class SiloSide:
         return due.active and self.trees.n_rows > 0
 
     def _noisy_rows(self) -> int:
-        """Return the row count with its noise, drawn once in the life of the job."""
-        stored = self._link.recall("fedga-rows")
-        if stored is None:
-            noise = discrete_laplace_part(1, self._parameters.epsilon_rows)
-            stored = str(max(1, self.trees.n_rows + int(noise[0]))).encode()
-            self._link.remember("fedga-rows", stored)
-        return int(stored)
+        """Return the row count with its noise: the same for all of the job."""
+        cost = Spending("row count", self._parameters.epsilon_rows, 1, 1)
+        counts = np.array([self.trees.n_rows], dtype=np.int64)
+        (noisy,) = self._answers.answer(b"row count", [(cost, counts)], silos=(), honest=1)
+        return max(1, int(noisy[0]))
 
     def _own_structure(self) -> PackedStructures:
         genes = self.trees.cart(self._depth).structure(self._depth)

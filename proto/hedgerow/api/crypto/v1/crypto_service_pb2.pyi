@@ -788,6 +788,54 @@ class DeriveGroupMasksResponse(_message.Message):
 Global___DeriveGroupMasksResponse: _TypeAlias = DeriveGroupMasksResponse  # noqa: Y015
 
 @_typing.final
+class DeriveNoiseRequest(_message.Message):
+    """Request of DeriveNoise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    context: _builtins.bytes
+    """Digest of all that the answer depends on, 32 bytes."""
+    def __init__(
+        self,
+        *,
+        context: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeriveNoiseRequest: _TypeAlias = DeriveNoiseRequest  # noqa: Y015
+
+@_typing.final
+class DeriveNoiseResponse(_message.Message):
+    """Response of DeriveNoise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.bytes
+    """Identifies the secret, 16 bytes; another one after it was lost."""
+    seed: _builtins.bytes
+    """32 bytes; the same for the same secret and context."""
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.bytes = ...,
+        seed: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeriveNoiseResponse: _TypeAlias = DeriveNoiseResponse  # noqa: Y015
+
+@_typing.final
 class DeleteKeysRequest(_message.Message):
     """Request of DeleteKeys."""
 

@@ -90,6 +90,11 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
                 _registered_method=True)
+        self.DeriveNoise = channel.unary_unary(
+                '/hedgerow.api.crypto.v1.CryptoService/DeriveNoise',
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseResponse.FromString,
+                _registered_method=True)
         self.EncryptGradients = channel.stream_stream(
                 '/hedgerow.api.crypto.v1.CryptoService/EncryptGradients',
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_cipher__pb2.EncryptGradientsRequest.SerializeToString,
@@ -224,6 +229,14 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeriveNoise(self, request, context):
+        """Returns the seed of the noise of one query, from a secret that the process keeps across restarts.
+        INVALID_ARGUMENT: the file of the secret is damaged, or sealed with another secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EncryptGradients(self, request_iterator, context):
         """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
         next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
@@ -341,6 +354,11 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     servicer.DeriveGroupMasks,
                     request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.SerializeToString,
+            ),
+            'DeriveNoise': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeriveNoise,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseResponse.SerializeToString,
             ),
             'EncryptGradients': grpc.stream_stream_rpc_method_handler(
                     servicer.EncryptGradients,
@@ -641,6 +659,33 @@ class CryptoService:
             '/hedgerow.api.crypto.v1.CryptoService/DeriveGroupMasks',
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeriveNoise(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.crypto.v1.CryptoService/DeriveNoise',
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseResponse.FromString,
             options,
             channel_credentials,
             insecure,

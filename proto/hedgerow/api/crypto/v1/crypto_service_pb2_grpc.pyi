@@ -82,6 +82,10 @@ class CryptoServiceStub:
     """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
     no part under group masks, or the key of the group masks never arrived.
     """
+    DeriveNoise: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveNoiseRequest, _crypto_service_pb2.DeriveNoiseResponse]
+    """Returns the seed of the noise of one query, from a secret that the process keeps across restarts.
+    INVALID_ARGUMENT: the file of the secret is damaged, or sealed with another secret.
+    """
     EncryptGradients: _grpc.StreamStreamMultiCallable[_cipher_pb2.EncryptGradientsRequest, _cipher_pb2.EncryptGradientsResponse]
     """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
     next is read. INVALID_ARGUMENT: a value is not finite or not within the layout's bounds.
@@ -167,6 +171,10 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     DeriveGroupMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]  # type: ignore[assignment]
     """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
     no part under group masks, or the key of the group masks never arrived.
+    """
+    DeriveNoise: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveNoiseRequest, _crypto_service_pb2.DeriveNoiseResponse]  # type: ignore[assignment]
+    """Returns the seed of the noise of one query, from a secret that the process keeps across restarts.
+    INVALID_ARGUMENT: the file of the secret is damaged, or sealed with another secret.
     """
     EncryptGradients: _aio.StreamStreamMultiCallable[_cipher_pb2.EncryptGradientsRequest, _cipher_pb2.EncryptGradientsResponse]  # type: ignore[assignment]
     """Encrypts a tree's gradients under the session's key; each frame of rows is answered before the
@@ -304,6 +312,16 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_crypto_service_pb2.DeriveGroupMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveGroupMasksResponse]]:
         """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
         no part under group masks, or the key of the group masks never arrived.
+        """
+
+    @_abc_1.abstractmethod
+    def DeriveNoise(
+        self,
+        request: _crypto_service_pb2.DeriveNoiseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.DeriveNoiseResponse, _abc.Awaitable[_crypto_service_pb2.DeriveNoiseResponse]]:
+        """Returns the seed of the noise of one query, from a secret that the process keeps across restarts.
+        INVALID_ARGUMENT: the file of the secret is damaged, or sealed with another secret.
         """
 
     @_abc_1.abstractmethod

@@ -9,15 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.strategies.dp_tree.budget import (
-    BudgetExceeded,
-    BudgetLedger,
-    Spending,
-    noisy,
-    portion,
-    replayable,
-)
+from hedgerow.boosting.answers import noisy, stream
+from hedgerow.boosting.budget import BudgetExceeded, BudgetLedger, Spending, portion
 from hedgerow.crypto.noise import discrete_laplace_variance
+from hedgerow.crypto.noise_keys import NoiseKey
 
 
 def spending(epsilon: float) -> Spending:
@@ -34,7 +29,7 @@ def test_sum_of_budgets_never_exceeds_epsilon(epsilon: float, wanted: list[float
     for number, part in enumerate(wanted):
         before = ledger.spent
         try:
-            ledger.spend(str(number), spending(part))
+            ledger.charge({str(number): spending(part)})
         except BudgetExceeded:
             assert ledger.spent == before
             assert before + Fraction(part) > Fraction(epsilon)
@@ -46,26 +41,26 @@ def test_sum_of_budgets_never_exceeds_epsilon(epsilon: float, wanted: list[float
 def test_portions_of_a_budget_always_fit_into_it(epsilon: float, n: int, of: int) -> None:
     ledger = BudgetLedger(epsilon)
     for number in range(of):
-        ledger.spend(f"a{number}", spending(portion(epsilon, Fraction(1, of + n))))
+        ledger.charge({f"a{number}": spending(portion(epsilon, Fraction(1, of + n)))})
     for number in range(n):
-        ledger.spend(f"b{number}", spending(portion(epsilon, Fraction(1, of + n))))
+        ledger.charge({f"b{number}": spending(portion(epsilon, Fraction(1, of + n)))})
     assert Fraction(epsilon) * Fraction(999, 1000) < ledger.spent <= Fraction(epsilon)
 
 
 def test_ten_tenths_fit_where_floats_would_not_add_up() -> None:
     ledger = BudgetLedger(1.0)
     for number in range(9):
-        ledger.spend(str(number), spending(0.1))
+        ledger.charge({str(number): spending(0.1)})
     # Ten times the float 0.1 is more than one.
     with pytest.raises(BudgetExceeded, match=r"0\.1 of 1 are left"):
-        ledger.spend("last", spending(0.1))
-    ledger.spend("last", spending(portion(1.0, Fraction(1, 10)) * (1 - 2**-50)))
+        ledger.charge({"last": spending(0.1)})
+    ledger.charge({"last": spending(portion(1.0, Fraction(1, 10)) * (1 - 2**-50))})
 
 
 def test_repeated_query_costs_nothing() -> None:
     ledger = BudgetLedger(1.0)
-    ledger.spend("root", spending(0.7))
-    ledger.spend("root", spending(0.7))
+    ledger.charge({"root": spending(0.7)})
+    ledger.charge({"root": spending(0.7)})
     assert ledger.spent == Fraction(0.7)
 
 
@@ -78,30 +73,31 @@ def test_budget_must_be_positive(epsilon: float) -> None:
 @pytest.mark.parametrize("part", [0.0, -0.1, math.inf, math.nan])
 def test_query_without_a_proper_budget_is_refused(part: float) -> None:
     with pytest.raises(BudgetExceeded):
-        BudgetLedger(1.0).spend("root", spending(part))
+        BudgetLedger(1.0).charge({"root": spending(part)})
 
 
 @pytest.mark.parametrize("epsilon", [0.5, math.inf])
 def test_ledger_survives_its_encoding(epsilon: float) -> None:
     ledger = BudgetLedger(epsilon)
-    ledger.spend("root", spending(portion(epsilon, Fraction(1, 3))))
+    ledger.charge({"root": spending(portion(epsilon, Fraction(1, 3)))})
     again = BudgetLedger.decode(ledger.encode())
     assert again == ledger
     assert again.spent == ledger.spent
 
 
 def test_same_query_has_the_same_noise_and_another_one_has_not() -> None:
-    secret = os.urandom(32)
+    key = NoiseKey(None)
     counts = np.zeros(200, dtype=np.int64)
 
-    def answer(context: bytes) -> list[int]:
-        entropy = replayable(secret, context)
-        found = noisy(counts, 0.1, sensitivity=1, honest=1, entropy=entropy)
+    def answer(context: bytes, number: int = 0) -> list[int]:
+        entropy = stream(key.derive(context).seed, number)
+        found = noisy(counts, spending(0.1), honest=1, entropy=entropy)
         return found.tolist()
 
     assert answer(b"root") == answer(b"root")
     assert answer(b"root") != answer(b"left")
-    assert replayable(os.urandom(32), b"root")(32) != replayable(secret, b"root")(32)
+    assert answer(b"root") != answer(b"root", 1)
+    assert NoiseKey(None).derive(b"root").seed != key.derive(b"root").seed
 
 
 @pytest.mark.parametrize(("sensitivity", "honest"), [(1, 1), (3, 1), (1, 4), (2, 5)])
@@ -109,8 +105,9 @@ def test_parts_of_honest_silos_add_up_to_the_stated_noise(sensitivity: int, hone
     epsilon, size = 0.4, 40_000
     total = np.zeros(size, dtype=np.int64)
     for silo in range(honest):
-        entropy = replayable(b"%032d" % silo, b"query")
-        total = noisy(total, epsilon, sensitivity=sensitivity, honest=honest, entropy=entropy)
+        entropy = stream(b"%032d" % silo, 0)
+        cost = Spending("counts", epsilon, sensitivity, size)
+        total = noisy(total, cost, honest=honest, entropy=entropy)
     expected = discrete_laplace_variance(epsilon, sensitivity=sensitivity)
     assert abs(total.var() / expected - 1) < 0.06
     assert abs(total.mean()) < 4 * math.sqrt(expected / size)
@@ -121,4 +118,4 @@ def test_parts_of_honest_silos_add_up_to_the_stated_noise(sensitivity: int, hone
 
 def test_infinite_budget_adds_no_noise() -> None:
     counts = np.arange(10)
-    assert noisy(counts, math.inf, sensitivity=9, honest=1, entropy=os.urandom) is counts
+    assert noisy(counts, spending(math.inf), honest=1, entropy=os.urandom) is counts
