@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from benchmarks.secure_sums import CountingLink
 from hedgerow.boosting import metrics
+from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import JobStopped
 from hedgerow.boosting.exchange import Silo
@@ -135,7 +136,7 @@ def federate(
         def participate(silo: Silo) -> Artefact | None:
             start = SiloStart(
                 job=job, job_id="bench", attempt=1, silo=silo, silos=names, schema=schema,
-                dataset=silos[silo],
+                dataset=silos[silo], accountant=BudgetLedger(math.inf),
             )  # fmt: skip
             return job.strategy.participate(job.parameters, links[silo], LocalVault(), start)
 

@@ -49,8 +49,8 @@ class NoisyAnswers:
         self._accountant = accountant
         table = start.dataset
         self._state = state_digest(
-            "hedgerow noise v1", start.job_id, start.job, start.silo, start.schema,
-            table.schema, table.X, table.y, table.weight,
+            "hedgerow noise v1", start.job_id, start.job_digest, start.job, start.silo,
+            start.schema, table.schema, table.X, table.y, table.weight,
         )  # fmt: skip
 
     @classmethod

@@ -20,6 +20,12 @@ from typing import Any, Protocol
 
 from hedgerow.boosting.errors import FederationError
 
+NOT_REPEATABLE = (
+    "noise comes from a secret of each silo: the same seed repeats all else, so this run cannot be "
+    "repeated exactly"
+)
+"""What a plan, and so the report, says of a job with noise."""
+
 
 class BudgetExceeded(FederationError):
     """A query costs more than the rest of the privacy budget."""

@@ -49,6 +49,27 @@ class Accounts:
     tables: dict[str, dict[str, BudgetLedger]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
 
+    def summary(self) -> list[dict[str, Any]]:
+        """Return what was spent, by table and job, as plain values; infinity as ``"inf"``."""
+        return [
+            {
+                "table": table,
+                "spent": plain(float(_spent(jobs.values()))),
+                "delta": 0.0,
+                "max_epsilon": plain(self.limits[table]),
+                "jobs": [
+                    {
+                        "job": job,
+                        "spent": document["spent"],
+                        "max_epsilon": document["epsilon"],
+                        "queries": document["queries"],
+                    }
+                    for job, document in ((job, of.document()) for job, of in jobs.items())
+                ],
+            }
+            for table, jobs in self.tables.items()
+        ]
+
     def encode(self) -> bytes:
         """Return the accounts as JSON with a digest."""
         body = {

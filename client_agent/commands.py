@@ -1,4 +1,4 @@
-"""``hedgerow ledger``: what left this silo, checked line by line."""
+"""``hedgerow ledger`` and ``hedgerow privacy``: what left this silo, and what it spent."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.table import Table
 from hedgerow.boosting import spreadsheet
 from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent import ledger as ledgers
+from hedgerow.client_agent.accountant import AccountDamaged, read_accounts
 from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
 from hedgerow.crypto.durable import write_atomically
 
@@ -300,6 +301,36 @@ def _entries(paths: Iterable[Path], job: str) -> Iterator[Entry]:
         for entry in ledgers.verify(path).entries:
             if not job or entry.job == job:
                 yield entry
+
+
+@click.command()
+@click.argument("path", type=PATH)
+@click.option("--queries", is_flag=True, help="Every query of every job, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def privacy(path: Path, queries: bool, as_json: bool) -> None:
+    """Show what jobs have spent of the privacy budget of this silo's tables.
+
+    PATH is the agent's state folder. Budgets add up (basic composition, delta is 0). Exit codes:
+    0 the accounts are whole, 1 they are damaged, 2 there is no such folder.
+    """
+    if not path.is_dir():
+        raise Unusable(f"{path}: no such folder")
+    try:
+        found = read_accounts(path)
+    except AccountDamaged as error:
+        raise Broken(str(error)) from error
+    told = found.summary()
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    table = Table("table", "job", "queries", "epsilon spent", "limit")
+    for of_table in told:
+        for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
+            name, count = of_table["table"], str(len(row["queries"])) if "queries" in row else ""
+            table.add_row(name, row["job"], count, f"{row['spent']}", f"{row['max_epsilon']}")
+            for query in row.get("queries", ()) if queries else ():
+                table.add_row("", "", query["query"], f"{query['epsilon']}", "")
+    Console().print(table)
 
 
 def _clock(seconds: float) -> str:

@@ -26,6 +26,7 @@ _COMMANDS = {
     "report": "hedgerow.coordinator.operator.commands.report:report",
     "pki": "hedgerow.coordinator.operator.commands.pki:pki",
     "ledger": "hedgerow.client_agent.commands:ledger",
+    "privacy": "hedgerow.client_agent.commands:privacy",
 }
 """Name to ``module:command``. The agent's and crypto process' commands are theirs; they are named
 here as a process table, not imported."""

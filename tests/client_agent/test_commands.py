@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from hedgerow.boosting.budget import Spending
+from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.ledger import SiloLedger, head_of
 from hedgerow.coordinator.cli import main
 from tests.client_agent.test_ledger import filled, write
@@ -155,3 +157,31 @@ def test_bad_input_is_one_clear_line(
     done = hedgerow(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_privacy_lists_what_was_spent_by_table_and_job(tmp_path: Path) -> None:
+    account = TableAccount(tmp_path, "people", max_epsilon=3.0, max_epsilon_job=1.5)
+    account.admit("job-1", 1.0).charge({"a": Spending("level 0", 0.25, 1, 8)})
+    account.admit("job-2", 2.0).charge({"a": Spending("row count", 0.5, 1, 1)})
+    arguments = ["privacy", str(tmp_path)]
+    done = CliRunner().invoke(main, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    (told,) = json.loads(done.stdout)
+    assert (told["table"], told["spent"], told["max_epsilon"], told["delta"]) == (
+        "people", 0.75, 3.0, 0.0,
+    )  # fmt: skip
+    jobs = [(job["job"], job["spent"], job["max_epsilon"]) for job in told["jobs"]]
+    assert jobs == [("job-1", 0.25, 1.0), ("job-2", 0.5, 1.5)]
+    shown = CliRunner().invoke(main, [*arguments, "--queries"])
+    assert all(word in shown.stdout for word in ("all jobs", "0.75", "level 0", "row count"))
+
+
+def test_privacy_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    TableAccount(tmp_path, "t").admit("j", 1.0).charge({"a": Spending("counts", 0.25, 1, 8)})
+    assert CliRunner().invoke(main, ["privacy", str(tmp_path / "nowhere")]).exit_code == 2
+    (tmp_path / "privacy" / "accounts.copy.json").unlink()
+    (tmp_path / "privacy" / "accounts.json").write_bytes(b"{}")
+    done = CliRunner().invoke(main, ["privacy", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "accounts.json is damaged" in done.stderr
+    assert "Traceback" not in done.output

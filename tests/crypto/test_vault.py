@@ -377,3 +377,16 @@ def test_views_are_compared_under_a_key_where_the_coordinator_is_blind(grove: Gr
     }
     assert all(len(found) == 1 for found in tags.values())
     assert tags[b"view"].isdisjoint({b"view"} | tags[b"other"])
+
+
+def test_noise_is_the_same_for_the_same_query_of_the_same_silo(
+    new_vault: Callable[[], Vault],
+) -> None:
+    vault, other = new_vault(), new_vault()
+    one, again, another = (vault.derive_noise(context) for context in (b"a", b"a", b"b"))
+    assert one == again
+    assert one.key_id == another.key_id
+    assert one.seed != another.seed
+    assert (len(one.key_id), len(one.seed)) == (16, 32)
+    assert other.derive_noise(b"a").key_id != one.key_id
+    assert one.seed.hex() not in repr(one)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES
@@ -82,5 +84,6 @@ def forecast(
         notes=(
             f"epsilon {parameters.epsilon:g} for the whole job, a row being the unit",
             "for a full tree: noise ends it before, and a node that does not split asks less",
+            *((NOT_REPEATABLE,) if math.isfinite(parameters.epsilon) else ()),
         ),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.fedga.steps import REVEALS
@@ -44,6 +46,8 @@ def forecast(
         notes.insert(
             1, f"the search ends before, after {parameters.patience} rounds without progress"
         )
+    if math.isfinite(parameters.epsilon_rows):
+        notes.append(NOT_REPEATABLE)
     return Forecast(
         rounds=parameters.generations,
         steps={Call.SCORES.value: (exchanges, round(up), round(down))},

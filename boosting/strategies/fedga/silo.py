@@ -68,6 +68,14 @@ def participate(
     return None if tree is None else Artefact(tree.files(), MODEL_FILE)
 
 
+def noisy_row_count(answers: NoisyAnswers, n_rows: int, epsilon: float) -> int:
+    """Return the row count with its noise: the same for all of the job; at least 1."""
+    counts = np.array([n_rows], dtype=np.int64)
+    cost = Spending("row count", epsilon, sensitivity=1, values=1)
+    (noisy,) = answers.answer(b"row count", [(cost, counts)], silos=(), honest=1)
+    return max(1, int(noisy[0]))
+
+
 class SiloSide:
     """A silo's moves: each returns the next instruction."""
 
@@ -106,11 +114,7 @@ class SiloSide:
         return due.active and self.trees.n_rows > 0
 
     def _noisy_rows(self) -> int:
-        """Return the row count with its noise: the same for all of the job."""
-        cost = Spending("row count", self._parameters.epsilon_rows, 1, 1)
-        counts = np.array([self.trees.n_rows], dtype=np.int64)
-        (noisy,) = self._answers.answer(b"row count", [(cost, counts)], silos=(), honest=1)
-        return max(1, int(noisy[0]))
+        return noisy_row_count(self._answers, self.trees.n_rows, self._parameters.epsilon_rows)
 
     def _own_structure(self) -> PackedStructures:
         genes = self.trees.cart(self._depth).structure(self._depth)

@@ -1,0 +1,114 @@
+"""A coordinator that changes or reorders the schema on which the silos of a job agreed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import SchemaMismatch
+from hedgerow.boosting.exchange import Silo
+from hedgerow.client_agent.accountant import TableAccount
+from hedgerow.client_agent.attempt import AgentParts, Attempt
+from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.state import StateFolder
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.services.rpc.federation import (
+    Agreement,
+    Answer,
+    Assignment,
+    AttemptKey,
+    Registration,
+)
+from hedgerow.services.wire import job_file
+from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
+
+SPEC = job_file.parse('strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\n')
+SILO = Silo("ash")
+AGREED = Schema(
+    (Feature("age"), Feature("wage"), Feature("kind", ("a", "b", "c"))), "label", Task.BINARY, 2
+)
+
+
+class Reached(Exception):
+    """The attempt has gone on to its first exchange."""
+
+
+def _reach() -> NoReturn:
+    raise Reached
+
+
+@pytest.fixture
+def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
+    """Run an attempt of one job at a silo, whose coordinator says that this is the schema."""
+    identity = TestIdentity(Authority(), SILO)
+
+    def run(agreed: Schema, number: int) -> list[Answer]:
+        state = StateFolder(tmp_path)
+        ledger = SiloLedger(state.ledger, SILO, "coordinator", time.time)
+        rng = np.random.default_rng(1)
+        X = rng.integers(0, 3, (20, 3)).astype(np.float32)
+        dataset = Dataset(AGREED, X, rng.integers(0, 2, 20).astype(np.float64))
+        parts = AgentParts(
+            silo=SILO, address="", channel=_reach, identity=lambda: identity, state=state,
+            ledger=ledger, policy=Policy(), account=TableAccount(tmp_path, "t"),
+            load=lambda job, test: dataset,
+            secrets=SecretKeeper(state, lambda pause: LocalVault()),
+            registration=Registration("agent", "1", (), 32),
+        )  # fmt: skip
+        answers: list[Answer] = []
+
+        def answer(given: Answer) -> Agreement:
+            answers.append(given)
+            return Agreement(agreed, (SILO, Silo("birch"), Silo("cedar")), 0)
+
+        assignment = Assignment(AttemptKey("job-1", number), SPEC, (SILO,), "olga")
+        try:
+            Attempt(parts, assignment, answer).run()
+        finally:
+            ledger.close()
+            state.close()
+        return answers
+
+    return run
+
+
+def _reordered(*order: int) -> Schema:
+    return replace(AGREED, features=tuple(AGREED.features[k] for k in order))
+
+
+LIES = {
+    "columns in another order": _reordered(1, 0, 2),
+    "a column left out": _reordered(0, 1),
+    "a column of another type": replace(AGREED, features=(*AGREED.features[:2], Feature("kind"))),
+    "another label": replace(AGREED, label="age"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_schema_that_is_not_the_tables_own_is_refused(
+    take_part: Callable[[Schema, int], list[Answer]], lie: str
+) -> None:
+    with pytest.raises(SchemaMismatch):
+        take_part(LIES[lie], 1)
+
+
+@pytest.mark.parametrize("kinds", [("c", "b", "a"), ("a", "b", "c", "d"), ("a", "b")])
+def test_the_schema_of_a_job_never_changes_between_attempts(
+    take_part: Callable[[Schema, int], list[Answer]], kinds: tuple[str, ...]
+) -> None:
+    with pytest.raises(Reached):
+        take_part(AGREED, 1)
+    changed = replace(AGREED, features=(*AGREED.features[:2], Feature("kind", kinds)))
+    with pytest.raises(SchemaMismatch, match="has changed the schema"):
+        take_part(changed, 2)
+    with pytest.raises(Reached):
+        take_part(AGREED, 3)

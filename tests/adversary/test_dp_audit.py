@@ -1,0 +1,61 @@
+"""The audit of epsilon: true mechanisms hold, broken ones are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from benchmarks.dp_audit import (
+    EDGES,
+    SCHEMA,
+    Answering,
+    Game,
+    HalfNoise,
+    OneCount,
+    answering,
+    audit,
+    bound,
+    rows_game,
+    tree_game,
+)
+from hedgerow.boosting.answers import NoisyAnswers
+from hedgerow.boosting.strategies.dp_tree.noisy_tree import open_root
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+
+RUNS = 1_000
+
+
+def rows(answers: Answering) -> Game:
+    return rows_game(2.0, answers)
+
+
+def root(answers: Answering) -> Game:
+    parameters = DPTree(4.0, depth=1, bins=4, secure=False, binning="quantile")
+    return tree_game("root", parameters, [open_root(SCHEMA, EDGES)], answers)
+
+
+@pytest.mark.parametrize("game", [rows, root])
+def test_what_silos_send_bears_out_its_epsilon(game: Callable[[Answering], Game]) -> None:
+    one = game(answering(NoisyAnswers, np.random.default_rng(1).bytes))
+    least = audit(one, RUNS)
+    assert 0.25 * one.claimed < least <= one.claimed
+
+
+@pytest.mark.parametrize(
+    ("game", "fault"), [(rows, HalfNoise), (root, HalfNoise), (root, OneCount)]
+)
+def test_a_mechanism_with_too_little_noise_is_caught(
+    game: Callable[[Answering], Game], fault: type[NoisyAnswers]
+) -> None:
+    one = game(answering(fault, np.random.default_rng(1).bytes))
+    assert audit(one, RUNS) > one.claimed
+
+
+def test_the_bound_is_that_of_clopper_and_pearson() -> None:
+    # 90 of 100 against 10 of 100: both intervals end equally far from a half.
+    odds = np.exp(bound(90, 10, 100, 0.99))
+    assert binom.sf(89, 100, odds / (1 + odds)) == pytest.approx(0.005)
+    assert bound(0, 10, 100) == bound(10, 10, 100) == 0.0
