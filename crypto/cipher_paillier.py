@@ -30,6 +30,7 @@ from hedgerow.crypto.ciphertext_histogram import (
     read_answer,
 )
 from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.errors import HistogramRefused
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext
 from hedgerow.crypto.paillier import KeyHolder, PublicOperations
@@ -43,11 +44,12 @@ class PaillierOwner:
 
     def __init__(self, private_key: PrivateKey, engine: Engine | None) -> None:
         self.private_key = private_key
+        self._certified = private_key.certified_bytes()
         self._holder = KeyHolder(private_key, engine)
         self._obfuscators = KeyHolderObfuscators(private_key, engine)
 
     def public_bytes(self) -> bytes:
-        return self.private_key.public_key.to_bytes()
+        return self._certified
 
     def encrypt_gradients(
         self, layout: PairLayout, grad: NDArray[np.float64], hess: NDArray[np.float64]
@@ -92,6 +94,8 @@ class PaillierPeer:
     ) -> HeldRows:
         layouts = _part_layouts(layout, self._public.public_key.bits)
         check_parts(rows, len(layouts), f"a row of {layout.n_classes} classes")
+        if len(bins) > layout.n_rows:
+            raise HistogramRefused(f"expected at most {layout.n_rows} rows, received {len(bins)}")
         histograms = [
             CiphertextHistograms(self._public, _rows(self._public, part), bins, n_bins)
             for part in rows

@@ -8,7 +8,8 @@ elgamal    96 for each class   96 for each class  quantised gradients: precision
                                                   rows at most 40; several times as fast
 ========== =================== ================== ==============================================
 
-A public key begins with its scheme's four letters.
+A public key begins with its scheme's four letters. One of Paillier ends with the proof of its
+modulus, which is verified when it is read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hedgerow.crypto.cipher_elgamal import ElGamalOwner, ElGamalPeer
 from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
 from hedgerow.crypto.cipher_roles import KeyOwner, PeerKey, Scheme
 from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import AnyPrivateKey
 
 
@@ -44,10 +46,27 @@ def peer_of(public_key: bytes, engine: Engine | None, *, insecure_test_key: bool
     Raises
     ------
     KeyRejected
-        Malformed, or smaller than is safe.
+        Malformed, smaller than is safe, or its modulus is not proven.
     """
     if public_key.startswith(elgamal.PUBLIC_MAGIC):
         key = elgamal.ElGamalPublicKey.from_bytes(public_key[len(elgamal.PUBLIC_MAGIC) :])
         return ElGamalPeer(key, engine)
-    read = paillier_keys.PublicKey.from_bytes(public_key, insecure_test_key=insecure_test_key)
+    read = paillier_keys.PublicKey.from_certified(public_key, insecure_test_key=insecure_test_key)
     return PaillierPeer(read, engine)
+
+
+def check_kind(public_key: bytes, scheme: str, key_bits: int) -> None:
+    """Refuse a key of another scheme, or of another length, than was agreed.
+
+    Raises
+    ------
+    KeyRejected
+    """
+    expected = {"elgamal": elgamal.PUBLIC_MAGIC, "paillier": paillier_keys.PUBLIC_MAGIC}[scheme]
+    if not public_key.startswith(expected):
+        raise KeyRejected(f"expected a public key of {scheme}, received another")
+    if scheme == "paillier" and paillier_keys.modulus_bits(public_key) != key_bits:
+        raise KeyRejected(
+            f"expected a modulus of {key_bits} bits, "
+            f"received {paillier_keys.modulus_bits(public_key)}"
+        )

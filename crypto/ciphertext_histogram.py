@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -393,6 +394,9 @@ def pack_answer(
 ) -> Ciphertexts:
     """Return bins as they leave a passive party: packed, then re-randomised.
 
+    What a ciphertext has room for above its bins is random, so that a key holder who encrypted more
+    than the agreed width reads little more than that of every bin.
+
     Parameters
     ----------
     public
@@ -421,7 +425,14 @@ def pack_answer(
     at = (packages - 1) * slots
     missing = packages * slots - len(residues)
     padded = np.concatenate([residues[:at], public.modulus.ones(missing), residues[at:]])
-    return public.rerandomise(public.modulus.horner(padded, slots, layout.bin_bits), obfuscators)
+    packed = public.modulus.horner(padded, slots, layout.bin_bits)
+    noise = [
+        secrets.randbits(layout.spare_bits(count, public.public_key.bits))
+        << count * layout.bin_bits
+        for count in _counts(len(residues), slots)
+    ]
+    packed = public.modulus.multiply(packed, public.encode(noise))
+    return public.rerandomise(packed, obfuscators)
 
 
 def read_answer(
@@ -448,4 +459,5 @@ def read_answer(
         raise HistogramRefused(
             f"expected {expected} ciphertexts for {n_bins} bins, received {len(answer)}"
         )
-    return layout.unpack(holder.decrypt(answer), _counts(n_bins, layout.slots(key_bits)))
+    counts = _counts(n_bins, layout.slots(key_bits))
+    return layout.unpack(holder.decrypt(answer), counts, key_bits)

@@ -37,7 +37,7 @@ MOST_IDLE_PEERS = 4
 @dataclass(slots=True)
 class _Tree:
     rows: HeldRows
-    peer: PeerKey
+    public_key: bytes
 
 
 class LocalCipherVault:
@@ -106,7 +106,7 @@ class LocalCipherVault:
             self._trees.pop(session, None)
         held = peer.hold(layout, rows, bins, n_bins)
         with self._lock:
-            self._trees[session] = _Tree(held, peer)
+            self._trees[session] = _Tree(held, public_key)
 
     def sum_bins(
         self,
@@ -153,9 +153,9 @@ class LocalCipherVault:
         with self._lock:
             self._owned.pop(session, None)
             tree = self._trees.pop(session, None)
-            still_used = {t.peer.key_id for t in self._trees.values()}
-            if tree is not None and tree.peer.key_id not in still_used:
-                self._peers.pop(tree.peer.key_id, None)
+            still_used = {t.public_key for t in self._trees.values()}
+            if tree is not None and tree.public_key not in still_used:
+                self._peers.pop(tree.public_key, None)
             blinder = self._blinders.pop(session, None)
             if blinder is not None:
                 blinder.close()
@@ -179,14 +179,17 @@ class LocalCipherVault:
         return owner
 
     def _peer(self, public_key: bytes) -> PeerKey:
-        peer = peer_of(public_key, self._engine, insecure_test_key=self._insecure_test_keys)
         with self._lock:
-            kept = self._peers.pop(peer.key_id, peer)
-            self._peers[peer.key_id] = kept
-            used = {tree.peer.key_id for tree in self._trees.values()}
-            idle = [key_id for key_id in self._peers if key_id not in used]
-            for key_id in idle[:-MOST_IDLE_PEERS]:
-                del self._peers[key_id]
+            peer = self._peers.get(public_key)
+        if peer is None:  # once a key: its proof takes eight exponentiations
+            peer = peer_of(public_key, self._engine, insecure_test_key=self._insecure_test_keys)
+        with self._lock:
+            kept = self._peers.pop(public_key, peer)
+            self._peers[public_key] = kept
+            used = {tree.public_key for tree in self._trees.values()}
+            idle = [key for key in self._peers if key not in used]
+            for key in idle[:-MOST_IDLE_PEERS]:
+                del self._peers[key]
             return kept
 
     def _blinder(self, session: str) -> LocalBlinder:

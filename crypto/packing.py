@@ -3,8 +3,9 @@
 A row's plaintext is g·2^{W_h} + h, with g and h in fixed point, g signed and h not negative; the
 pairs of several classes lie side by side, S = W_g + W_h bits each. Sums of rows are sums of
 plaintexts. An answer puts many bins into one ciphertext, c ← c^{2^B}·next with B bits a bin, so
-that its first bin ends most significant. Reading back takes the lowest B bits, centred around zero,
-and borrows from what is above where they are negative. No offsets, so no row counts travel.
+that its first bin ends most significant. The room above is filled with random bits, all but 64.
+Reading back takes the lowest B bits, centred around zero, and borrows from what is above where they
+are negative. No offsets, so no row counts travel.
 
 Widths come from the exact largest sums: W_g holds ±(rows · max |g|) and W_h holds rows · max h, so
 that nothing can overflow into its neighbour; a value above its bound is refused before encryption.
@@ -31,6 +32,8 @@ MAX_FRACTION_BITS = 52
 MAX_ROWS = 1 << 40
 MAX_CLASSES = 1 << 16
 _INT64_BITS = 63
+CHECKED_BITS = 64
+"""Zeros on top of a packed plaintext: by them its reader notices one of another key."""
 
 
 def usable_bits(key_bits: int) -> int:
@@ -140,6 +143,10 @@ class PairLayout:
         self.check_key(key_bits)
         return usable_bits(key_bits) // self.bin_bits
 
+    def spare_bits(self, count: int, key_bits: int) -> int:
+        """Return how many bits above ``count`` bins are filled at random; the rest stays zero."""
+        return max(usable_bits(key_bits) - CHECKED_BITS - count * self.bin_bits, 0)
+
     def quantise(
         self, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -196,7 +203,7 @@ class PairLayout:
         return plaintext
 
     def unpack(
-        self, plaintexts: Sequence[int], counts: Sequence[int]
+        self, plaintexts: Sequence[int], counts: Sequence[int], key_bits: int = 0
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Return the sums in packed answers.
 
@@ -206,6 +213,8 @@ class PairLayout:
             Signed plaintexts of an answer, in order.
         counts
             Bins in each of them.
+        key_bits
+            Of the key, where the room above the bins is filled up.
 
         Returns
         -------
@@ -235,7 +244,7 @@ class PairLayout:
                     rest += 1
                 grads.append(low >> self.hess_bits)
                 hesses.append(low & h_mask)
-            if rest:
+            if rest >> self.spare_bits(count, key_bits):
                 raise PlaintextOutOfRange(
                     f"an answer holds more than {count} bins of {self.bin_bits} bits"
                 )

@@ -33,9 +33,6 @@ from hedgerow.crypto.modular import Residues, ints_to_bytes
 from hedgerow.crypto.obfuscators import Obfuscators
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
-KEY_BITS = (2048, 3072, 4096)
-KEY_ID_BYTES = 16
-_PUBLIC_MAGIC = b"HGP1"
 _ROWS_A_PASS = 4096
 
 

@@ -12,6 +12,7 @@ LightGBM, 2017 (GOSS).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,13 @@ class Sampler:
         if booster.sampling_method == "gradient_based":
             return cls("mvs", booster.subsample)
         return cls("uniform", booster.subsample, reweight=False)
+
+    def fewest(self, n: int) -> int:
+        """Return how many of ``n`` rows a sample has at least: six deviations below its mean."""
+        if self.method == "none":
+            return n
+        kept = n * (self.top_rate + self.other_rate if self.method == "goss" else self.rate)
+        return max(1, math.floor(kept - 6 * math.sqrt(kept))) if n else 0
 
     def draw(
         self,

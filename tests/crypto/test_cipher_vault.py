@@ -230,13 +230,13 @@ def test_what_is_not_held_is_said(new_vault, scheme):
 
 def test_a_wrong_modulus_is_refused(new_vault):
     _, passive, layout, bins, *_, rows = sent(new_vault, "paillier")
-    even = PublicKey(generate_private_key(KEY_BITS, insecure_test_key=True).public_key.n, True)
-    bad = bytearray(even.to_bytes())
+    good = generate_private_key(KEY_BITS, insecure_test_key=True)
+    bad = bytearray(good.certified_bytes())
     bad[6] &= 0xFE
     with pytest.raises(KeyRejected, match="expected an odd modulus"):
         passive.hold_rows("job", bytes(bad), layout, rows, bins, N_BINS)
     with pytest.raises(KeyRejected, match="bytes of public key"):
-        passive.hold_rows("job", even.to_bytes()[:-1], layout, rows, bins, N_BINS)
+        passive.hold_rows("job", good.public_key.to_bytes()[:-1], layout, rows, bins, N_BINS)
     with pytest.raises(KeyRejected, match="not a Paillier public key"):
         passive.hold_rows("job", b"key", layout, rows, bins, N_BINS)
     assert passive.sum_bins("job", NODES), "what was held before is still there"
@@ -272,7 +272,7 @@ def test_ciphertexts_that_are_not_below_the_square_are_refused(new_vault):
 @pytest.mark.parametrize("value", ["zero", "modulus"])
 def test_ciphertexts_that_are_not_invertible_are_refused(new_vault, value):
     active, passive, layout, bins, _, _, public_key, rows = sent(new_vault, "paillier")
-    n = PublicKey.from_bytes(public_key, insecure_test_key=True).n if value == "modulus" else 0
+    n = PublicKey.from_certified(public_key, insecure_test_key=True).n if value == "modulus" else 0
     bad = rows[0].copy()
     bad[3] = np.frombuffer(n.to_bytes(128, "little"), np.uint8)
     with pytest.raises(CiphertextRejected, match="invertible"):

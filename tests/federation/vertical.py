@@ -73,6 +73,7 @@ def job(
         task=task,
         seed=3,
         booster=Booster(**{"max_depth": 3, "max_bin": 8, **(booster or {})}),
+        classes=3 if task is Task.MULTICLASS else 0,
     )
 
 

@@ -34,6 +34,7 @@ from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.rpc.federation import accept_message
 from hedgerow.services.wire.scores import pack_sums
+from tests.interop.moduli import FORGED, forged, good_key
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs/wire-vectors"
 
@@ -56,6 +57,17 @@ def vectors() -> dict[str, Any]:
         "residues": _residues(),
         "exact-sums": _exact_sums(),
         "secure-sum": _secure_sum(),
+        "paillier-modulus": _paillier_modulus(),
+    }
+
+
+def _paillier_modulus() -> Any:
+    key = good_key(2048)
+    return {
+        "p": hex(key.p),
+        "q": hex(key.q),
+        "public_key": key.certified_bytes().hex(),
+        "bad_public_keys": {kind: forged(kind, 2048)[0].hex() for kind in FORGED},
     }
 
 

@@ -29,7 +29,7 @@ from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
-from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
+from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
 from hedgerow.boosting.strategies.secureboost.meeting import meet
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Party, held_back
@@ -47,7 +47,6 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     RowSet,
     StepName,
     TableScore,
-    size_class,
 )
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.cipher_roles import Scheme
@@ -163,6 +162,11 @@ class ActiveParty(Party):
         schema = train.schema
         self.objective: Objective = objective_of(job.objective, schema.task, job.booster)
         self.objective.check_labels(train.labels, schema.n_classes)
+        if schema.n_outputs != parameters.n_outputs(job):
+            raise DataError(
+                f"classes: expected {parameters.n_outputs(job)} by the job, "
+                f"the label has {schema.n_outputs}"
+            )
         self.n_train = train.n_samples
         self.train, self.test = train, rows.test
         self.valid = held_back(parameters.validation, job.seed, self.n_train)
@@ -245,16 +249,13 @@ class ActiveParty(Party):
         self, g: NDArray[np.float32], h: NDArray[np.float32], drawn: Sample, sample: Sample
     ) -> Gradients:
         n_outputs = g.shape[1]
-        max_weight = 2.0 ** weight_exponent(len(self.y), self.weight)
-        bound = static_bound(self.objective, self.sampler, self.margins.shape[1], max_weight)
+        weighed = weight_exponent(len(self.y), self.weight)
+        bound = static_bound(self.objective, self.sampler, self.margins.shape[1], 2.0**weighed)
         g, h = np.ascontiguousarray(g), np.ascontiguousarray(h)
         try:
-            if bound is None:
-                bound = bound_of_exponents(*exponents(g, h, drawn))
-            n_rows = size_class(len(self.fit))
-            layout = layout_of_gradients(
-                self.parameters.encryption, n_rows, bound, n_outputs, self.parameters.fraction_bits
-            )
+            powers = (weighed, weighed) if bound else exponents(g, h, drawn)
+            bound = bound or bound_of_exponents(*powers)
+            layout = layout_of_tree(self.parameters, self.job, len(self.fit), powers)
             quantiser = Quantiser.fitting(len(self.fit), bound)
             fine = quantiser.lossless(g, h, drawn)
             weight = np.float32(1.0) if drawn.weight is None else drawn.weight[:, None]

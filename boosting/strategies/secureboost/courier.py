@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,6 +16,7 @@ from hedgerow.boosting.errors import FederationError, OfferRejected
 from hedgerow.boosting.exchange import Link, Place
 from hedgerow.boosting.payloads import PayloadCodec
 from hedgerow.boosting.strategies.secureboost.steps import (
+    EVERYONE,
     IN_CLEAR,
     PASS_PIECES,
     PIECE_BYTES,
@@ -96,6 +98,11 @@ class Delivery:
 class Courier:
     """Seals, cuts, counts places, opens.
 
+    A box opens in its own place only: job, attempt, step, place, sender and receiver are its
+    associated data, and so are the ciphertexts that its sender gives its receiver in the same
+    exchange, and the next step that the active party names. So whoever forwards can neither alter,
+    exchange nor repeat any of it. Ciphertexts without another box have an empty one beside them.
+
     Parameters
     ----------
     context : bytes
@@ -111,6 +118,8 @@ class Courier:
         The 32-byte root shared with each other party; set once public keys are exchanged.
     next : StepName
         The step that the active party named last.
+    active : str
+        The active party, which names the next step.
     """
 
     def __init__(
@@ -128,6 +137,7 @@ class Courier:
         self.party = party
         self.keys: Mapping[str, bytes] = {}
         self.next = StepName.KEYS
+        self.active = ""
         self._context = context
         self._codec = codec
         self._entropy = entropy
@@ -164,7 +174,7 @@ class Courier:
         """
         if self._in_clear:
             step = IN_CLEAR.get(step.name, step)
-        pieces = self._pieces(step, boxes or {}, ciphertexts or {}, keys)
+        pieces = self._pieces(step, boxes or {}, ciphertexts or {}, keys, then)
         at = self._at
         received: list[RelayPiece] = []
         passing = 0
@@ -184,9 +194,10 @@ class Courier:
         if reply.note.then is None:
             raise OfferRejected(f"{step.name}: the coordinator names no next step")
         self.next = reply.note.then
+        blocks = _blocks(received)
         return Delivery(
-            self._opened(step, at, received),
-            _blocks(received),
+            self._opened(step, at, received, blocks),
+            blocks,
             {piece.party: piece for piece in received if isinstance(piece, PartyKeys)},
             reply.note.then,
             self._codec,
@@ -203,41 +214,91 @@ class Courier:
         boxes: Mapping[str, object],
         ciphertexts: Mapping[str, tuple[NDArray[np.uint8], ...]],
         keys: PartyKeys | None,
+        then: StepName | None,
     ) -> Iterator[RelayPiece]:
         if keys is not None:
             yield keys
-        for receiver, content in boxes.items():
+        flat = {
+            receiver: [np.ascontiguousarray(block).reshape(-1) for block in parts]
+            for receiver, parts in ciphertexts.items()
+        }
+        digests = {receiver: _digest(block.data for block in flat[receiver]) for receiver in flat}
+        everyone = digests.pop(EVERYONE, b"")
+        sealed_for = {*boxes, *(self.keys if everyone else (r for r in digests if digests[r]))}
+        for receiver in sorted(sealed_for):
+            content = self._codec.dump(boxes[receiver]) if receiver in boxes else b""
             key = expand(self.keys[receiver], encode_fields("box", self.party, receiver))
-            where = self._where(step, self._at, self.party, receiver)
-            box = seal(key, padded(self._codec.dump(content)), where, self._entropy)
+            digest = digests.get(receiver, everyone)
+            where = self._where(step, self._at, self.party, receiver, then, digest)
+            box = seal(key, padded(content), where, self._entropy)
             for start in range(0, len(box), PIECE_BYTES):
                 yield SealedPiece(receiver, box[start : start + PIECE_BYTES])
-        for receiver, parts in ciphertexts.items():
-            for part, block in enumerate(parts):
-                flat = np.ascontiguousarray(block).reshape(-1)
-                for start in range(0, flat.shape[0], PIECE_BYTES):
-                    data = flat[start : start + PIECE_BYTES].tobytes()
+        for receiver, blocks in flat.items():
+            for part, block in enumerate(blocks):
+                for start in range(0, block.shape[0], PIECE_BYTES):
+                    data = block[start : start + PIECE_BYTES].tobytes()
                     yield CiphertextPiece(receiver, part, data)
 
-    def _opened(self, step: RelayStep, at: Place, received: list[RelayPiece]) -> dict[str, bytes]:
+    def _opened(
+        self,
+        step: RelayStep,
+        at: Place,
+        received: list[RelayPiece],
+        blocks: Mapping[str, tuple[bytes, ...]],
+    ) -> dict[str, bytes]:
+        """Return the contents of boxes by sender, of those that have any.
+
+        Raises
+        ------
+        OfferRejected
+            A box does not open, or there is none beside ciphertexts; names the sender.
+        """
         sealed: dict[str, list[bytes]] = {}
         for piece in received:
             if isinstance(piece, SealedPiece):
                 sealed.setdefault(piece.party, []).append(piece.data)
-        return {s: self._open(step, at, s, b"".join(parts)) for s, parts in sealed.items()}
+        opened = {}
+        for sender in {**sealed, **blocks}:
+            if sender not in sealed:
+                raise OfferRejected(f"{sender} sent ciphertexts without a seal")
+            if sender not in self.keys:
+                raise OfferRejected(f"{sender} sent a sealed box before its key")
+            key = expand(self.keys[sender], encode_fields("box", sender, self.party))
+            digest = _digest(blocks.get(sender, ()))
+            where = self._where(step, at, sender, self.party, self.next, digest)
+            try:
+                data = open_box(key, b"".join(sealed[sender]), where)
+            except BoxInvalid as error:
+                raise OfferRejected(f"from {sender}: {error}") from error
+            content = unpadded(data, sender)
+            if content:
+                opened[sender] = content
+        return opened
 
-    def _open(self, step: RelayStep, at: Place, sender: str, box: bytes) -> bytes:
-        if sender not in self.keys:
-            raise OfferRejected(f"{sender} sent a sealed box before its key")
-        key = expand(self.keys[sender], encode_fields("box", sender, self.party))
-        try:
-            data = open_box(key, box, self._where(step, at, sender, self.party))
-        except BoxInvalid as error:
-            raise OfferRejected(f"from {sender}: {error}") from error
-        return unpadded(data, sender)
+    def _where(
+        self,
+        step: RelayStep,
+        at: Place,
+        sender: str,
+        receiver: str,
+        then: StepName | None,
+        digest: bytes,
+    ) -> bytes:
+        """Return what a box is bound to; the next step only where the active party sends it."""
+        named = then.value if sender == self.active and then is not None else ""
+        place = encode_fields(self._context, step.name, at.round, at.level, sender, receiver)
+        return place + encode_fields(named, digest)
 
-    def _where(self, step: RelayStep, at: Place, sender: str, receiver: str) -> bytes:
-        return encode_fields(self._context, step.name, at.round, at.level, sender, receiver)
+
+def _digest(blocks: Iterable[bytes | memoryview]) -> bytes:
+    """Return the SHA-256 of blocks with their lengths; nothing where all are empty."""
+    found, some = hashlib.sha256(), False
+    for block in blocks:
+        if len(block):
+            some = True
+            found.update(len(block).to_bytes(8, "little"))
+            found.update(block)
+    return found.digest() if some else b""
 
 
 def _blocks(received: list[RelayPiece]) -> dict[str, tuple[bytes, ...]]:

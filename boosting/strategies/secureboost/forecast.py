@@ -28,6 +28,7 @@ from hedgerow.crypto.blinding import POINT_BYTES
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES
 from hedgerow.crypto.packing import classes_per_ciphertext, usable_bits
+from hedgerow.crypto.paillier_keys import PROOF_ROUNDS
 from hedgerow.crypto.psi import n_exchanges, tag_bits
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def _meet(
 ) -> None:
     """Add the exchange of keys and the alignment."""
     n_others = len(parties) - 1
-    public = {"paillier": 3 * strategy.key_bits // 8 + 24, "elgamal": 80}
+    public = {"paillier": (1 + PROOF_ROUNDS) * strategy.key_bits // 8 + 24, "elgamal": 80}
     hello = 33 + IDENTITY_BYTES + PIECE_FRAME_BYTES
     key = public.get(strategy.encryption, 0)
     leads = me == parties[0]

@@ -57,7 +57,9 @@ def meet(
         parties have evaluation rows.
     """
     private_key = new_private_key()
-    context = encode_fields("hedgerow vertical v1", start.job_id, start.attempt, *start.silos)
+    context = encode_fields(
+        "hedgerow vertical v1", start.job_id, start.job_digest, start.attempt, *start.silos
+    )
     own = PartyKeys(
         EVERYONE, public_bytes(private_key), public_key, start.test is not None, model, b"", b""
     )

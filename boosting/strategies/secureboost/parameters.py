@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Safeguards
 
@@ -169,6 +170,11 @@ class SecureBoost:
                     f"received {self.active!r}"
                 )
             self.validate_cohort(len(job.silos))
+        if job.task is Task.MULTICLASS and not (job.classes or self.predict_from):
+            raise InvalidJob(
+                "classes: a vertical job with more than two classes says how many; passive "
+                "parties do not take the active party's word for it"
+            )
         metrics.check(job.metrics, job.task)
 
     def _validate_ranges(self) -> None:
@@ -214,6 +220,14 @@ class SecureBoost:
             top_rate=self.top_rate,
             other_rate=self.other_rate,
         )
+
+    def n_outputs(self, job: JobParameters) -> int:
+        """Return the outputs of the model: the number of classes where there are more than two."""
+        return max(job.classes, 1) if job.task is Task.MULTICLASS else 1
+
+    def trees_per_round(self, job: JobParameters) -> int:
+        """Return the trees of a round."""
+        return 1 if self.multi_output else self.n_outputs(job)
 
     def turn(self, round: int, parties: tuple[str, ...]) -> Turn:
         """Return who takes part in the trees of a round; ``parties`` has the active one first."""

@@ -104,6 +104,7 @@ class Party:
     ) -> None:
         self.parameters = parameters
         self.courier = courier
+        courier.active = parameters.active
         self.start = start
         self.job = start.job
         self.parties = (

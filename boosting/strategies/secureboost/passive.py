@@ -12,6 +12,7 @@ from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.eini import serve
+from hedgerow.boosting.strategies.secureboost.gradient_layout import check_layout
 from hedgerow.boosting.strategies.secureboost.meeting import meet
 from hedgerow.boosting.strategies.secureboost.model import PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import Turn
@@ -19,6 +20,9 @@ from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Pa
 from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveFeatures, PassiveTree
 from hedgerow.boosting.strategies.secureboost.routing import Router, hop, router_of_passive
 from hedgerow.boosting.strategies.secureboost.steps import SCORES, STEPS, ModelState, StepName
+from hedgerow.crypto.cipher_schemes import check_kind
+from hedgerow.crypto.errors import KeyRejected
+from hedgerow.crypto.packing import PairLayout
 
 _OF_TREES = (StepName.GRADIENTS, StepName.HISTOGRAMS, StepName.SPLITS, StepName.BITMAPS)
 """Steps in which only the parties of the tree have something to send."""
@@ -39,7 +43,7 @@ class PassiveParty(Party):
         earlier = None if record or not parameters.warm_start else self._earlier()
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         met = meet(self.courier, start, parameters.active, model=digest)
-        self.public_key = met.public_key
+        self.public_key = self._checked(met.public_key)
         rows = self.align(met.with_test, None)
         self._prepare(rows)
         if record:
@@ -56,14 +60,34 @@ class PassiveParty(Party):
             fit=self.fit,
             min_leaf=parameters.min_leaf,
             parameters=self.tree_parameters,
+            check=self._check_layout,
+            fewest=parameters.sampler(self.job.booster).fewest(len(self.fit)),
         )
         self.number = self.part.n_trees
+        self.begun = 0
         self.round = start.first_round
         self.tree: PassiveTree | None = None
         then = rows.then
         while then is not StepName.END:
             then = self._follow(then)
         return Artefact({PART: self.part.dump()}, PART)
+
+    def _checked(self, public_key: bytes) -> bytes:
+        """Return the active party's key; refuse another kind or size than the job's.
+
+        Its modulus is proven to the vault, before anything is summed under it.
+        """
+        parameters = self.parameters
+        if parameters.encryption != "plain":
+            try:
+                check_kind(public_key, parameters.encryption, parameters.key_bits)
+            except KeyRejected as error:
+                raise OfferRejected(f"{parameters.active}: {error}") from error
+        return public_key
+
+    def _check_layout(self, stated: PairLayout) -> None:
+        active = self.parameters.active
+        check_layout(stated, self.parameters, self.job, len(self.fit), active)
 
     def _earlier(self) -> PassivePart:
         """Return the part that this job starts from, with the table's columns in its order."""
@@ -85,7 +109,8 @@ class PassiveParty(Party):
         rows = self.align(False, None)
         router = router_of_passive(part, active, part.n_used, rows.train.X)
         if rows.then is StepName.LEAVES:
-            then = serve(self.courier, self.cipher, met.public_key, router, self.parties[1:])
+            key = self._checked(met.public_key)
+            then = serve(self.courier, self.cipher, key, router, self.parties[1:])
         else:
             then = self._route(router, rows.then)
         if then is not StepName.SCORES:
@@ -97,6 +122,13 @@ class PassiveParty(Party):
         turn = self.parameters.turn(self.round, self.parties)
         if step is StepName.SCORES:
             return self._close()
+        if step is StepName.GRADIENTS:
+            self.begun += 1
+            most = self.parameters.trees_per_round(self.job)
+            if self.begun > most:
+                raise OfferRejected(
+                    f"{self.parameters.active} grows more than {most} trees in round {self.round}"
+                )
         if self.courier.party not in turn.passive and step in _OF_TREES:
             # Another party's tree: nothing to send, nothing to learn.
             if step is StepName.GRADIENTS:
@@ -150,8 +182,14 @@ class PassiveParty(Party):
         received = self.courier.send(SCORES)
         final = received.then is StepName.END
         self.round += 1
+        self.begun = 0
         if not final:
             self.courier.begin_round(self.round)
+        if not final and self.round >= self.parameters.rounds:
+            raise OfferRejected(
+                f"{self.parameters.active} goes on after the last of "
+                f"{self.parameters.rounds} rounds"
+            )
         state = received.read(self.parameters.active, ModelState)
         self.part.digest = state.digest.hex()
         self.part.n_trees = self.number = state.n_trees

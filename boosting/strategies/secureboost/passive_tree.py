@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -39,6 +39,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
 
 if TYPE_CHECKING:
     from hedgerow.crypto.cipher_roles import Bins
+    from hedgerow.crypto.packing import PairLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ class PassiveFeatures:
         Rows that count for ``min_leaf``; the others are held back, or evaluation rows.
     min_leaf : int
     parameters : TreeParameters
+    check : callable
+        Raises :class:`OfferRejected` for a layout of gradients that the job cannot have.
+    fewest : int
+        Rows of ``fit`` that a sample has at least.
     """
 
     has_missing: NDArray[np.bool_]
@@ -61,6 +66,8 @@ class PassiveFeatures:
     fit: NDArray[np.int64]
     min_leaf: int
     parameters: TreeParameters
+    check: Callable[[PairLayout], None]
+    fewest: int
 
 
 class PassiveTree:
@@ -109,6 +116,7 @@ class PassiveTree:
         self._depths = [0]
         self._n_leaves = 1
         self._request: tuple[int, ...] = (0,)
+        """Nodes whose sums are owed to the active party."""
 
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
@@ -116,8 +124,15 @@ class PassiveTree:
         offer = CandidateCount(len(self._table))
         received = self._courier.send(GRADIENTS, boxes={active: offer})
         content = received.read(active, TreeGradients)
+        self._own.check(content.layout)
         (sampled,) = unpack_masks(content.sampled, [self._binned.n_samples], active)
         rows = np.flatnonzero(sampled)
+        fit = self._own.fit
+        if not sampled[fit].sum() == len(rows) >= self._own.fewest:
+            raise OfferRejected(
+                f"{active}: expected gradients of at least {self._own.fewest} rows of training, "
+                f"received those of {int(sampled[fit].sum())}, and of {len(rows)} rows in all"
+            )
         self._position = np.cumsum(sampled) - 1
         self._sampled = sampled
         self._summed = np.repeat(sampled.astype(np.int64)[:, None], 2, axis=1)
@@ -125,10 +140,10 @@ class PassiveTree:
             return received.then
         bins = np.ascontiguousarray(self._binned.by_feature[self._table.features][:, rows].T)
         n_padded = size_class(len(rows))
-        parts = [
-            memoryview(part)[: len(part) // n_padded * len(rows)]
-            for part in received.ciphertexts.get(active, ())
-        ]
+        sent = received.ciphertexts.get(active, ())
+        if any(len(part) % n_padded for part in sent):
+            raise OfferRejected(f"{active}: expected ciphertexts of {n_padded} rows")
+        parts = [memoryview(part)[: len(part) // n_padded * len(rows)] for part in sent]
         try:
             setup.vault.hold_rows(
                 setup.session, public_key, content.layout, parts, cast("Bins", bins),
@@ -142,6 +157,8 @@ class PassiveTree:
 
     def answer(self) -> StepName:
         """Send the sums of the requested nodes."""
+        if not self._request:
+            raise OfferRejected(f"{self._active} asks for sums of nodes that it has already")
         fresh = sorted({n for node in self._request for n in _siblings(node)})
         parts, sources = self._sums()
         allowed = ~self._table.too_few(
@@ -153,6 +170,7 @@ class PassiveTree:
                 columns = self._columns.of_node(self._depths[node])
                 allowed[k] &= np.isin(self._table.feature, columns)
         content = CandidateSums(pack_masks([allowed[:, self._order].reshape(-1)]), sources)
+        self._request = ()
         received = self._courier.send(
             HISTOGRAMS, boxes={self._active: content}, ciphertexts={self._active: parts}
         )
@@ -235,6 +253,13 @@ class PassiveTree:
         fits = len(nodes) == len(divisions) and nodes <= set(self._partition.nodes)
         if not fits or any(d.owner not in self._numbers for d in divisions):
             raise OfferRejected(f"{self._active} divides nodes that do not exist")
+        if self._limit and any(self._depths[node] >= self._limit for node in nodes):
+            raise OfferRejected(
+                f"{self._active} divides nodes deeper than the {self._limit} levels of the job"
+            )
+        most = self._own.parameters.max_leaves
+        if most and self._n_leaves + len(nodes) > most:
+            raise OfferRejected(f"{self._active} grows a tree of more than {most} leaves")
 
     def _chosen(self, division: NodeDivision) -> int:
         """Return the division of an own node: the first in order among those that tie."""

@@ -87,8 +87,8 @@ class CreateKeysResponse(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """Public key. X25519: 32 bytes. Paillier: "HGP1", bits of the modulus in 2 bytes, and the modulus.
-    EC-ElGamal: "HGE1" and two ristretto255 encodings of 32 bytes.
+    """Public key. X25519: 32 bytes. Paillier: "HGP1", bits of the modulus in 2 bytes, the modulus, and
+    its proof. EC-ElGamal: "HGE1" and two ristretto255 encodings of 32 bytes.
     """
     def __init__(
         self,

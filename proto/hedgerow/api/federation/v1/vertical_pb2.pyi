@@ -182,7 +182,9 @@ Global___VerticalPart: _TypeAlias = VerticalPart  # noqa: Y015
 class SealedPiece(_message.Message):
     """A piece of a sealed box between two parties; the coordinator cannot open it. The box is a nonce,
     ciphertext and tag of ChaCha20-Poly1305. Its plaintext is the length of a VerticalBox (8 bytes,
-    little-endian), that message, and zeros up to the next of eight sizes an octave.
+    little-endian), that message, and zeros up to the next of eight sizes an octave. It is bound to its
+    place and to the ciphertexts that its sender gives its receiver in the same exchange, which have a
+    box beside them in any case, an empty one where there is nothing else to say.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -257,8 +259,8 @@ class PartyKeys(_message.Message):
     box_key: _builtins.bytes
     """X25519 public key of its boxes, 32 bytes."""
     cipher_key: _builtins.bytes
-    """Public key of the gradients' encryption, from the active party; empty from passive parties and
-    where nothing is encrypted.
+    """Public key of the gradients' encryption, from the active party, with the proof of its modulus;
+    empty from passive parties and where nothing is encrypted.
     """
     has_test: _builtins.bool
     """Whether it has evaluation rows."""
@@ -597,10 +599,14 @@ class TreeGradients(_message.Message):
     SAMPLED_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     sampled: _builtins.bytes
-    """Whether each row is sampled: a bit a row, most significant first, padded to whole bytes."""
+    """Whether each row is sampled: a bit a row, most significant first, padded to whole bytes. Rows of
+    training only, and about as many as the job says.
+    """
     @_builtins.property
     def layout(self) -> Global___GradientLayout:
-        """How a row's gradients are stored."""
+        """How a row's gradients are stored. Passive parties derive it from the job and their rows; but for
+        the unit of the numbers, another one is refused.
+        """
 
     def __init__(
         self,

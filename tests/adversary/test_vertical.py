@@ -1,0 +1,431 @@
+"""Attacks on vertical jobs: an active party that lies, a modulus that is none, a coordinator.
+
+What a party is asked for it derives from the job and its own rows. A lie ends the job, and the
+error names whose message it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.strategies.secureboost import steps
+from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.steps import (
+    CiphertextPiece,
+    NodeDivision,
+    RelayPass,
+    RelayPiece,
+    SealedPiece,
+    StepName,
+)
+from hedgerow.crypto import paillier_keys
+from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.errors import KeyRejected
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.paillier_keys import PublicKey, generate_private_key
+from tests.federation import vertical
+from tests.federation.memory import MemoryLink, Outcome, run_in_memory
+from tests.interop.moduli import FORGED, forged
+
+ENGINE = Engine(workers=1)
+Sent = dict[str, Any]
+
+
+def run(widths: tuple[int, ...] = (2, 2), job: Any = None, **options: Any) -> Outcome:
+    job = job or vertical.job()
+    parties = vertical.cut_by_columns(vertical.table(120, sum(widths), job.task), widths)
+    return run_in_memory(
+        job,
+        parties,
+        schema=parties["guest"].schema,
+        vaults=options.pop("vaults", vertical.vaults()),
+        **options,
+    )
+
+
+def refused(outcome: Outcome, said: str, by: str = "host-1") -> None:
+    assert isinstance(outcome.error, DataError), outcome.error
+    assert said in str(outcome.error)
+    assert isinstance(outcome.errors[by], OfferRejected), outcome.errors  # type: ignore[index]
+    assert not any(outcome.kept.values())
+
+
+# --- an active party that asks for more than the job says ------------------------------------
+
+
+@pytest.fixture
+def lies(monkeypatch: pytest.MonkeyPatch) -> Callable[[StepName, Callable[..., None]], None]:
+    """Let the active party change what it sends in a step, sealed by its own keys.
+
+    ``change`` gets what is sent, and a call that sends something else before it.
+    """
+
+    honest = Courier.send
+
+    def lie(step: StepName, change: Callable[..., None]) -> None:
+        send = Courier.send
+
+        def sends(self: Courier, at: Any, **sent: Any) -> Any:
+            if self.party == "guest" and at.name == step.value:
+                change(sent, lambda name, **more: honest(self, steps.STEPS[name], **more))
+            return send(self, at, **sent)
+
+        monkeypatch.setattr(Courier, "send", sends)
+
+    return lie
+
+
+def go_on(lies: Any, then: StepName, **more: Any) -> None:
+    """Let the active party name another step than the end of the round, and take it."""
+
+    def other(sent: Sent, _: Any) -> None:
+        if sent["then"] is StepName.SCORES:
+            sent["then"] = then
+
+    lies(StepName.SPLITS, other)
+    lies(StepName.BITMAPS, other)
+    lies(StepName.SCORES, lambda _, send: send(then, then=StepName.SCORES, **more))
+
+
+LAYOUTS: dict[str, tuple[Callable[[PairLayout], PairLayout], str]] = {
+    "18 classes": (
+        lambda own: replace(own, n_classes=18),
+        "expected n_classes 1 by the job, received 18",
+    ),
+    "more rows": (
+        lambda own: replace(own, n_rows=1 << 39),
+        "expected n_rows 256 by the job, received 549755813888",
+    ),
+    "wider gradients": (
+        lambda own: replace(own, largest_grad=1 << 61),
+        "largest_grad",
+    ),
+    "wider hessians": (lambda own: replace(own, largest_hess=1 << 61), "largest_hess"),
+    "another precision": (
+        lambda own: PairLayout(
+            own.fraction_bits + 9, own.largest_grad << 9, own.largest_hess << 9, own.n_rows
+        ),
+        "by the job, received",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_a_layout_that_the_job_does_not_have_is_refused(kind: str, lies: Any) -> None:
+    wider, said = LAYOUTS[kind]
+
+    def change(sent: Sent, _: Any) -> None:
+        (box,) = sent["boxes"].values()
+        sent["boxes"] = {"host-1": replace(box, layout=wider(box.layout))}
+
+    lies(StepName.GRADIENTS, change)
+    outcome = run()
+    refused(outcome, "host-1: guest: layout of gradients: ")
+    assert said in str(outcome.error)
+
+
+@pytest.mark.parametrize("task", [Task.BINARY, Task.REGRESSION])
+def test_a_weight_or_bound_of_the_rows_is_no_lie(task: Task) -> None:
+    from hedgerow.boosting.strategies.secureboost.gradient_layout import (
+        check_layout,
+        layout_of_tree,
+    )
+
+    job = vertical.job(task)
+    for exponents in ((0, 0), (3, 3), (-9, -9), (5, 0), (-30, 0), (-1074, 0)):
+        if task is Task.BINARY and len(set(exponents)) > 1:
+            continue
+        own = layout_of_tree(job.parameters, job, 1000, exponents)  # type: ignore[arg-type]
+        check_layout(own, job.parameters, job, 1000, "guest")  # type: ignore[arg-type]
+        with pytest.raises(OfferRejected, match="guest: layout of gradients"):
+            check_layout(own, job.parameters, job, 2000, "guest")  # type: ignore[arg-type]
+
+
+def test_the_job_and_not_the_active_party_says_how_many_classes_there_are() -> None:
+    job = vertical.job(Task.MULTICLASS, key_bits=2048)
+    job.parameters.validate(job)
+    with pytest.raises(InvalidJob, match="classes: a vertical job with more than two"):
+        job.parameters.validate(replace(job, classes=0))
+    outcome = run((2, 2), replace(vertical.job(Task.MULTICLASS), classes=5))
+    assert "classes: expected 5 by the job, the label has 3" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ([7], "of at least 120 rows of training, received those of 1"),
+        (list(range(119)), "received those of 119"),
+    ],
+)
+def test_gradients_of_chosen_rows_alone_are_refused(
+    chosen: list[int], said: str, lies: Any
+) -> None:
+    def change(sent: Sent, _: Any) -> None:
+        mask = np.zeros(120, np.bool_)
+        mask[chosen] = True
+        (box,) = sent["boxes"].values()
+        sent["boxes"] = {"host-1": replace(box, sampled=np.packbits(mask).tobytes())}
+
+    lies(StepName.GRADIENTS, change)
+    refused(run(), said)
+
+
+def test_rows_that_are_held_back_have_no_gradients(lies: Any) -> None:
+    def change(sent: Sent, _: Any) -> None:
+        (box,) = sent["boxes"].values()
+        sent["boxes"] = {"host-1": replace(box, sampled=b"\xff" * 15)}
+
+    lies(StepName.GRADIENTS, change)
+    refused(run(job=vertical.job(validation=0.2)), "received those of 96, and of 120 rows in all")
+
+
+def test_ciphertexts_of_another_number_of_rows_are_refused(lies: Any) -> None:
+    def change(sent: Sent, _: Any) -> None:
+        sent["ciphertexts"] = {to: (b[0][:-1],) for to, b in sent["ciphertexts"].items()}
+
+    lies(StepName.GRADIENTS, change)
+    refused(run(), "guest: expected ciphertexts of 256 rows")
+
+
+def test_a_node_below_the_jobs_levels_is_not_divided(lies: Any) -> None:
+    box = steps.LevelDivisions((NodeDivision(1, 0),), bytes(15))
+    go_on(lies, StepName.SPLITS, boxes={"host-1": box})
+    refused(run(job=vertical.job(booster={"max_depth": 1})), "deeper than the 1 levels of the job")
+
+
+def test_a_tree_has_no_more_leaves_than_the_job_says(lies: Any) -> None:
+    box = steps.LevelDivisions((NodeDivision(1, 0),), bytes(15))
+    go_on(lies, StepName.SPLITS, boxes={"host-1": box})
+    job = vertical.job(booster={"max_depth": 0, "max_leaves": 2, "grow_policy": "lossguide"})
+    refused(run(job=job), "guest grows a tree of more than 2 leaves")
+
+
+def test_sums_are_sent_once(lies: Any) -> None:
+    lies(
+        StepName.HISTOGRAMS,
+        lambda sent, send: send(StepName.HISTOGRAMS, then=StepName.HISTOGRAMS),
+    )
+    refused(run(), "guest asks for sums of nodes that it has already")
+
+
+def test_more_trees_than_the_job_has_are_refused(lies: Any) -> None:
+    go_on(lies, StepName.GRADIENTS)
+    refused(run(), "guest grows more than 1 trees in round 0")
+
+
+def test_more_rounds_than_the_job_has_are_refused(lies: Any) -> None:
+    def longer(sent: Sent, _: Any) -> None:
+        if sent["then"] is StepName.END:
+            sent["then"] = StepName.GRADIENTS
+
+    lies(StepName.SCORES, longer)
+    outcome = run()  # the liar itself has ended
+    assert "guest goes on after the last of 2 rounds" in str(outcome.errors["host-1"])  # type: ignore[index]
+    assert outcome.kept.get("host-1") is None  # type: ignore[call-overload]
+
+
+# --- gradients that are none -----------------------------------------------------------------
+
+
+def recovered(wide: bool) -> int:
+    """Return of how many rows an answer of one bin shows whether they are in it.
+
+    The active party encrypts 2^k for row k, far beyond the agreed width of a pair.
+    """
+    n = 400
+    owner = PaillierOwner(generate_private_key(512, insecure_test_key=True), ENGINE)
+    peer = PaillierPeer(owner.private_key.public_key, ENGINE)
+    agreed = PairLayout.fit(n_rows=n, max_abs_grad=1, max_hess=1, fraction_bits=16)
+    layout = replace(agreed, n_classes=8) if wide else agreed
+    rows = owner.encrypt_integers([1 << k for k in range(n)])
+    held = peer.hold(layout, (rows,), np.zeros((n, 1), np.uint8), [1])
+    inside = np.random.default_rng(0).random(n) < 0.5
+    (answer,) = held.answer([np.flatnonzero(inside)], cumulative=True, missing=None, order=None)
+    (plaintext,) = owner.decrypt_integers(answer)
+    shown = np.array([plaintext >> k & 1 for k in range(n)], np.bool_)
+    wrong = np.flatnonzero(shown != inside)
+    return int(wrong[0]) if len(wrong) else n
+
+
+def test_powers_of_two_as_gradients_show_no_more_rows_than_a_pair_has_bits() -> None:
+    agreed = PairLayout.fit(n_rows=400, max_abs_grad=1, max_hess=1, fraction_bits=16)
+    assert recovered(wide=False) <= agreed.pair_bits + 12, "a few bits above may agree by chance"
+    assert recovered(wide=True) > 5 * agreed.pair_bits, "the attack works with a layout as wide"
+
+
+# --- public keys that are none ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_modulus_without_a_proof_is_refused(kind: str) -> None:
+    data, said = forged(kind, 512)
+    with pytest.raises(KeyRejected, match=said):
+        PublicKey.from_certified(data, insecure_test_key=True)
+
+    class Forger(LocalVault):
+        def create_cipher_key(self, *arguments: Any, **options: Any) -> bytes:
+            super().create_cipher_key(*arguments, **options)
+            return data
+
+    bits = paillier_keys.modulus_bits(data)
+    made = {"guest": Forger(ENGINE, insecure_test_keys=True)}
+    honest = vertical.vaults()
+    outcome = run(
+        job=vertical.job(key_bits=bits), vaults=lambda silo: made.get(silo) or honest(silo)
+    )
+    refused(outcome, "host-1: guest sent gradients that cannot be used: ")
+    assert said in str(outcome.error)
+
+
+def test_a_proven_modulus_is_taken() -> None:
+    key = generate_private_key(512, insecure_test_key=True)
+    read = PublicKey.from_certified(key.certified_bytes(), insecure_test_key=True)
+    assert read == key.public_key
+
+
+@pytest.mark.parametrize("bits", [2047, 2050, 4097])
+def test_a_modulus_of_a_length_between_is_refused(bits: int) -> None:
+    with pytest.raises(KeyRejected, match="bits"):
+        PublicKey(1 << bits - 1 | 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"key_bits": 1024}, "guest: expected a modulus of 1024 bits, received 512"),
+        ({"encryption": "elgamal"}, "guest: expected a public key of elgamal, received another"),
+    ],
+)
+def test_a_key_of_another_kind_than_the_jobs_is_refused(asked: Sent, said: str) -> None:
+    class Other(LocalVault):
+        def create_cipher_key(self, session: str, *rest: Any) -> bytes:
+            return super().create_cipher_key(session, 512, "paillier")
+
+    made = {"guest": Other(ENGINE, insecure_test_keys=True)}
+    honest = vertical.vaults()
+    outcome = run(job=vertical.job(**asked), vaults=lambda silo: made.get(silo) or honest(silo))
+    refused(outcome, said)
+
+
+# --- a coordinator that alters what it forwards ----------------------------------------------
+
+
+Alter = Callable[[list[RelayPiece], list[tuple[RelayPiece, ...]]], list[RelayPiece]]
+
+
+def tampering(victim: str, step: StepName, round: int, alter: Alter) -> type[MemoryLink]:
+    """Return links at which the coordinator alters what it forwards to a party in a step."""
+    before: list[tuple[RelayPiece, ...]] = []
+
+    class Tampered(MemoryLink):
+        def exchange(self, at_step: Any, at: Place, offer: Any) -> Any:
+            reply: RelayPass = super().exchange(at_step, at, offer)
+            if self.silo != victim or at_step.name != step.value:
+                return reply
+            pieces = reply.pieces
+            if at.round == round:
+                reply = replace(reply, pieces=tuple(alter(list(pieces), before)))
+            before.append(pieces)
+            return reply
+
+    return Tampered
+
+
+def flip(pieces: list[RelayPiece], _: Any) -> list[RelayPiece]:
+    return [
+        replace(p, data=bytes([p.data[0] ^ 1]) + p.data[1:])
+        if isinstance(p, CiphertextPiece)
+        else p
+        for p in pieces
+    ]
+
+
+def doubled(pieces: list[RelayPiece], _: Any) -> list[RelayPiece]:
+    """Repeat one ciphertext in place of the next: valid ones, of other rows."""
+    return [
+        replace(p, data=p.data[:128] * 2 + p.data[256:]) if isinstance(p, CiphertextPiece) else p
+        for p in pieces
+    ]
+
+
+ALTERED: dict[str, tuple[Alter, str]] = {
+    "a bit of a ciphertext": (flip, "the box does not open"),
+    "valid ciphertexts of other rows": (doubled, "the box does not open"),
+    "no ciphertexts": (
+        lambda pieces, _: [p for p in pieces if not isinstance(p, CiphertextPiece)],
+        "the box does not open",
+    ),
+    "no box": (
+        lambda pieces, _: [p for p in pieces if not isinstance(p, SealedPiece)],
+        "sent ciphertexts without a seal",
+    ),
+    "ciphertexts of an earlier tree": (
+        lambda pieces, before: [
+            *(p for p in pieces if isinstance(p, SealedPiece)),
+            *(p for p in before[0] if isinstance(p, CiphertextPiece)),
+        ],
+        "the box does not open",
+    ),
+    "all of an earlier tree": (lambda _, before: list(before[0]), "the box does not open"),
+}
+
+
+@pytest.mark.parametrize("kind", ALTERED)
+@pytest.mark.parametrize(
+    ("victim", "sender", "step"),
+    [("host-1", "guest", StepName.GRADIENTS), ("guest", "host-1", StepName.HISTOGRAMS)],
+)
+def test_what_a_coordinator_alters_or_repeats_is_refused(
+    kind: str, victim: str, sender: str, step: StepName
+) -> None:
+    alter, said = ALTERED[kind]
+    outcome = run(make_link=tampering(victim, step, 1, alter))
+    refused(outcome, f"{victim}: ", victim)
+    assert sender in str(outcome.error)
+    assert said in str(outcome.error)
+
+
+def test_a_box_in_the_name_of_another_party_is_refused() -> None:
+    def renamed(pieces: list[RelayPiece], _: Any) -> list[RelayPiece]:
+        other = {"host-1": "host-2", "host-2": "host-1"}
+        return [replace(p, party=other[p.party]) for p in pieces]
+
+    outcome = run((2, 2, 2), make_link=tampering("guest", StepName.HISTOGRAMS, 0, renamed))
+    refused(outcome, "guest: from host-", "guest")
+
+
+def test_a_coordinator_cannot_end_a_job_before_the_active_party_does() -> None:
+    class Early(MemoryLink):
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            reply: RelayPass = super().exchange(step, at, offer)
+            if self.silo == "host-1" and step.name == "scores":
+                reply = replace(reply, note=replace(reply.note, then=StepName.END))
+            return reply
+
+    outcome = run(make_link=Early)
+    assert isinstance(outcome.errors["host-1"], OfferRejected)  # type: ignore[index]
+    assert "from guest: the box does not open" in str(outcome.errors["host-1"])  # type: ignore[index]
+    assert not any(outcome.kept.values())
+
+
+def test_a_coordinator_that_shows_parties_different_jobs_brings_them_no_common_keys() -> None:
+    """The digest of the job is in the roots of all boxes, and in what each party signs."""
+
+    def other_job(parameters: Any, link: Any, vault: Any, start: Any) -> Any:
+        from hedgerow.boosting.strategies.secureboost.silo import participate
+
+        digest = str(start.silo).encode()
+        return participate(parameters, link, vault, replace(start, job_digest=digest))
+
+    outcome = run(participate_as=other_job)
+    assert "the box does not open" in str(outcome.error)
