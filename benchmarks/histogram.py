@@ -72,6 +72,7 @@ VARIANTS = (
     Variant("48-bit ring, 256 bins", 256, {"ring_bits": 48}, scored=False),
     Variant("MVS 10 %, 256 bins", 256, {"sampling": "mvs", "sampling_rate": 0.1}, scored=False),
     Variant("no recovery, 256 bins", 256, {"dropout_recovery": False}, scored=False),
+    Variant("recursive, 256 bins", 256, {"binning": "recursive"}, scored=False),
     Variant("without masks, 256 bins", 256, {"secure": False}, scored=False),
 )
 
@@ -124,7 +125,7 @@ def deal(table: pa.Table, folder: Path) -> None:
 
 def job_of(variant: Variant, rounds: int) -> JobParameters:
     booster = replace(BOOSTER, max_bin=variant.max_bin)
-    strategy = Histogram(rounds=rounds, **variant.fields)
+    strategy = Histogram(rounds=rounds, **{"binning": "summary", **variant.fields})
     return JobParameters("benchmark", strategy, task=Task.BINARY, seed=7, booster=booster)
 
 
@@ -139,7 +140,10 @@ def toml(variant: Variant, rounds: int) -> str:
         'metrics = ["auc"]',
         "[histogram]",
         f"rounds = {rounds}",
-        *(f"{name} = {json.dumps(value)}" for name, value in variant.fields.items()),
+        *(
+            f"{name} = {json.dumps(value)}"
+            for name, value in {"binning": "summary", **variant.fields}.items()
+        ),
         "[booster]",
         f"max_depth = {BOOSTER.max_depth}",
         f"eta = {BOOSTER.eta}",

@@ -51,7 +51,7 @@ max_depth = {depth}
 """
 JOBS = {
     "bagging": ("bagging", "rounds = 10", 8),
-    "histogram": ("histogram", "rounds = 20", 6),
+    "histogram": ("histogram", 'rounds = 20\nbinning = "summary"', 6),
     "fedxgbllr": ("fedxgbllr", "trees = 100\nrounds = 5", 6),
 }
 """Jobs of usual length, by name: strategy, its parameters, depth."""

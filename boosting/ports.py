@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hedgerow.boosting.allowances import Allowance
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
@@ -228,8 +229,11 @@ class Safeguards:
         Differential privacy's budget, where the strategy has one.
     private : bool
         Whether a finite budget covers all that is told, and only sums are told.
-    secure : bool
-        False where the strategy could mask or encrypt what leaves and the job says not to.
+    bins : int
+        Most bins of a feature; 0 where there are none.
+    leaf_rows : int or None
+        Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where
+        noise covers small leaves.
     key_bits : int or None
         Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
         strategy has no such key.
@@ -238,7 +242,8 @@ class Safeguards:
     deepest: int
     epsilon: float | None = None
     private: bool = False
-    secure: bool = True
+    bins: int = 0
+    leaf_rows: int | None = 1
     key_bits: int | None = None
 
 
@@ -354,6 +359,9 @@ class Strategy(Generic[P]):
         Job, schema and the last (or best) round's checkpoint to the files of the result.
     forecast : callable
         Job, schema and rows by silo to rounds and bytes, by formula.
+    allowances : callable
+        Job, schema (of a vertical party its own) and number of silos to where each step may happen
+        and how often; a silo refuses anything else.
     result : Result or callable
         What scores rows; a callable where the files are no stock model.
     validate_cohort : callable
@@ -367,6 +375,7 @@ class Strategy(Generic[P]):
     participate: Callable[[P, Link, Vault | None, SiloStart], Artefact | None]
     artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
     forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]
+    allowances: Callable[[P, JobParameters, Schema, int], tuple[Allowance, ...]]
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from hedgerow.boosting.allowances import GuardedLink
 from hedgerow.boosting.budget import Accountant
 from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
 from hedgerow.boosting.errors import (
@@ -124,6 +125,7 @@ class Attempt:
             job = self._agreed_job(digest)
             dataset = self._parts.load(job, False)
             self._check_policy(job, dataset)
+            self._count_attempt()
             accountant = self._accountant(job)
         except FederationError as refusal:
             log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
@@ -152,12 +154,22 @@ class Attempt:
             schema=dataset.schema,
             n_samples=dataset.n_samples,
             forecast=job.strategy.forecast(job.parameters, job, dataset.schema, rows),
+            allowances=job.strategy.allowances(
+                job.parameters, job, dataset.schema, len(self._assignment.silos)
+            ),
         )
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""
         epsilon = job.parameters.safeguards(job).epsilon
         return None if epsilon is None else self._parts.account.admit(self.key.job_id, epsilon)
+
+    def _count_attempt(self) -> None:
+        """Count what this silo accepts: each attempt may ask all that the job needs once more."""
+        memory = self._parts.state.memory(self.key.job_id)
+        times = int(memory.recall("attempts") or 0) + 1
+        self._parts.policy.check_attempts(times)
+        memory.remember("attempts", str(times).encode())
 
     def _take_part(
         self, job: JobParameters, dataset: Dataset, digest: bytes, accountant: Accountant | None
@@ -233,6 +245,11 @@ class Attempt:
             memory=parts.state.memory(start.job_id),
             timeout_seconds=2.0 * job.step_timeout_seconds + 30.0,
         )
+        guarded = GuardedLink(
+            link,
+            job.strategy.allowances(job.parameters, job, start.schema, len(start.silos)),
+            parts.policy.classes,
+        )
         if self._stopped:
             raise JobStopped(self._stopped)
         log.info("taking part", job=start.job_id, attempt=start.attempt)
@@ -243,7 +260,7 @@ class Attempt:
 
         total, crypto = Stopwatch(), Stopwatch()
         with parts.secrets.attempt(start.job_id, pause, crypto) as vault, total.running():
-            kept = job.strategy.participate(job.parameters, link, vault, start)
+            kept = job.strategy.participate(job.parameters, guarded, vault, start)
         times = summary(start.attempt, total.seconds, link.times, crypto.seconds)
         parts.state.keep(start.job_id, "times.json", times)
         return kept

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, disclosed
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import Forecast, JobParameters
 from hedgerow.boosting.strategies import NAMES
 
 
 class Policy(BaseModel):
-    """``[policy]`` of the agent's configuration; what is not set is not restricted."""
+    """``[policy]`` of the agent's configuration.
+
+    What is not set is not restricted, but for values of rows and counts in clear, and for bins.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,10 +63,27 @@ class Policy(BaseModel):
         ge=1,
         description="Most distinct row ids of any party of a vertical job.",
     )
+    may_send: tuple[Discloses, ...] | None = Field(
+        default=None,
+        description="Classes of what may leave; unset allows all but quantiles and counts.",
+    )
     require_secure: bool = Field(
         default=False,
-        description="Whether sums must be masked or encrypted where a strategy offers it.",
+        description="Whether no trees, quantiles, counts and weights may leave in clear.",
     )
+    max_bin: int = Field(default=1024, ge=2, description="Most bins of a feature.")
+    min_leaf_rows: int = Field(
+        default=1, ge=1, description="Least rows of a leaf that a job's parameters allow."
+    )
+    max_attempts: int = Field(default=100, ge=1, description="Most attempts at one job.")
+
+    @property
+    def classes(self) -> frozenset[Discloses]:
+        """What may leave; :class:`~hedgerow.boosting.allowances.GuardedLink` holds to it."""
+        unset = EVERY_CLASS - {Discloses.QUANTILES, Discloses.COUNTS}
+        allowed = unset if self.may_send is None else frozenset(self.may_send)
+        forbidden = IN_CLEAR if self.require_secure else frozenset()
+        return (allowed | {Discloses.NOTHING}) - forbidden
 
     @field_validator("strategies")
     @classmethod
@@ -81,6 +104,7 @@ class Policy(BaseModel):
         schema: Schema,
         n_samples: int,
         forecast: Forecast,
+        allowances: Iterable[Allowance],
     ) -> None:
         """Raise :class:`PolicyDeclined`, naming the first rule that the job breaks."""
         strategy = job.strategy
@@ -121,8 +145,28 @@ class Policy(BaseModel):
                 _decline("min_key_bits", "the job does not encrypt")
         elif kept.key_bits is not None and kept.key_bits < self.min_key_bits:
             _decline("min_key_bits", f"{kept.key_bits} is under {self.min_key_bits}")
-        if self.require_secure and not kept.secure:
-            _decline("require_secure", "the job does not mask its sums, or not encrypt them")
+        if kept.bins > self.max_bin:
+            _decline("max_bin", f"{kept.bins} is over {self.max_bin}")
+        if kept.leaf_rows is not None and kept.leaf_rows < self.min_leaf_rows:
+            _decline(
+                "min_leaf_rows",
+                f"a leaf may have {kept.leaf_rows} rows, at least {self.min_leaf_rows}",
+            )
+        self._check_classes(strategy.name, allowances)
+
+    def _check_classes(self, name: str, allowances: Iterable[Allowance]) -> None:
+        for discloses, step in disclosed(allowances).items():
+            if discloses not in self.classes:
+                of_secure = self.require_secure and discloses in IN_CLEAR
+                _decline(
+                    "require_secure" if of_secure else "may_send",
+                    f"{name} sends {discloses.value} in step {step!r}",
+                )
+
+    def check_attempts(self, times: int) -> None:
+        """Raise :class:`PolicyDeclined` where a job was begun too often already."""
+        if times > self.max_attempts:
+            _decline("max_attempts", f"this silo has begun the job {self.max_attempts} times")
 
     def check_cohort(self, silos: tuple[str, ...]) -> None:
         """Raise :class:`PolicyDeclined` where the silos of a job are too few, or not all known.

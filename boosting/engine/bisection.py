@@ -29,6 +29,8 @@ def _from_keys(keys: Keys) -> NDArray[np.float32]:
     return bits.astype(np.int32).view(np.float32)
 
 
+MOST_PASSES = 34
+"""Counts until every bracket is one key wide: of all values, then half of 2**32 keys each time."""
 _FIRST_KEY = int(_to_keys(np.array([-FENCE]))[0])
 _LAST_KEY = int(_to_keys(np.array([FENCE]))[0])
 

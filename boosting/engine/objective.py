@@ -356,3 +356,19 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
     _TWEEDIE: _tweedie,
     _POISSON: lambda s, y, _: np.asarray(np.exp(s) - y * s),
 }
+
+
+_STEEPEST = {"binary": 0.25, "bce": 0.25, "reg:logistic": 0.25, "multi": 0.5, "softmax": 0.5}
+_UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
+
+
+def rows_of_leaf(objective: str, booster: Booster) -> int:
+    """Return how many rows of weight one a leaf has at least, by ``min_child_weight``.
+
+    That bounds the sum of hessians: a row adds at most 1/4 to it under a logistic loss, 1/2 under
+    a softmax, 1 under most others; where a row's hessian has no bound, one row may be enough.
+    """
+    if objective in _UNBOUNDED:
+        return 1
+    steepest = _STEEPEST.get(objective, _STEEPEST.get(objective.split(":")[0], 1.0))
+    return max(1, math.ceil(booster.min_child_weight / steepest / max(1, booster.scale_pos_weight)))

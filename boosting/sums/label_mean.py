@@ -16,7 +16,7 @@ _AT = Place(0)
 
 async def label_mean(hub: Hub, start: CoordinatorStart, *, secure: bool) -> float:
     """Return the weighted mean label; the coordinator half."""
-    sums = CoordinatorSums.of(hub, start, _parameters(start.job.min_silos, secure))
+    sums = CoordinatorSums.of(hub, start, mean_parameters(start.job.min_silos, secure))
     await sums.setup(_AT)
     outcome = await sums.total(_AT, N_LABEL_VALUES)
     assert outcome.total is not None
@@ -25,12 +25,13 @@ async def label_mean(hub: Hub, start: CoordinatorStart, *, secure: bool) -> floa
 
 def offered_mean(link: Link, vault: Vault | None, start: SiloStart, *, secure: bool) -> float:
     """Return the weighted mean label; the silo half."""
-    sums = SiloSums.of(link, vault, start, _parameters(start.job.min_silos, secure))
+    sums = SiloSums.of(link, vault, start, mean_parameters(start.job.min_silos, secure))
     sums.setup(_AT)
     data = start.dataset
     state = state_digest(start.schema)
     return mean_label(sums.total(_AT, label_parts(data.labels, data.weight), state=state).values)
 
 
-def _parameters(min_silos: int, secure: bool) -> SumParameters:
+def mean_parameters(min_silos: int, secure: bool) -> SumParameters:
+    """Return how the sums of labels are made."""
     return SumParameters(secure=secure, batch=1, least_silos=max(min_silos, 3 if secure else 1))

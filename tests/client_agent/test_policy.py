@@ -33,6 +33,7 @@ def check(policy: Policy, parameters: JobParameters | None = None, **facts: Any)
         "schema": SCHEMA,
         "n_samples": 100,
         "forecast": forecast or Forecast(20, {"ExchangeTrees": (20, 6000, 9000)}, "trees"),
+        "allowances": parameters.strategy.allowances(parameters.parameters, parameters, SCHEMA, 3),
     }
     policy.check(parameters, **(around | facts))
 
@@ -46,7 +47,8 @@ DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\ndepth = 5'
 HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
 
 
-OPEN = "the job does not mask its sums, or not encrypt them"
+BINS = 'strategy = "histogram"\n[booster]\nmax_bin = {}'
+WEIGHT = 'strategy = "histogram"\n[booster]\nmin_child_weight = {}'
 UNCOVERED = "require_dp: no finite epsilon covers all that the job tells"
 LAYERS = "[secureboost]\nactive = 'a'\nmode = 'layered'\nhost_depth = 9\nguest_depth = 2"
 LAYERED = f"strategy = 'secureboost'\n[booster]\nmax_depth = 3\n{LAYERS}"
@@ -88,8 +90,45 @@ allow_insecure = true
         ({"require_dp": True}, DP.replace("2.0", "inf"), UNCOVERED),
         ({"require_dp": True}, DP + '\nbinning = "quantile"', UNCOVERED),
         ({"require_dp": True}, DP + "\nsecure = false", UNCOVERED),
-        ({"require_secure": True}, DP + "\nsecure = false", "require_secure: " + OPEN),
-        ({"require_secure": True}, PLAIN, "require_secure: " + OPEN),
+        (
+            {},
+            DP + '\nsecure = false\nbinning = "quantile"',
+            "may_send: dp_tree sends counts in step 'cells-plain'",
+        ),
+        ({}, PLAIN, "may_send: secureboost sends counts in step 'gradients'"),
+        (
+            {"require_secure": True, "may_send": ["keys", "encrypted", "scores", "counts"]},
+            PLAIN,
+            "require_secure: secureboost sends counts in step 'gradients'",
+        ),
+        (
+            {"may_send": ["keys", "masked", "scores"]},
+            HISTOGRAM.replace("false", "true"),
+            "may_send: histogram sends schema in step 'scores-bound'",
+        ),
+        (
+            {},
+            HISTOGRAM.replace("secure = false", 'binning = "summary"'),
+            "may_send: histogram sends quantiles in step 'cuts'",
+        ),
+        ({"require_secure": True}, "", "require_secure: bagging sends trees in step 'trees'"),
+        (
+            {"require_secure": True},
+            'strategy = "fedxgbllr"\nmin_silos = 3\n[fedxgbllr]\nsecure = true',
+            "require_secure: fedxgbllr sends trees in step 'trees'",
+        ),
+        (
+            {"require_secure": True},
+            'strategy = "fedga"',
+            "require_secure: fedga sends trees in step 'proposals'",
+        ),
+        ({}, BINS.format(1025), "max_bin: 1025 is over 1024"),
+        ({"max_bin": 64}, BINS.format(65), "max_bin: 65 is over 64"),
+        (
+            {"min_leaf_rows": 5},
+            WEIGHT.format(1.0),
+            "min_leaf_rows: a leaf may have 4 rows, at least 5",
+        ),
         ({"min_key_bits": 2048}, PLAIN, "min_key_bits: the job does not encrypt"),
         ({"max_rounds": 19}, "", "max_rounds: 20 is over 19"),
         ({"require_dp": True}, "", "require_dp: bagging gives no differential privacy"),
@@ -98,7 +137,7 @@ allow_insecure = true
         ({"max_epsilon": 0.9}, 'strategy = "fedga"', "max_epsilon: 1 is over 0.9"),
         ({"max_bytes": 5999}, "", "max_bytes: about 6000 bytes would leave, at most 5999"),
         ({"peers": ["a", "b"]}, "", "peers: c is not among them"),
-        ({"require_secure": True}, HISTOGRAM, "require_secure: " + OPEN),
+        ({}, HISTOGRAM, "may_send: histogram sends counts in step 'counts-plain'"),
     ],
 )
 def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> None:
@@ -128,6 +167,13 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
         ({"max_bytes": 6000}, ""),
         ({"peers": ["a", "b", "c", "d"]}, ""),
         ({"require_secure": True}, 'strategy = "histogram"'),
+        ({"require_secure": True}, DP + "\nsecure = false"),
+        ({"may_send": ["keys", "schema", "masked", "scores"]}, 'strategy = "histogram"'),
+        ({"may_send": ["keys", "schema", "scores", "counts"]}, HISTOGRAM),
+        ({}, BINS.format(1024)),
+        ({"max_bin": 65}, BINS.format(65)),
+        ({"min_leaf_rows": 5}, WEIGHT.format(1.25)),
+        ({"min_leaf_rows": 50}, DP),
     ],
 )
 def test_a_job_at_the_limit_of_a_rule_may_run(rules: dict[str, Any], text: str) -> None:
@@ -147,6 +193,12 @@ def test_the_cohort_is_checked_again_when_the_silos_have_agreed() -> None:
         policy.check_cohort(("a", "b"))
     with pytest.raises(PolicyDeclined, match="peers: mallory"):
         policy.check_cohort(("a", "b", "mallory"))
+
+
+def test_a_job_is_begun_as_often_as_the_policy_says() -> None:
+    Policy(max_attempts=3).check_attempts(3)
+    with pytest.raises(PolicyDeclined, match="max_attempts: this silo has begun the job 3 times"):
+        Policy(max_attempts=3).check_attempts(4)
 
 
 def test_keys_of_paillier_below_the_silos_least_are_declined() -> None:
@@ -172,9 +224,10 @@ data = {{ path = "a.parquet" }}
         ("max_dept = 3", "unknown key policy.max_dept; did you mean max_depth?"),
         ("strategy = []", "unknown key policy.strategy; did you mean strategies?"),
         ("requires_dp = true", "unknown key policy.requires_dp; did you mean require_dp?"),
-        ("xyz = 1", "unknown key policy.xyz; known keys: features, max_bytes"),
+        ("xyz = 1", "unknown key policy.xyz; known keys: features, max_attempts, max_bin"),
         ("max_depth = 0", "key policy.max_depth: Input should be greater than or equal to 1"),
         ("min_key_bits = 1024", "key policy.min_key_bits: Input should be greater than"),
+        ('may_send = ["tree"]', "key policy.may_send"),
         ('strategies = ["baging"]', "baging is no strategy; did you mean bagging?"),
     ],
 )

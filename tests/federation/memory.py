@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
 from hedgerow.boosting.budget import Accountant, BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import JobStopped
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import Discloses, Place, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
@@ -167,6 +168,7 @@ def run_in_memory(
     make_link: type[MemoryLink] = MemoryLink,
     participate_as: Callable[..., Any] | None = None,
     accountants: Mapping[str, Accountant] | None = None,
+    may_send: frozenset[Discloses] = EVERY_CLASS,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
 
@@ -217,8 +219,14 @@ def run_in_memory(
                 accountant=accountants[silo] if accountants else BudgetLedger(epsilon),
             )
             try:
+                # Counted as an agent counts: what an honest job needs is always allowed.
+                guarded = GuardedLink(
+                    link,
+                    job.strategy.allowances(job.parameters, job, schema, len(silos)),
+                    may_send,
+                )
                 kept[silo] = (participate_as or job.strategy.participate)(
-                    job.parameters, link, vaults(silo) if vaults else LocalVault(), start
+                    job.parameters, guarded, vaults(silo) if vaults else LocalVault(), start
                 )
             except BaseException as error:
                 errors[silo] = error

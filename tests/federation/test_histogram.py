@@ -105,20 +105,24 @@ def pooled_of(
 SIZES = (900, 0, 400, 200)
 
 VARIANTS = {
-    "masked": (Task.BINARY, Histogram(rounds=ROUNDS), Booster(max_depth=4, max_bin=32)),
+    "masked": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, binning="summary"),
+        Booster(max_depth=4, max_bin=32),
+    ),
     "plain": (
         Task.BINARY,
-        Histogram(rounds=ROUNDS, secure=False),
+        Histogram(rounds=ROUNDS, binning="summary", secure=False),
         Booster(max_depth=4, max_bin=32),
     ),
     "without recovery": (
         Task.BINARY,
-        Histogram(rounds=ROUNDS, dropout_recovery=False),
+        Histogram(rounds=ROUNDS, binning="summary", dropout_recovery=False),
         Booster(max_depth=4, max_bin=32),
     ),
     "48-bit ring": (
         Task.BINARY,
-        Histogram(rounds=ROUNDS, ring_bits=48),
+        Histogram(rounds=ROUNDS, binning="summary", ring_bits=48),
         Booster(max_depth=4, max_bin=32),
     ),
     "regression, recursive cuts": (
@@ -128,28 +132,32 @@ VARIANTS = {
     ),
     "absolute errors from the median": (
         Task.REGRESSION,
-        Histogram(rounds=ROUNDS),
+        Histogram(rounds=ROUNDS, binning="summary"),
         Booster(max_depth=3, max_bin=16, objective="lae"),
     ),
-    "classes": (Task.MULTICLASS, Histogram(rounds=ROUNDS), Booster(max_depth=3, max_bin=16)),
+    "classes": (
+        Task.MULTICLASS,
+        Histogram(rounds=ROUNDS, binning="summary"),
+        Booster(max_depth=3, max_bin=16),
+    ),
     "classes in one tree": (
         Task.MULTICLASS,
-        Histogram(rounds=ROUNDS, multi_output=True),
+        Histogram(rounds=ROUNDS, binning="summary", multi_output=True),
         Booster(max_depth=3, max_bin=16),
     ),
     "loss-guided columns": (
         Task.BINARY,
-        Histogram(rounds=ROUNDS, growth="lossguide"),
+        Histogram(rounds=ROUNDS, binning="summary", growth="lossguide"),
         Booster(max_depth=0, max_leaves=9, max_bin=16, colsample_bytree=0.7, colsample_bynode=0.7),
     ),
     "mvs": (
         Task.BINARY,
-        Histogram(rounds=ROUNDS, sampling="mvs", sampling_rate=0.3),
+        Histogram(rounds=ROUNDS, binning="summary", sampling="mvs", sampling_rate=0.3),
         Booster(max_depth=3, max_bin=16),
     ),
     "coarse": (
         Task.BINARY,
-        Histogram(rounds=ROUNDS, coarse_bits=5),
+        Histogram(rounds=ROUNDS, binning="summary", coarse_bits=5),
         Booster(max_depth=4, max_bin=32),
     ),
 }
@@ -170,7 +178,7 @@ def test_the_federated_model_is_the_pooled_one_bit_for_bit(name: str) -> None:
 
 def plain_job(rounds: int = 4, **strategy: object) -> JobParameters:
     booster = Booster(max_depth=3, max_bin=16)
-    kind = Histogram(rounds=rounds, **strategy)  # type: ignore[arg-type]
+    kind = Histogram(rounds=rounds, **{"binning": "summary", **strategy})  # type: ignore[arg-type]
     return job_of(kind, Task.BINARY, booster, min_silos=3)
 
 
@@ -309,6 +317,7 @@ def test_one_sampling_threshold_keeps_the_rate_of_all_rows_and_masks_change_noth
     order = np.argsort(np.abs(data.labels - data.labels.mean()), kind="stable")
     silos = silos_of(data.take(order), (1500, 1500, 1000))
     fields = {"sampling": "mvs", "sampling_rate": 0.3, "sampling_scope": "global"}
+    fields["binning"] = "summary"
     booster = Booster(max_depth=3, max_bin=16)
     models = []
     for secure in (True, False):
@@ -356,7 +365,7 @@ def test_a_blind_coordinator_gets_uniform_noise() -> None:
 
 def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     booster = Booster(max_depth=6, max_bin=16, eta=1.0, min_child_weight=0.0)
-    strategy = Histogram(rounds=40, validation=0.3, early_stopping_rounds=3)
+    strategy = Histogram(rounds=40, binning="summary", validation=0.3, early_stopping_rounds=3)
     job = job_of(strategy, Task.BINARY, booster, metrics=("logloss",))
     outcome = run(job, silos_of(DATA, (500, 400, 300, 300)))
     assert outcome.error is None
@@ -407,7 +416,7 @@ def test_given_cut_points_are_used_as_they_are() -> None:
         ({"ring_bits": 16}, {}, "ring_bits"),
         ({"early_stopping_rounds": 3}, {}, "early_stopping_rounds"),
         ({"binning": "given"}, {}, "cut_points"),
-        ({"blind_coordinator": True}, {}, "binning"),
+        ({"blind_coordinator": True, "binning": "summary"}, {}, "binning"),
         ({"blind_coordinator": True, "secure": False}, {}, "blind_coordinator"),
         ({}, {"max_bin": 1}, "max_bin"),
         ({}, {"num_parallel_tree": 2}, "num_parallel_tree"),

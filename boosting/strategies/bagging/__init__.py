@@ -28,7 +28,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Strategy
 from hedgerow.boosting.strategies.bagging.artefact import artefact
 from hedgerow.boosting.strategies.bagging.coordinator import coordinate
-from hedgerow.boosting.strategies.bagging.forecast import forecast
+from hedgerow.boosting.strategies.bagging.forecast import allowances, forecast
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
 from hedgerow.boosting.strategies.bagging.steps import REVEALS
@@ -41,4 +41,5 @@ STRATEGY = Strategy(
     participate=participate,
     artefact=artefact,
     forecast=forecast,
+    allowances=allowances,
 )

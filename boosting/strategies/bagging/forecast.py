@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.bagging import base_score
-from hedgerow.boosting.strategies.bagging.steps import REVEALS
+from hedgerow.boosting.strategies.bagging.steps import REVEALS, SCORES, SYNC, TREES
+from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
+from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.steps import SUM
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -53,9 +57,7 @@ def forecast(
     if base_score.fixed(job) is None:
         bill.sum(Call.SUMS, SMALL, SMALL)
         bill.setups(1)
-    silos_score = parameters.evaluate == "silos" or (
-        parameters.evaluate == "auto" and not job.has_test
-    )
+    silos_score = _silos_score(parameters, job)
     if parameters.validation > 0 or silos_score:
         names = job.metrics or metrics.defaults(job.task)
         values = metrics.width(names, schema.n_outputs)
@@ -73,6 +75,31 @@ def forecast(
             f"full trees would be at most {bound} bytes up from a silo",
         ),
     )
+
+
+def allowances(
+    parameters: Bagging, job: JobParameters, schema: Schema, n_silos: int
+) -> tuple[Allowance, ...]:
+    """Return where each step may happen: trees once a round, scores once a round."""
+    rounds = parameters.rounds
+    secure = parameters.masks_mean(n_silos)
+    sums = SumAllowances(mean_parameters(job.min_silos, secure), n_silos)
+    if base_score.fixed(job) is None:
+        sums.setups(1)
+        sums.sums(SUM, 1)
+    scored = parameters.validation > 0 or _silos_score(parameters, job)
+    return (
+        *sums.found,
+        Allowance(SYNC, rounds + 1, rounds + 1),
+        Allowance(TREES, rounds, rounds),
+        *([Allowance(SCORES, rounds, rounds)] if scored else ()),
+    )
+
+
+def _silos_score(parameters: Bagging, job: JobParameters) -> bool:
+    """Tell whether silos score the rows that they train on."""
+    auto = parameters.evaluate == "auto" and not job.has_test
+    return auto or parameters.evaluate == "silos"
 
 
 def _score_bytes(n_values: int, n_rows: float) -> float:

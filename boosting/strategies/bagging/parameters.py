@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import one_of, within
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.objective import rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.ports import Safeguards
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES
@@ -106,7 +107,9 @@ class Bagging:
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""
-        return Safeguards(job.booster.max_depth)
+        booster = job.booster
+        leaf_rows = rows_of_leaf(job.objective, booster)
+        return Safeguards(booster.max_depth, bins=booster.max_bin, leaf_rows=leaf_rows)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""

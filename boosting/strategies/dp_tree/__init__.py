@@ -34,7 +34,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Strategy
 from hedgerow.boosting.strategies.dp_tree.checkpoint import artefact
 from hedgerow.boosting.strategies.dp_tree.coordinator import coordinate
-from hedgerow.boosting.strategies.dp_tree.forecast import forecast
+from hedgerow.boosting.strategies.dp_tree.forecast import allowances, forecast
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.silo import participate
 from hedgerow.boosting.strategies.dp_tree.steps import REVEALS
@@ -47,5 +47,6 @@ STRATEGY = Strategy(
     participate=participate,
     artefact=artefact,
     forecast=forecast,
+    allowances=allowances,
     validate_cohort=DPTree.validate_cohort,
 )

@@ -6,13 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
-from hedgerow.boosting.strategies.dp_tree.steps import REVEALS
+from hedgerow.boosting.strategies.dp_tree.steps import REVEALS, STANDING, sums_of
+from hedgerow.boosting.sums.allowances import SumAllowances
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -87,3 +89,16 @@ def forecast(
             *((NOT_REPEATABLE,) if math.isfinite(parameters.epsilon) else ()),
         ),
     )
+
+
+def allowances(
+    parameters: DPTree, job: JobParameters, schema: Schema, n_silos: int
+) -> tuple[Allowance, ...]:
+    """Return where each step may happen: one sum a stage of bin edges, one a level."""
+    sums = SumAllowances(parameters.sum_parameters(job, n_silos), n_silos)
+    cells, counts = sums_of(parameters.epsilon, parameters.binning)
+    levels = parameters.depth + 1
+    sums.setups(1, levels)
+    sums.sums(cells, STAGES, 1, STAGES)
+    sums.sums(counts, levels, levels)
+    return (*sums.found, Allowance(STANDING, UNBOUNDED, levels))

@@ -82,7 +82,11 @@ class DPTree:
         """Return what a silo's policy asks about."""
         covered = math.isfinite(self.epsilon) and self.binning == "private"
         return Safeguards(
-            self.depth, self.epsilon, private=covered and self.secure, secure=self.secure
+            self.depth,
+            self.epsilon,
+            private=covered and self.secure,
+            bins=self.bins,
+            leaf_rows=None if math.isfinite(self.epsilon) else 1,
         )
 
     def validate(self, job: JobParameters) -> None:

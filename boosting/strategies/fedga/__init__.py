@@ -39,7 +39,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Result, Strategy
 from hedgerow.boosting.strategies.fedga.checkpoint import artefact
 from hedgerow.boosting.strategies.fedga.coordinator import coordinate
-from hedgerow.boosting.strategies.fedga.forecast import forecast
+from hedgerow.boosting.strategies.fedga.forecast import allowances, forecast
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import participate
 from hedgerow.boosting.strategies.fedga.steps import REVEALS
@@ -52,5 +52,6 @@ STRATEGY = Strategy(
     participate=participate,
     artefact=artefact,
     forecast=forecast,
+    allowances=allowances,
     result=Result.PERSONAL,
 )

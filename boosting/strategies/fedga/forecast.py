@@ -6,10 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.strategies.fedga.steps import REVEALS
+from hedgerow.boosting.strategies.fedga.steps import (
+    DEPTHS,
+    PROPOSALS,
+    REPORTS,
+    REVEALS,
+    SCORES,
+    STANDING,
+)
 from hedgerow.boosting.trees.genetics import gene_count
 
 if TYPE_CHECKING:
@@ -54,4 +62,19 @@ def forecast(
         reveals=REVEALS,
         notes=tuple(notes),
         cpu_class="seconds",
+    )
+
+
+def allowances(
+    parameters: FedGA, job: JobParameters, schema: Schema, n_silos: int
+) -> tuple[Allowance, ...]:
+    """Return where each step may happen: one set of scores a generation."""
+    # A silo that starts late may be sent on to a round that will not be, with nothing to score.
+    rounds = parameters.generations + 1
+    return (
+        Allowance(STANDING, UNBOUNDED, rounds, UNBOUNDED),
+        Allowance(DEPTHS, 1),
+        Allowance(PROPOSALS, 1, 1, 2),
+        Allowance(SCORES, rounds, rounds, 3),
+        Allowance(REPORTS, 1, rounds, 4),
     )

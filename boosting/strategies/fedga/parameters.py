@@ -109,7 +109,7 @@ class FedGA:
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""
-        return Safeguards(self.max_depth, self.epsilon_rows)
+        return Safeguards(self.max_depth, self.epsilon_rows, leaf_rows=self.min_leaf)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""

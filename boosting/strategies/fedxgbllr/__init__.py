@@ -37,7 +37,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Strategy
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import artefact
 from hedgerow.boosting.strategies.fedxgbllr.coordinator import coordinate
-from hedgerow.boosting.strategies.fedxgbllr.forecast import forecast
+from hedgerow.boosting.strategies.fedxgbllr.forecast import allowances, forecast
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.silo import participate
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import margins_of_files
@@ -51,5 +51,6 @@ STRATEGY = Strategy(
     participate=participate,
     artefact=artefact,
     forecast=forecast,
+    allowances=allowances,
     result=margins_of_files,
 )

@@ -106,8 +106,7 @@ class Terms:
     @property
     def sums(self) -> SumParameters:
         """How silos add up their vectors."""
-        secure = self.parameters.secure
-        return SumParameters(secure=secure, least_silos=max(3 if secure else 1, self.job.min_silos))
+        return sum_parameters(self.parameters, self.job)
 
     def decode(self, ensemble: PackedEnsemble, silo: str) -> list[Tree]:
         """Return a silo's trees.
@@ -190,3 +189,9 @@ def combiner_of(
     if parameters.combiner == "leaves":
         return LeafCombiner(table, task, n_silos, n_outputs, rounds, penalties)
     return RateCombiner(table, task, n_silos, n_outputs, rounds, penalties)
+
+
+def sum_parameters(parameters: FedXGBllr, job: JobParameters) -> SumParameters:
+    """Return how the silos of a job add up their vectors."""
+    secure = parameters.secure
+    return SumParameters(secure=secure, least_silos=max(3 if secure else 1, job.min_silos))

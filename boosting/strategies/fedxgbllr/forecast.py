@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import pow
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.strategies.fedxgbllr.agreement import validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.agreement import sum_parameters, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
-from hedgerow.boosting.strategies.fedxgbllr.steps import REVEALS
+from hedgerow.boosting.strategies.fedxgbllr.steps import (
+    BASE,
+    CUTS,
+    RATES,
+    REVEALS,
+    SCORES,
+    SUMS,
+    SYNC,
+    TREES,
+    WEIGHTS,
+)
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import BLOCK
+from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import LIMBS
+from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
@@ -103,6 +116,33 @@ def forecast(
         tuple(notes),
         "minutes" if slow else "seconds",
     )
+
+
+def allowances(
+    parameters: FedXGBllr, job: JobParameters, schema: Schema, n_silos: int
+) -> tuple[Allowance, ...]:
+    """Return where each step may happen: trees once, a vector and scores a round."""
+    sums = SumAllowances(sum_parameters(parameters, job), n_silos)
+    rounds = parameters.n_rounds
+    sums.setups(rounds + 1, rounds + 1)
+    if parameters.needs_label_sums(job):
+        sums.sums(BASE, 1)
+    found = [Allowance(SYNC, UNBOUNDED, 1), Allowance(TREES, 1)]
+    if parameters.shared_cuts:
+        found.append(Allowance(CUTS, 1))
+
+    def add(kind: FloatSum[Any, Any], times: int, levels: int) -> None:
+        if parameters.secure:
+            sums.float_sums(kind, times, rounds + 1, levels)
+        else:
+            found.append(Allowance(kind.plain, times, rounds + 1, levels))
+
+    add(WEIGHTS if parameters.is_network else SUMS, rounds, 1)
+    if parameters.validation:
+        add(SCORES, rounds, 2)
+    if parameters.is_network:
+        add(RATES, 1, 3)
+    return (*sums.found, *found)
 
 
 def _head(parameters: FedXGBllr, width: int, n_silos: int, n_outputs: int) -> Head:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import one_of, within
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.objective import rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Safeguards
 
@@ -169,7 +170,10 @@ class FedXGBllr:
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""
-        return Safeguards(job.booster.max_depth, secure=self.secure)
+        booster = job.booster
+        bins = max(booster.max_bin, self.shared_cuts + 1)
+        leaf_rows = rows_of_leaf(job.objective, booster)
+        return Safeguards(booster.max_depth, bins=bins, leaf_rows=leaf_rows)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""

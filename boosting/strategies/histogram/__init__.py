@@ -45,7 +45,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Strategy
 from hedgerow.boosting.strategies.histogram.artefact import artefact
 from hedgerow.boosting.strategies.histogram.coordinator import coordinate
-from hedgerow.boosting.strategies.histogram.forecast import forecast
+from hedgerow.boosting.strategies.histogram.forecast import allowances, forecast
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.silo import participate
 from hedgerow.boosting.strategies.histogram.steps import REVEALS
@@ -58,5 +58,6 @@ STRATEGY = Strategy(
     participate=participate,
     artefact=artefact,
     forecast=forecast,
+    allowances=allowances,
     validate_cohort=Histogram.validate_cohort,
 )

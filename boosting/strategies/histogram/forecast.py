@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
+from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
-from hedgerow.boosting.strategies.histogram.steps import REVEALS
+from hedgerow.boosting.strategies.histogram.steps import (
+    BOUNDS,
+    COUNTS,
+    CUTS,
+    ENTER,
+    HISTOGRAMS,
+    LEAVES,
+    MEDIAN,
+    OPENING,
+    PROPOSALS,
+    REVEALS,
+    SCORES,
+    SYNC,
+    THRESHOLDS,
+    DecidedSum,
+)
+from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES
+from hedgerow.boosting.sums.steps import SUM
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -94,3 +113,42 @@ def forecast(
         tuple(notes),
         "seconds" if cells < 1e9 else "minutes" if cells < 1e12 else "hours",
     )
+
+
+def allowances(
+    parameters: Histogram, job: JobParameters, schema: Schema, n_silos: int
+) -> tuple[Allowance, ...]:
+    """Return where each step may happen: the opening once, then as many levels a round."""
+    plan = HistogramPlan.of(parameters, job, schema)
+    rounds, blind = parameters.rounds, parameters.blind_coordinator
+    sums = SumAllowances(parameters.sum_parameters(job), n_silos)
+
+    def add(kind: DecidedSum[Any], times: int, rounds: int = 1, levels: int = 1) -> None:
+        sums.sums(kind.relayed if blind else kind.decided, times, rounds, levels)
+
+    found = [
+        Allowance(SYNC, UNBOUNDED),
+        Allowance(ENTER, rounds + 1, rounds + 1),
+        Allowance(OPENING, 1),
+    ]
+    sums.setups(rounds, rounds)
+    starts_from = None if job.booster.base_score is not None else plan.objective.start_rule
+    sums.sums(SUM, 2 if starts_from is StartRule.MEAN else 1)
+    if starts_from is StartRule.MEDIAN:
+        add(MEDIAN, MOST_PASSES)
+    if parameters.binning == "summary":
+        found.append(Allowance(CUTS, 1))
+    elif parameters.binning == "recursive":
+        add(COUNTS, MOST_PASSES)
+        found += [Allowance(PROPOSALS, 2 * MOST_PASSES + 2)] * blind
+    if parameters.needs_bounds(job, schema.n_outputs):
+        found.append(Allowance(BOUNDS, 2 * rounds, rounds))
+    if parameters.shares_threshold:
+        sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
+    levels = most_levels(parameters.booster_of(job), job.booster.max_depth)
+    add(HISTOGRAMS, rounds * levels, rounds, levels)
+    if parameters.coarse_bits:
+        add(LEAVES, rounds, rounds)
+    if not blind:
+        sums.float_sums(SCORES, rounds, rounds)
+    return (*sums.found, *found)

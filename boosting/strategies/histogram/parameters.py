@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import one_of, within
-from hedgerow.boosting.engine.objective import StartRule, objective_of
+from hedgerow.boosting.engine.objective import StartRule, objective_of, rows_of_leaf
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -36,8 +36,8 @@ class Histogram:
     threshold : int or None
         Silos that must agree to an unmasking; ``floor(2n/3) + 1`` when ``None``.
     binning : str
-        ``summary`` (quantile summaries in clear), ``recursive`` (bisecting on securely summed
-        counts) or ``given`` (``cut_points``).
+        ``recursive`` (bisecting on securely summed counts), ``summary`` (quantile summaries in
+        clear) or ``given`` (``cut_points``).
     cut_points : tuple of str
         For ``given``: ``"feature: 0.5 1.5 2"`` for each numeric feature.
     binning_error : float
@@ -77,7 +77,7 @@ class Histogram:
     dropout_recovery: bool = True
     blind_coordinator: bool = False
     threshold: int | None = None
-    binning: str = "summary"
+    binning: str = "recursive"
     cut_points: tuple[str, ...] = ()
     binning_error: float = 1e-4
     bins_policy: str = "fixed"
@@ -153,7 +153,11 @@ class Histogram:
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""
-        return Safeguards(job.booster.max_depth, secure=self.secure)
+        booster = job.booster
+        # Sampled rows may weigh more than one; the hessians of several outputs are added up.
+        counted = self.sampling == "none" and not self.multi_output
+        leaf_rows = rows_of_leaf(job.objective, booster) if counted else 1
+        return Safeguards(booster.max_depth, bins=booster.max_bin, leaf_rows=leaf_rows)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""

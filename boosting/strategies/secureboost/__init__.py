@@ -46,7 +46,7 @@ from __future__ import annotations
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Result, Strategy, Vertical
 from hedgerow.boosting.strategies.secureboost.coordinator import artefact, coordinate
-from hedgerow.boosting.strategies.secureboost.forecast import forecast, forecasts
+from hedgerow.boosting.strategies.secureboost.forecast import allowances, forecast, forecasts
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.boosting.strategies.secureboost.steps import REVEALS
@@ -64,6 +64,7 @@ STRATEGY = Strategy(
     participate=participate,
     artefact=artefact,
     forecast=forecast,
+    allowances=allowances,
     result=Result.PARTS,
     validate_cohort=SecureBoost.validate_cohort,
 )

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.dataset import Schema, unnamed
+from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
+from hedgerow.boosting.dataset import Schema, Task, unnamed
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
@@ -17,9 +18,20 @@ from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.steps import (
+    BITMAPS,
+    GRADIENTS,
+    HISTOGRAMS,
+    IDENTIFIERS,
+    IN_CLEAR,
+    KEYS,
+    LEAVES,
+    MARGINS,
     PASS_PIECES,
     PIECE_BYTES,
     REVEALS,
+    SCORES,
+    SPLITS,
+    RelayStep,
     batches,
     size_class,
     source_bytes,
@@ -46,7 +58,7 @@ IDENTITY_BYTES = 650
 """Certificate and signature."""
 SCORES_BYTES = 60
 """Numbers for the coordinator."""
-UNBOUNDED = (4.0, 1.0)
+ASSUMED_BOUND = (4.0, 1.0)
 """Assumed largest g and h of a loss without bounds."""
 
 
@@ -239,6 +251,39 @@ def forecasts(
     }
 
 
+def allowances(
+    strategy: SecureBoost, job: JobParameters, schema: Schema, n_silos: int
+) -> tuple[Allowance, ...]:
+    """Return where each step may happen: sums and divisions once a level of each tree.
+
+    How many exchanges an earlier model takes is not known from the job.
+    """
+    scoring, routed = bool(strategy.predict_from), bool(strategy.warm_start)
+    rounds = 1 if scoring else strategy.rounds
+    align = 2 * max(n_exchanges(n_silos), 3)  # rows of training and of evaluation
+    trees = 1
+    if job.task is Task.MULTICLASS and not strategy.multi_output:
+        trees = job.classes or schema.n_classes or UNBOUNDED
+    deepest = job.booster.max_depth
+    if strategy.mode == "layered":
+        deepest = strategy.host_depth + strategy.guest_depth
+    levels = trees * most_levels(job.booster, deepest)
+    exchanges = UNBOUNDED if scoring or routed else 2 + align + trees + 3 * levels
+
+    def each(step: RelayStep, times: int) -> Allowance:
+        if strategy.encryption == "plain":
+            step = IN_CLEAR.get(step.name, step)
+        return Allowance(step, times, rounds, exchanges, streamed=True)
+
+    found = [each(KEYS, 1), each(IDENTIFIERS, align), each(SCORES, rounds)]
+    if scoring or routed:
+        found.append(each(MARGINS, UNBOUNDED))
+    if scoring:
+        return (*found, each(LEAVES, UNBOUNDED))
+    of_level = (each(step, rounds * levels) for step in (HISTOGRAMS, SPLITS, BITMAPS))
+    return (*found, each(GRADIENTS, rounds * trees), *of_level)
+
+
 def _cpu_class(encryption: str, n_trees: int, n_rows: int) -> str:
     """Return how long the crypto processes compute with compiled kernels, by order of size."""
     a_tree, a_row = {"paillier": (1.5, 1e-4)}.get(encryption, (0.3, 2e-5))
@@ -333,7 +378,7 @@ def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: in
         parts = [(PLAIN_BYTES * classes, 1)]
     elif strategy.encryption == "paillier":
         objective = objective_of(job.objective, job.task, booster)
-        bound = static_bound(objective, sampler, n_outputs, 1.0) or UNBOUNDED
+        bound = static_bound(objective, sampler, n_outputs, 1.0) or ASSUMED_BOUND
         bits = strategy.fraction_bits
         try:
             layout = layout_of_gradients("paillier", size_class(n_fit), bound, classes, bits)

@@ -141,7 +141,9 @@ class SecureBoost:
             unbounded = self.complete_secure and not deepest
             deepest = 0 if unbounded else max(both, deepest if self.complete_secure else 0)
         key_bits = {"paillier": self.key_bits, "plain": 0}.get(self.encryption)
-        return Safeguards(deepest, secure=self.encryption != "plain", key_bits=key_bits)
+        return Safeguards(
+            deepest, bins=job.booster.max_bin, leaf_rows=self.min_leaf, key_bits=key_bits
+        )
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range, or two that contradict."""

@@ -29,6 +29,7 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
 from hedgerow.coordinator.operator.family import Family
@@ -321,6 +322,8 @@ def _start(
             "crypto": f"127.0.0.1:{port}",
             "threads": n_threads,
             "data": {"path": absolute(path)},
+            # All silos' tables are on this machine: there is nobody to keep them from.
+            "policy": {"may_send": [each.value for each in Discloses], "max_bin": 65535},
         }
         if silo in party_tests:
             config["test"] = {"path": absolute(party_tests[silo])}

@@ -1,0 +1,151 @@
+"""What a job may ask of a silo, counted by the silo itself while the job runs.
+
+A coordinator that lies asks for more than the job says: more rounds, deeper trees, one more vector.
+Each strategy lists from the signed job where each of its steps may happen; :class:`GuardedLink`
+lets nothing else leave, and no class of offer that the silo's policy does not allow. It is the one
+place for both: a strategy cannot go around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.exchange import Discloses, Link, Offer, Place, Reply, Step
+from hedgerow.boosting.job import Booster
+
+UNBOUNDED = 1 << 62
+"""Where a job sets no limit."""
+
+EVERY_CLASS = frozenset(Discloses)
+"""What a silo without any policy would send."""
+IN_CLEAR = frozenset(
+    {Discloses.TREES, Discloses.QUANTILES, Discloses.COUNTS, Discloses.WEIGHTS}
+)  # fmt: skip
+"""What nobody sends under ``require_secure``."""
+
+_ONCE = frozenset({Discloses.MASKED, Discloses.NOISED, Discloses.COUNTS})
+"""Parts of sums: a second vector at a place would be a second sum of other rows or other nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Where one kind of offer may be asked for: what the job's own parameters need.
+
+    Parameters
+    ----------
+    step : Step
+    places : int
+        Most distinct places in an attempt.
+    rounds, levels : int
+        A place's round and level are below these.
+    streamed : bool
+        Whether the passes of a place are pieces of one offer, which are not counted.
+    """
+
+    step: Step[Any, Any]
+    places: int
+    rounds: int = 1
+    levels: int = 1
+    streamed: bool = False
+
+
+def most_levels(booster: Booster, deepest: int) -> int:
+    """Return how many sums of histograms a tree takes at most; without a limit, no limit.
+
+    Parameters
+    ----------
+    deepest : int
+        Levels at most, 0 for any.
+    """
+    most = booster.max_leaves - 1 if booster.max_leaves else UNBOUNDED
+    if deepest:
+        loss_guided = booster.grow_policy == "lossguide"
+        most = min(most, (1 << min(deepest, 61)) - 1 if loss_guided else deepest)
+    return max(1, most)
+
+
+def disclosed(allowances: Iterable[Allowance]) -> dict[Discloses, str]:
+    """Return the classes that a job discloses, each with a step that does."""
+    found: dict[Discloses, str] = {}
+    for allowance in allowances:
+        if allowance.places:
+            found.setdefault(allowance.step.discloses, allowance.step.name)
+    return found
+
+
+class GuardedLink:
+    """A silo's link that sends what its policy and the signed job allow, and nothing else.
+
+    Parameters
+    ----------
+    link : Link
+    allowances : iterable of Allowance
+        One for each step that the job may take.
+    may_send : collection of Discloses
+        Classes that the silo's policy allows.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        allowances: Iterable[Allowance],
+        may_send: Collection[Discloses] = EVERY_CLASS,
+    ) -> None:
+        self._link = link
+        self._allowances = {allowance.step.name: allowance for allowance in allowances}
+        self._may_send = may_send
+        self._places: dict[str, set[Place]] = {}
+
+    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+        """Count an exchange, and make it.
+
+        Raises
+        ------
+        PolicyDeclined
+            The policy does not allow the class, or the job does not need the exchange.
+        """
+        if step.discloses not in self._may_send:
+            raise PolicyDeclined(
+                f"policy rule may_send: step {step.name!r} would send {step.discloses.value}"
+            )
+        self._count(step, at)
+        return self._link.exchange(step, at, offer)
+
+    def _count(self, step: Step[Any, Any], at: Place) -> None:
+        allowed = self._allowances.get(step.name)
+        if allowed is None:
+            raise _beyond(step, at, "which the job does not take")
+        if not 0 <= at.round < allowed.rounds:
+            raise _beyond(step, at, f"the job ends after {allowed.rounds} rounds of it")
+        if not 0 <= at.level < allowed.levels:
+            raise _beyond(step, at, f"the job ends after {allowed.levels} levels of it")
+        place = Place(at.round, at.level) if allowed.streamed else at
+        places = self._places.setdefault(step.name, set())
+        if place in places:
+            if step.discloses in _ONCE and not allowed.streamed:
+                raise _beyond(step, at, "where it was made before")
+        elif len(places) >= allowed.places:
+            raise _beyond(step, at, f"the job needs {allowed.places} of it")
+        places.add(place)
+
+    def check(self) -> None:
+        """Raise :class:`JobStopped` when this silo is to stop."""
+        self._link.check()
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Make a record durable before the next exchange."""
+        self._link.remember(key, value)
+
+    def recall(self, key: str) -> bytes | None:
+        """Return what was remembered for this job, or ``None``."""
+        return self._link.recall(key)
+
+
+def _beyond(step: Step[Any, Any], at: Place, why: str) -> PolicyDeclined:
+    return PolicyDeclined(
+        f"more was asked than the signed job needs: step {step.name!r} in round {at.round}, "
+        f"level {at.level}, pass {at.passing}: {why}"
+    )
