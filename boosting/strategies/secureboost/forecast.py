@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
-from hedgerow.boosting.dataset import Schema, Task, unnamed
+from hedgerow.boosting.dataset import Schema, unnamed
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
@@ -261,9 +261,7 @@ def allowances(
     scoring, routed = bool(strategy.predict_from), bool(strategy.warm_start)
     rounds = 1 if scoring else strategy.rounds
     align = 2 * max(n_exchanges(n_silos), 3)  # rows of training and of evaluation
-    trees = 1
-    if job.task is Task.MULTICLASS and not strategy.multi_output:
-        trees = job.classes or schema.n_classes or UNBOUNDED
+    trees = strategy.trees_per_round(job)
     deepest = job.booster.max_depth
     if strategy.mode == "layered":
         deepest = strategy.host_depth + strategy.guest_depth
