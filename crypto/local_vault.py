@@ -37,6 +37,7 @@ from hedgerow.crypto.local_ciphers import LocalCipherVault
 from hedgerow.crypto.noise_keys import NoiseKey, NoiseSeed
 from hedgerow.crypto.vault import (
     LEAST_SILOS,
+    DealtBox,
     MaskGroup,
     Reveal,
     SumMasks,
@@ -130,7 +131,7 @@ class LocalVault(LocalCipherVault):
         count: int,
         participants: tuple[str, ...],
         group_key: bool = False,
-    ) -> dict[str, bytes]:
+    ) -> dict[str, DealtBox]:
         kept, group = self._joined(session)
         self._check_participants(group, participants)
         if first < kept.dealt or count < 0:
@@ -151,26 +152,36 @@ class LocalVault(LocalCipherVault):
             extra = kept.group_key
         boxes = {}
         for position, peer in enumerate(group.members):
+            if peer not in participants:
+                continue
+            fixed = b"".join(
+                masking.share_commitment(session, number, group.silo, peer, share)
+                for number, share in enumerate(dealt[position], first)
+            )
+            sealed = b""
             if peer == group.silo:
                 self._keep_shares(kept, first, group.silo, dealt[position])
-            elif peer in participants:
-                boxes[peer] = key_agreement.seal(
+            else:
+                sealed = key_agreement.seal(
                     _box_key(kept.roots[peer], group.silo, peer),
                     b"".join(dealt[position]) + extra,
                     _box_context(session, first, count, group.silo, peer),
                     self._entropy,
                 )
+            boxes[peer] = DealtBox(sealed, fixed)
         return boxes
 
-    def open_shares(self, session: str, first: int, count: int, boxes: Mapping[str, bytes]) -> None:
+    def open_shares(
+        self, session: str, first: int, count: int, boxes: Mapping[str, DealtBox]
+    ) -> None:
         kept, group = self._joined(session)
-        for sender, box in boxes.items():
+        for sender, dealt in boxes.items():
             if sender not in kept.roots:
                 raise VaultRefused(f"{sender} is not a peer in this group")
             try:
                 opened = key_agreement.open_box(
                     _box_key(kept.roots[sender], sender, group.silo),
-                    box,
+                    dealt.box,
                     _box_context(session, first, count, sender, group.silo),
                 )
             except BoxInvalid as error:
@@ -178,17 +189,19 @@ class LocalVault(LocalCipherVault):
             shares_bytes = count * shamir.SHARE_BYTES
             if len(opened) not in (shares_bytes, shares_bytes + 32):
                 raise BoxInvalid(f"shares from {sender}: expected {count} shares")
+            shares = [
+                opened[at : at + shamir.SHARE_BYTES]
+                for at in range(0, shares_bytes, shamir.SHARE_BYTES)
+            ]
+            committed = b"".join(
+                masking.share_commitment(session, number, sender, group.silo, share)
+                for number, share in enumerate(shares, first)
+            )
+            if dealt.commitments != committed:
+                raise BoxInvalid(f"shares from {sender}: not those that it has committed to")
             if len(opened) > shares_bytes and kept.group_key is None:
                 kept.group_key = opened[shares_bytes:]
-            self._keep_shares(
-                kept,
-                first,
-                sender,
-                [
-                    opened[at : at + shamir.SHARE_BYTES]
-                    for at in range(0, shares_bytes, shamir.SHARE_BYTES)
-                ],
-            )
+            self._keep_shares(kept, first, sender, shares)
 
     def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
         kept, group = self._joined(ticket.session)

@@ -34,6 +34,7 @@ Residues = NDArray[np.unsignedinteger]
 
 SEED_BYTES = 32
 COMMITMENT_BYTES = 32
+SHARE_COMMITMENT_BYTES = 16
 
 _FINGERPRINT = AESGCM(hashlib.sha256(b"hedgerow vector fingerprint v1").digest())
 
@@ -93,6 +94,12 @@ def group_seed(group_key: bytes, silo: str, context: bytes) -> bytes:
 def commitment(secret: bytes, context: bytes) -> bytes:
     """Return a commitment to a self-mask secret (255 random bits, so it hides by itself)."""
     return hashlib.sha256(encode_fields("hedgerow self mask commitment", secret, context)).digest()
+
+
+def share_commitment(session: str, number: int, dealer: str, receiver: str, share: bytes) -> bytes:
+    """Return 16 bytes that fix a share of a self mask; 255 random bits, so it hides by itself."""
+    fields = encode_fields("hedgerow share commitment v1", session, number, dealer, receiver, share)
+    return hashlib.sha256(fields).digest()[:SHARE_COMMITMENT_BYTES]
 
 
 def fingerprint(values: Residues) -> str:

@@ -274,6 +274,23 @@ class SumMasks:
 
 
 @dataclass(frozen=True, slots=True)
+class DealtBox:
+    """Shares of a silo's self masks for one receiver.
+
+    Parameters
+    ----------
+    box : bytes
+        Sealed; empty for the silo itself.
+    commitments : bytes
+        :func:`hedgerow.crypto.masking.share_commitment` of each share. Whoever has them recognises
+        a wrong share and its sender.
+    """
+
+    box: bytes
+    commitments: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TreeRoots:
     """Roots of the masks of the sums inside one tree, all over the set of its first sum.
 
@@ -335,20 +352,23 @@ class Vault(CipherVault, Protocol):
         count: int,
         participants: tuple[str, ...],
         group_key: bool = False,
-    ) -> dict[str, bytes]:
-        """Draw self masks for sums ``first … first + count - 1``; return a sealed box per peer.
+    ) -> dict[str, DealtBox]:
+        """Draw self masks for sums ``first … first + count - 1``; return what each silo is dealt.
 
         With ``group_key`` the first participant also makes and seals the key of the group masks.
         """
         ...
 
-    def open_shares(self, session: str, first: int, count: int, boxes: Mapping[str, bytes]) -> None:
+    def open_shares(
+        self, session: str, first: int, count: int, boxes: Mapping[str, DealtBox]
+    ) -> None:
         """Keep the shares that peers sealed for this silo, keyed by sender.
 
         Raises
         ------
         BoxInvalid
-            A box does not open or has the wrong length; names the sender.
+            A box does not open, has the wrong length, or shares that the sender has not committed
+            to; names the sender.
         """
         ...
 

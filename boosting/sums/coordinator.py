@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
@@ -30,7 +31,7 @@ from hedgerow.boosting.sums.steps import (
 from hedgerow.crypto import masking, shamir
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
 Reply = TypeVar("Reply")
 
@@ -142,6 +143,8 @@ class CoordinatorSums:
         self._participants: tuple[Silo, ...] = ()
         self._last: tuple[Silo, ...] = ()
         self._number = 0
+        self._dealt = 0
+        self._shares: dict[Silo, Mapping[Silo, DealtBox]] = {}
 
     @classmethod
     def of(cls, hub: Hub, start: CoordinatorStart, parameters: SumParameters) -> CoordinatorSums:
@@ -315,18 +318,24 @@ class CoordinatorSums:
 
     async def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
         """Relay the shares of the next sums' self masks; a silo that sends none is out."""
-        if self._parameters.shares_due(self._number) is None:
+        count = self._parameters.shares_due(self._number)
+        if count is None:
             return
+        n_bytes = count * masking.SHARE_COMMITMENT_BYTES
+
+        def read(silo: Silo, offer: SealedShares) -> SealedShares:
+            if any(len(dealt.commitments) != n_bytes for dealt in offer.boxes.values()):
+                raise OfferRejected(f"expected commitments to {count} shares for each silo")
+            return offer
+
         offers = await self._hub.collect(
-            steps.shares, at, silos=self._participants, quorum=self._least
+            steps.shares, at, read=read, silos=self._participants, quorum=self._least
         )
+        self._shares = {silo: offer.boxes for silo, offer in offers.items()}
+        self._dealt = self._number
         replies = {
             silo: SealedShares(
-                {
-                    sender: offer.boxes[silo]
-                    for sender, offer in offers.items()
-                    if sender != silo and silo in offer.boxes
-                }
+                {sender: offer.boxes[silo] for sender, offer in offers.items() if sender != silo}
             )
             for silo in offers
         }
@@ -355,7 +364,11 @@ class CoordinatorSums:
         if not signatures:
             present, seeds = await self._agree(ask, present, fixed=bool(begun))
         unmaskings = await self._hub.collect(
-            steps.unmask, at, silos=present, quorum=self._threshold
+            steps.unmask,
+            at,
+            read=partial(self._sound_shares, number, present),
+            silos=present,
+            quorum=self._threshold,
         )
         tag = uploads[present[0]].tag
         context = masking.sum_context(self._session, number, tag)
@@ -437,6 +450,21 @@ class CoordinatorSums:
                 return present, revealed
             present = there
 
+    def _sound_shares(
+        self, number: int, present: tuple[Silo, ...], silo: Silo, offer: Unmasking
+    ) -> Unmasking:
+        """Return the shares that a silo reveals, if they are those that were dealt to it."""
+        if set(offer.shares) != set(present):
+            raise OfferRejected(f"expected shares of the masks of {', '.join(present)}")
+        start = (number - self._dealt) * masking.SHARE_COMMITMENT_BYTES
+        for owner, share in offer.shares.items():
+            dealt = self._shares[owner].get(silo)
+            fixed = b"" if dealt is None else dealt.commitments
+            found = masking.share_commitment(self._session, number, owner, silo, share)
+            if fixed[start : start + len(found)] != found:
+                raise OfferRejected(f"not the share of the mask of {owner} that was dealt to it")
+        return offer
+
     def _self_seeds(
         self,
         context: bytes,
@@ -456,9 +484,9 @@ class CoordinatorSums:
             try:
                 secret = shamir.restore(shares, self._threshold)
             except ValueError as error:
-                raise SumCorrupt(f"shares of {owner}'s mask are missing or malformed") from error
+                raise SumCorrupt(f"{owner} dealt malformed shares of its mask") from error
             if masking.commitment(secret, context) != uploads[owner].commitment:
-                raise SumCorrupt(f"shares of {owner}'s mask do not fit its commitment")
+                raise SumCorrupt(f"{owner} dealt shares that do not fit its own commitment")
             seeds.append(masking.self_seed(secret, context))
         return seeds
 

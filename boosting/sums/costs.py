@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hedgerow.boosting.exchange import Call
+from hedgerow.crypto.masking import SHARE_COMMITMENT_BYTES
 from hedgerow.crypto.shamir import SHARE_BYTES
 
 SMALL = 64
@@ -71,5 +72,6 @@ class Bill:
         self.exchange(Call.KEYS, _KEY, self._n_silos * _KEY, times)
         if self._recovery:
             batches = -(-(self._n_sums if n_sums is None else n_sums) // batch)
-            boxes = (self._n_silos - 1) * (batch * SHARE_BYTES + _BOX)
+            dealt = SHARE_BYTES + SHARE_COMMITMENT_BYTES
+            boxes = (self._n_silos - 1) * (batch * dealt + _BOX)
             self.exchange(Call.SHARES, boxes, boxes, times * batches)

@@ -352,14 +352,14 @@ class SiloSums:
         count = self._parameters.shares_due(self._number)
         if count is None:
             return
-        sealed = self._vault.seal_shares(
+        dealt = self._vault.seal_shares(
             self._session,
             self._number,
             count,
             self._participants,
             self._parameters.blind_coordinator,
         )
-        offer = SealedShares({Silo(peer): box for peer, box in sealed.items()})
+        offer = SealedShares({Silo(peer): box for peer, box in dealt.items()})
         boxes = self._link.exchange(steps.shares, at, offer).boxes
         present = tuple(sorted({self._silo, *boxes}))
         if not set(present) <= set(self._participants):

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
 Reply = TypeVar("Reply")
 
@@ -95,9 +95,9 @@ class KeyRoster:
 
 @dataclass(frozen=True, slots=True)
 class SealedShares:
-    """Boxes of self-mask shares: by receiver in an offer, by sender in a reply."""
+    """Self-mask shares: by receiver in an offer, the sender included, by sender in a reply."""
 
-    boxes: Mapping[Silo, bytes]
+    boxes: Mapping[Silo, DealtBox]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.noise_keys import NoiseSeed
 from hedgerow.crypto.threads import usable_cores
 from hedgerow.crypto.vault import (
+    DealtBox,
     MaskGroup,
     Reveal,
     SumMasks,
@@ -46,6 +47,14 @@ def _read_ticket(ticket: pb.SumTicket) -> SumTicket:
         ticket.self_mask,
         ticket.group_mask,
     )
+
+
+def _boxes(boxes: Mapping[str, DealtBox]) -> dict[str, pb.DealtBox]:
+    return {silo: pb.DealtBox(**asdict(dealt)) for silo, dealt in boxes.items()}
+
+
+def _read_boxes(boxes: Mapping[str, pb.DealtBox]) -> dict[str, DealtBox]:
+    return {silo: DealtBox(boxes[silo].box, boxes[silo].commitments) for silo in sorted(boxes)}
 
 
 class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServicer):
@@ -109,7 +118,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         return pb.JoinGroupResponse()
 
     async def SealShares(self, request: Any, context: Any) -> Any:
-        boxes = await self._do(
+        dealt = await self._do(
             context,
             lambda: self._vault.seal_shares(
                 request.session,
@@ -119,13 +128,13 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
                 request.group_key,
             ),
         )
-        return pb.SealSharesResponse(boxes=boxes)
+        return pb.SealSharesResponse(boxes=_boxes(dealt))
 
     async def OpenShares(self, request: Any, context: Any) -> Any:
         await self._do(
             context,
             lambda: self._vault.open_shares(
-                request.session, request.first, request.count, dict(request.boxes)
+                request.session, request.first, request.count, _read_boxes(request.boxes)
             ),
         )
         return pb.OpenSharesResponse()
@@ -220,7 +229,7 @@ class RemoteVault(RemoteCipherVault):
         count: int,
         participants: tuple[str, ...],
         group_key: bool = False,
-    ) -> dict[str, bytes]:
+    ) -> dict[str, DealtBox]:
         response = self._call(
             lambda stub: stub.SealShares,
             pb.SealSharesRequest(
@@ -231,13 +240,15 @@ class RemoteVault(RemoteCipherVault):
                 group_key=group_key,
             ),
         )
-        return _sorted(response.boxes)
+        return _read_boxes(response.boxes)
 
-    def open_shares(self, session: str, first: int, count: int, boxes: Mapping[str, bytes]) -> None:
-        self._call(
-            lambda stub: stub.OpenShares,
-            pb.OpenSharesRequest(session=session, first=first, count=count, boxes=boxes),
+    def open_shares(
+        self, session: str, first: int, count: int, boxes: Mapping[str, DealtBox]
+    ) -> None:
+        request = pb.OpenSharesRequest(
+            session=session, first=first, count=count, boxes=_boxes(boxes)
         )
+        self._call(lambda stub: stub.OpenShares, request)
 
     def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
         request = pb.DeriveMasksRequest(ticket=pb.SumTicket(**asdict(ticket)), endorse=endorse)

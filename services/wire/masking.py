@@ -180,7 +180,7 @@ _ROSTER, _SHARES, *_SMALL = family(
 CODECS: tuple[Codec[Any], ...] = (
     *_SMALL,
     _by_silo(_ROSTER, "offers", lambda key: len(key.certificate) + len(key.signature)),
-    _by_silo(_SHARES, "boxes", len),
+    _by_silo(_SHARES, "boxes", lambda dealt: len(dealt.box) + len(dealt.commitments)),
     Codec(PlainVector, "masking", _encode_plain, _decode_plain),
     Codec(MaskedVector, "masking", _encode_masked, _decode_masked),
     Codec(SumTotal, "masking", _encode_total, _decode_total),

@@ -251,18 +251,22 @@ def test_secrets_of_a_finished_sum_are_erased_when_the_next_is_masked(grove: Gro
 
 def test_boxes_open_only_for_their_receiver_batch_and_sender(grove: Grove) -> None:
     boxes = grove.vaults["ash"].seal_shares(SESSION, 0, 2, NAMES)
-    assert sorted(boxes) == list(NAMES[1:])
+    assert sorted(boxes) == list(NAMES)
+    assert not boxes["ash"].box
     birch = grove.vaults["birch"]
     birch.open_shares(SESSION, 0, 2, {"ash": boxes["birch"]})
-    for first, count, sender, box in [
-        (0, 2, "ash", boxes["cedar"]),
-        (2, 2, "ash", boxes["birch"]),
-        (0, 1, "ash", boxes["birch"]),
-        (0, 2, "cedar", boxes["birch"]),
-        (0, 2, "ash", boxes["birch"][:-1]),
+    for_birch, for_cedar = boxes["birch"], boxes["cedar"]
+    for first, count, sender, dealt in [
+        (0, 2, "ash", for_cedar),
+        (2, 2, "ash", for_birch),
+        (0, 1, "ash", for_birch),
+        (0, 2, "cedar", for_birch),
+        (0, 2, "ash", replace(for_birch, box=for_birch.box[:-1])),
+        (0, 2, "ash", replace(for_birch, commitments=for_cedar.commitments)),
+        (0, 2, "ash", replace(for_birch, commitments=b"")),
     ]:
         with pytest.raises(BoxInvalid, match=f"shares from {sender}"):
-            birch.open_shares(SESSION, first, count, {sender: box})
+            birch.open_shares(SESSION, first, count, {sender: dealt})
     with pytest.raises(VaultRefused, match="not a peer"):
         birch.open_shares(SESSION, 0, 2, {"yew": boxes["birch"]})
 

@@ -377,6 +377,7 @@ def _secure_sum() -> Any:
             "nonce": nonce.hex(),
             "plaintext": share.hex(),
             "bytes": box.hex(),
+            "commitment": masking.share_commitment(session, 0, "ash", "birch", share).hex(),
         },
         "keystream": {
             "key": fixed("stream").hex(),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.errors import (
+    OfferRejected,
     PlacePassed,
     QuorumLost,
     SignatureInvalid,
@@ -336,21 +337,48 @@ def test_silos_with_different_parameters_do_not_mask_together() -> None:
     assert all(isinstance(ended.errors[silo], SignatureInvalid) for silo in SEVEN)
 
 
-def test_a_wrong_share_is_noticed_and_gives_no_total() -> None:
+def wrong_share(sums: SiloSums, link: Any) -> Any:
+    """Reveal a share that was never dealt, as the victim."""
+    exchange = link.exchange
+
+    def lie(step: Any, at: Place, offer: Any) -> Any:
+        if isinstance(offer, Unmasking) and link.silo == VICTIM:
+            offer = Unmasking({**offer.shares, SEVEN[2]: bytes(32)})
+        return exchange(step, at, offer)
+
+    link.exchange = lie
+    return take_part(sums, link)
+
+
+def test_a_wrong_share_is_refused_and_the_sum_goes_on_without_it() -> None:
+    ended = Federation(SEVEN).run(honest, wrong_share)
+    assert ended.error is None
+    assert isinstance(ended.errors[VICTIM], OfferRejected)
+    assert f"not the share of the mask of {SEVEN[2]}" in str(ended.errors[VICTIM])
+    np.testing.assert_array_equal(ended.result.total, expected(SEVEN, 0))
+
+
+def test_where_all_shares_are_needed_the_sender_of_a_wrong_one_is_named() -> None:
+    ended = Federation(SEVEN, SumParameters(threshold=7)).run(honest, wrong_share)
+    assert isinstance(ended.error, QuorumLost)
+    assert f"{VICTIM}: not the share" in str(ended.error)
+
+
+def test_a_dealer_of_shares_that_fit_nothing_is_named() -> None:
     def participate(sums: SiloSums, link: Any) -> Any:
-        exchange = link.exchange
+        vault = sums._vault
+        if link.silo == VICTIM:
+            derive = vault.derive_masks
 
-        def lie(step: Any, at: Place, offer: Any) -> Any:
-            if isinstance(offer, Unmasking) and link.silo == VICTIM:
-                offer = Unmasking({**offer.shares, SEVEN[2]: bytes(32)})
-            return exchange(step, at, offer)
+            def derived(*ticket: Any) -> Any:
+                return replace(derive(*ticket), commitment=bytes(32))
 
-        link.exchange = lie
+            vault.derive_masks = derived  # type: ignore[method-assign]
         return take_part(sums, link)
 
     ended = Federation(SEVEN).run(honest, participate)
     assert isinstance(ended.error, SumCorrupt)
-    assert SEVEN[2] in str(ended.error)
+    assert f"{VICTIM} dealt shares" in str(ended.error)
 
 
 def test_an_altered_box_names_its_sender() -> None:
@@ -359,8 +387,12 @@ def test_an_altered_box_names_its_sender() -> None:
 
         def alter(step: Any, at: Place, offer: Any) -> Any:
             if isinstance(offer, SealedShares) and link.silo == VICTIM:
-                boxes = {p: box[:-1] + bytes([box[-1] ^ 1]) for p, box in offer.boxes.items()}
-                offer = SealedShares(boxes)
+                boxes = {
+                    peer: replace(dealt, box=dealt.box[:-1] + bytes([dealt.box[-1] ^ 1]))
+                    for peer, dealt in offer.boxes.items()
+                    if dealt.box
+                }
+                offer = SealedShares({**offer.boxes, **boxes})
             return exchange(step, at, offer)
 
         link.exchange = alter

@@ -98,6 +98,8 @@ const boxKey = sums.boxKey(keys.birch.root(keys.ash.public, keyDigest), box.send
 assert.equal(hex(boxKey), box.key);
 const associated = sums.boxContext(session, 0, 1, box.sender, box.receiver);
 assert.equal(hex(associated), box.associated);
+const fixed = sums.shareCommitment(session, 0, box.sender, box.receiver, bytes(box.plaintext));
+assert.equal(hex(fixed), box.commitment);
 assert.equal(hex(sums.seal(boxKey, bytes(box.plaintext), associated, bytes(box.nonce))), box.bytes);
 assert.equal(hex(sums.openBox(boxKey, bytes(box.bytes), associated)), box.plaintext);
 assert.equal(hex(sums.keystream(bytes(secure.keystream.key), 40)), secure.keystream.bytes);

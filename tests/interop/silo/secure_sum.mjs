@@ -90,6 +90,8 @@ export const keyDigest = (session, offers) =>
 
 export const contextOf = (session, number, view) =>
   fields("hedgerow secure sum v2", session, number, view);
+export const shareCommitment = (session, number, dealer, receiver, share) =>
+  sha256(fields("hedgerow share commitment v1", session, number, dealer, receiver, share)).subarray(0, 16);
 export const pairSeed = (root, context) => expand(root, fields("mask", context));
 export const selfSeed = (secret, context) =>
   expand(extract(Buffer.from("hedgerow self mask"), secret), fields("self", context));
@@ -300,11 +302,12 @@ export class SecureSums {
     const boxes = {};
     this.shares = {};
     this.members.forEach((silo, k) => {
+      if (!this.participants.includes(silo)) return;
+      const commitments = shareCommitment(this.session, this.number, me, silo, dealt[k]);
+      const context = boxContext(this.session, this.number, 1, me, silo);
       if (silo === me) this.shares[silo] = dealt[k];
-      else if (this.participants.includes(silo)) {
-        const context = boxContext(this.session, this.number, 1, me, silo);
-        boxes[silo] = seal(boxKey(this.roots[silo], me, silo), dealt[k], context);
-      }
+      const box = silo === me ? Buffer.alloc(0) : seal(boxKey(this.roots[silo], me, silo), dealt[k], context);
+      boxes[silo] = { box, commitments };
     });
     const parts = await this.link.exchange("ExchangeShares", `${name}-shares`, at, "masking", [
       { shares: { boxes } },
@@ -314,10 +317,12 @@ export class SecureSums {
     if (!present.every((silo) => this.participants.includes(silo)))
       throw new Error("shares of a silo that takes no part");
     this.#atLeast(present);
-    for (const [silo, box] of Object.entries(received)) {
+    for (const [silo, { box, commitments }] of Object.entries(received)) {
       const context = boxContext(this.session, this.number, 1, silo, me);
       this.shares[silo] = openBox(boxKey(this.roots[silo], silo, me), box, context);
       if (this.shares[silo].length !== 32) throw new Error(`expected one share of ${silo}`);
+      if (!shareCommitment(this.session, this.number, silo, me, this.shares[silo]).equals(commitments))
+        throw new Error(`not the share that ${silo} has committed to`);
     }
     this.participants = present;
   }

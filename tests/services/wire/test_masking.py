@@ -25,6 +25,7 @@ from hedgerow.boosting.sums.steps import (
     Unmasking,
 )
 from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.vault import DealtBox
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.masking import PIECE_BYTES
 from tests.federation.memory import again
@@ -47,7 +48,7 @@ keys = st.builds(KeyOffer, st.binary(min_size=32, max_size=32), st.binary(), st.
     payload=st.one_of(
         keys,
         st.dictionaries(names, keys, min_size=1, max_size=4).map(KeyRoster),
-        values.map(SealedShares),
+        sets.map(lambda silos: SealedShares({silo: DealtBox(b"x", b"y") for silo in silos})),
         values.map(PairSeeds),
         values.map(Unmasking),
         st.binary(max_size=80).map(SetSignature),
@@ -90,7 +91,8 @@ def test_a_residue_takes_its_rings_width_on_the_wire() -> None:
 
 def test_many_boxes_travel_in_several_frames() -> None:
     boxes = {Silo(f"silo-{k}"): bytes(300_000) for k in range(9)}
-    assert through(SealedShares(boxes)) == SealedShares(boxes)
+    shares = SealedShares({silo: DealtBox(box, b"fixed") for silo, box in boxes.items()})
+    assert through(shares) == shares
     offers = {silo: KeyOffer(bytes(32), box, b"s") for silo, box in boxes.items()}
     assert through(KeyRoster(offers)) == KeyRoster(offers)
 
@@ -100,6 +102,7 @@ def plain(**fields: Any) -> pb.MaskingPart:
 
 
 KEY = pb.KeyOffer(public_key=bytes(32))
+BOX = pb.DealtBox(box=b"1")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ KEY = pb.KeyOffer(public_key=bytes(32))
         (KeyOffer, [pb.MaskingPart(key=KEY)] * 2, "received key"),
         (KeyRoster, [], "received nothing"),
         (KeyRoster, [pb.MaskingPart(roster=pb.KeyRoster(offers={"a": KEY}))] * 2, "two values"),
-        (SealedShares, [pb.MaskingPart(shares=pb.SealedShares(boxes={"a": b"1"}))] * 2, "two"),
+        (SealedShares, [pb.MaskingPart(shares=pb.SealedShares(boxes={"a": BOX}))] * 2, "two"),
         (SealedShares, [pb.MaskingPart(signature=pb.SetSignature())], "received signature"),
         (PresentSet, [pb.MaskingPart(set=pb.PresentSet(present=["b", "a"]))], "sorted"),
         (PresentSet, [pb.MaskingPart(set=pb.PresentSet(present=["a", "a"]))], "sorted"),

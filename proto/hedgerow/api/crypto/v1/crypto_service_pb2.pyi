@@ -219,14 +219,15 @@ class SealSharesResponse(_message.Message):
         KEY_FIELD_NUMBER: _builtins.int
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
-        value: _builtins.bytes
+        @_builtins.property
+        def value(self) -> Global___DealtBox: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _builtins.bytes = ...,
+            value: Global___DealtBox | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -234,13 +235,13 @@ class SealSharesResponse(_message.Message):
 
     BOXES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def boxes(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+    def boxes(self) -> _containers.MessageMap[_builtins.str, Global___DealtBox]:
         """Sealed box by receiver."""
 
     def __init__(
         self,
         *,
-        boxes: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        boxes: _abc.Mapping[_builtins.str, Global___DealtBox] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -249,6 +250,32 @@ class SealSharesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SealSharesResponse: _TypeAlias = SealSharesResponse  # noqa: Y015
+
+@_typing.final
+class DealtBox(_message.Message):
+    """Shares of a silo's self masks for one receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOX_FIELD_NUMBER: _builtins.int
+    COMMITMENTS_FIELD_NUMBER: _builtins.int
+    box: _builtins.bytes
+    """ChaCha20-Poly1305 box; empty for the silo itself."""
+    commitments: _builtins.bytes
+    """16 bytes a share, which fix it."""
+    def __init__(
+        self,
+        *,
+        box: _builtins.bytes = ...,
+        commitments: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "commitments", b"commitments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DealtBox: _TypeAlias = DealtBox  # noqa: Y015
 
 @_typing.final
 class OpenSharesRequest(_message.Message):
@@ -263,14 +290,15 @@ class OpenSharesRequest(_message.Message):
         KEY_FIELD_NUMBER: _builtins.int
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
-        value: _builtins.bytes
+        @_builtins.property
+        def value(self) -> Global___DealtBox: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _builtins.bytes = ...,
+            value: Global___DealtBox | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -287,7 +315,7 @@ class OpenSharesRequest(_message.Message):
     count: _builtins.int
     """Sums of the batch."""
     @_builtins.property
-    def boxes(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+    def boxes(self) -> _containers.MessageMap[_builtins.str, Global___DealtBox]:
         """Sealed box by sender."""
 
     def __init__(
@@ -296,7 +324,7 @@ class OpenSharesRequest(_message.Message):
         session: _builtins.str = ...,
         first: _builtins.int = ...,
         count: _builtins.int = ...,
-        boxes: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        boxes: _abc.Mapping[_builtins.str, Global___DealtBox] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

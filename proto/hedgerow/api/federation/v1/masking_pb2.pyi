@@ -205,14 +205,15 @@ class SealedShares(_message.Message):
         KEY_FIELD_NUMBER: _builtins.int
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
-        value: _builtins.bytes
+        @_builtins.property
+        def value(self) -> Global___DealtBox: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _builtins.bytes = ...,
+            value: Global___DealtBox | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -220,15 +221,15 @@ class SealedShares(_message.Message):
 
     BOXES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def boxes(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
-        """ChaCha20-Poly1305 boxes: in an offer by the silo that can open it, in a reply by the silo that
-        sealed it.
+    def boxes(self) -> _containers.MessageMap[_builtins.str, Global___DealtBox]:
+        """In an offer by the silo that the shares are for, the sender included; in a reply by the silo
+        that has dealt them.
         """
 
     def __init__(
         self,
         *,
-        boxes: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        boxes: _abc.Mapping[_builtins.str, Global___DealtBox] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -237,6 +238,32 @@ class SealedShares(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SealedShares: _TypeAlias = SealedShares  # noqa: Y015
+
+@_typing.final
+class DealtBox(_message.Message):
+    """Shares of a silo's self masks for one receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOX_FIELD_NUMBER: _builtins.int
+    COMMITMENTS_FIELD_NUMBER: _builtins.int
+    box: _builtins.bytes
+    """ChaCha20-Poly1305 box; empty for the sender itself."""
+    commitments: _builtins.bytes
+    """16 bytes a share, which fix it: the coordinator and the receiver recognise another one."""
+    def __init__(
+        self,
+        *,
+        box: _builtins.bytes = ...,
+        commitments: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "commitments", b"commitments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DealtBox: _TypeAlias = DealtBox  # noqa: Y015
 
 @_typing.final
 class ResidueVector(_message.Message):
