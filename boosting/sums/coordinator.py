@@ -335,7 +335,11 @@ class CoordinatorSums:
         self._dealt = self._number
         replies = {
             silo: SealedShares(
-                {sender: offer.boxes[silo] for sender, offer in offers.items() if sender != silo}
+                {
+                    sender: offer.boxes[silo]
+                    for sender, offer in offers.items()
+                    if sender != silo and silo in offer.boxes
+                }
             )
             for silo in offers
         }
