@@ -223,17 +223,6 @@ def test_more_trees_than_the_job_has_are_refused(lies: Any) -> None:
     refused(run(), "guest grows more than 1 trees in round 0")
 
 
-def test_more_rounds_than_the_job_has_are_refused(lies: Any) -> None:
-    def longer(sent: Sent, _: Any) -> None:
-        if sent["then"] is StepName.END:
-            sent["then"] = StepName.GRADIENTS
-
-    lies(StepName.SCORES, longer)
-    outcome = run()  # the liar itself has ended
-    assert "guest goes on after the last of 2 rounds" in str(outcome.errors["host-1"])  # type: ignore[index]
-    assert outcome.kept.get("host-1") is None  # type: ignore[call-overload]
-
-
 # --- gradients that are none -----------------------------------------------------------------
 
 
@@ -315,6 +304,22 @@ def test_a_key_of_another_kind_than_the_jobs_is_refused(asked: Sent, said: str) 
     honest = vertical.vaults()
     outcome = run(job=vertical.job(**asked), vaults=lambda silo: made.get(silo) or honest(silo))
     refused(outcome, said)
+
+
+# --- a passive party that sends other sums ---------------------------------------------------
+
+
+def test_sums_above_those_of_their_node_are_refused() -> None:
+    class Generous(LocalVault):
+        """Sums all rows, whichever node it is asked for."""
+
+        def sum_bins(self, session: str, nodes: Any, **options: Any) -> Any:
+            return super().sum_bins(session, [np.arange(120) for _ in nodes], **options)
+
+    made = {"host-1": Generous(ENGINE, insecure_test_keys=True)}
+    honest = vertical.vaults()
+    outcome = run((1, 3), vaults=lambda silo: made.get(silo) or honest(silo))
+    assert "guest: passive party 1: expected sums over some of a node's rows" in str(outcome.error)
 
 
 # --- a coordinator that alters what it forwards ----------------------------------------------

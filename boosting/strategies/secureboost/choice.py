@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.grower import ColumnSampler, Grower
+from hedgerow.boosting.engine.grower import ColumnSampler, Grower, check_sums
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
@@ -25,6 +25,7 @@ from hedgerow.boosting.engine.splitting import (
     find_splits,
     gains_of_candidates,
 )
+from hedgerow.boosting.errors import SumCorrupt
 
 Integers = NDArray[np.int64]
 
@@ -193,6 +194,23 @@ class PartyGrower(Grower):
     def unfinished(self) -> bool:
         """Whether nodes wait that need no histogram."""
         return bool(self._open) and not self._full
+
+    def _keep(self, node: int, histogram: Integers) -> None:
+        """Keep a node's sums if rows can have them.
+
+        Those of a passive party's candidates are over one side each, so none is above the node's;
+        where a candidate is ruled out, its sum need not be the node's own.
+        """
+        total = self._nodes[node].sums
+        check_sums(histogram[: self._edges[0]], self._scale, total, self.layout.offsets)
+        for party, mask in enumerate(self.allowed.get(node, ()), start=1):
+            hess = histogram[self._edges[party - 1] : self._edges[party], 1::2][mask]
+            if (hess < 0).any() or (hess > total[1::2]).any():
+                raise SumCorrupt(
+                    f"passive party {party}: expected sums over some of a node's rows, "
+                    "received some that are above the node's, or below nothing"
+                )
+        self._histograms[node] = histogram
 
     def _evaluate(self, nodes: list[int]) -> None:
         found = self._own_candidates(nodes)

@@ -185,11 +185,6 @@ class PassiveParty(Party):
         self.begun = 0
         if not final:
             self.courier.begin_round(self.round)
-        if not final and self.round >= self.parameters.rounds:
-            raise OfferRejected(
-                f"{self.parameters.active} goes on after the last of "
-                f"{self.parameters.rounds} rounds"
-            )
         state = received.read(self.parameters.active, ModelState)
         self.part.digest = state.digest.hex()
         self.part.n_trees = self.number = state.n_trees
