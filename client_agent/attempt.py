@@ -105,6 +105,11 @@ class Attempt:
         self._link: GrpcLink | None = None
         self._stopped = ""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the attempt was told to end."""
+        return bool(self._stopped)
+
     def stop(self, reason: str) -> None:
         """End the attempt soon; safe from any thread."""
         self._stopped = reason

@@ -1,7 +1,8 @@
 """Sessions of the silo's vault: noted before the vault holds a secret of them, erased at their end.
 
 A job's own session, which has the job's identifier, keeps the key of ciphers: a later attempt needs
-it, so it ends when the job has ended for good. All other sessions end with their attempt.
+it, so it ends when the job has ended for good. All other sessions end with their attempt; their
+names continue the job's, so that one call also erases what a damaged note does not name any more.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class SecretKeeper:
     def _end(self, job_id: str) -> None:
         try:
             vault = self._vault(lambda: None)
-            self._erase(job_id, vault, set(self._state.sessions(job_id)))
+            # The job's own name too: with it go sessions that no note names any more.
+            self._erase(job_id, vault, {*self._state.sessions(job_id), job_id})
         except FederationError as error:  # the coordinator will name the job again
             log.warning("keys not erased yet", job=job_id, why=str(error))
         finally:

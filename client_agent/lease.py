@@ -11,6 +11,7 @@ import structlog
 
 from hedgerow.boosting.errors import FederationError, Unreachable
 from hedgerow.client_agent.ledger import LedgerFull
+from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
 
@@ -124,6 +125,9 @@ class Lease:
             except FederationError as error:
                 self._refuse(error)
                 return
+            except Exception as error:  # a defect must not end the lease, and with it the agent
+                log.error("lease not renewed", **defect(error))
+                pause = 1.0
             self._ending.wait(pause)
 
     def _register(self) -> float:

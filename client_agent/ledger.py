@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.errors import FederationError, PolicyDeclined
+from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses, Place, Step
+from hedgerow.client_agent.records import StateUnwritable
 from hedgerow.services.process.ledgers import (
     DATA_PLANE,
     FIRST,
@@ -62,7 +63,7 @@ SETTLE_SECONDS = 3600.0
 """Longest time that counted control calls wait for their line while more of them come."""
 
 
-class LedgerFull(FederationError):
+class LedgerFull(StateUnwritable):
     """A line could not be made durable, so nothing was sent."""
 
 

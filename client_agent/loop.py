@@ -12,12 +12,15 @@ import structlog
 from hedgerow.boosting.errors import FederationError, JobStopped, StaleAttempt, Unreachable
 from hedgerow.client_agent.attempt import AgentParts, Attempt
 from hedgerow.client_agent.lease import Lease
+from hedgerow.client_agent.records import StateUnwritable
 from hedgerow.services.process.logs import where
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import Agreement, Answer, AttemptKey, FederationClient
 
 log = structlog.get_logger()
 
+ROOM_SECONDS = 0.5
+"""How often an agent whose disk was full looks whether there is room."""
 MOST_KNOWN = 64
 """Attempts that the agent reports as its own when it waits for assignments."""
 
@@ -39,6 +42,7 @@ class Agent:
     _threads: dict[AttemptKey, threading.Thread] = field(default_factory=dict)
     _known: dict[AttemptKey, None] = field(default_factory=dict)
     _lease: Lease | None = None
+    _ask_again: threading.Event = field(default_factory=threading.Event)
 
     @property
     def leased(self) -> bool:
@@ -92,7 +96,12 @@ class Agent:
 
     def _poll(self, lease_id: str, lease: Lease) -> None:
         client = self._client()
-        assignment = client.await_assignment(lease_id, tuple(self._known), self._stop.is_set)
+        self._ask_again.clear()
+        assignment = client.await_assignment(
+            lease_id,
+            tuple(self._known),
+            lambda: self._stop.is_set() or self._ask_again.is_set(),
+        )
         if assignment is None or self._stop.is_set():
             return
         key = assignment.key
@@ -138,9 +147,12 @@ class Agent:
 
     def _work(self, attempt: Attempt, lease: Lease) -> None:
         key = attempt.key
-        error = ""
+        error, full = "", False
         try:
             attempt.run()
+        except StateUnwritable as failure:
+            error, full = str(failure), True
+            log.error("declined for now", job=key.job_id, attempt=key.attempt, why=error)
         except (JobStopped, StaleAttempt) as stopped:
             log.info("stopped", job=key.job_id, attempt=key.attempt, why=str(stopped))
         except FederationError as failure:
@@ -158,18 +170,28 @@ class Agent:
             log.error(
                 "failed", job=key.job_id, attempt=key.attempt, why=error, where=where(failure)
             )
-        finally:
-            self._attempts.pop(key, None)
         try:
             client = self._client()
             lease_id = lease.lease_id
             if lease_id is not None:
                 client.report(lease_id, key, error)
+            if full:
+                self._wait_for_room(attempt)
         except FederationError as failure:
             log.debug("outcome not reported", job=key.job_id, why=str(failure))
         finally:
             self.parts.ledger.settle(key.job_id)
-            self._threads.pop(key, None)
+            if self._attempts.get(key) is attempt:  # else it has been assigned again
+                del self._attempts[key], self._threads[key]
+
+    def _wait_for_room(self, attempt: Attempt) -> None:
+        """Wait for room on the disk, then forget the attempt: the coordinator assigns it again."""
+        while not attempt.stopped and not self._stop.wait(ROOM_SECONDS):
+            if self.parts.state.has_room():
+                log.info("there is room again", job=attempt.key.job_id)
+                self._known.pop(attempt.key, None)
+                self._ask_again.set()
+                return
 
     def _answer(self, lease: Lease, key: AttemptKey, answer: Answer) -> Agreement:
         """Send the answer until there is an agreement, across restarts of the coordinator."""

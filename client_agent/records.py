@@ -1,96 +1,189 @@
-"""Durable records in slots: a record replaces the one before it, and one of them is always whole.
+"""Durable records in slots: a new one replaces the old, which never passes for it afterwards.
 
 A key has two files, written in turn and in place. So a record is durable by one flush of data that
 mostly changes nothing else of the file system, which takes a quarter of the time of a new file,
 its renaming and the flushes of both; secure sums wait for it at every sum. What a crash or a full
-disk leaves half-written is the older slot, and its digest tells.
+disk leaves half-written is the older slot.
+
+Whether the newest slot was torn while it was written, and so was never relied on, or damaged later
+is told by a counter in another folder: it has the number of the last record that was on disk, it
+is set after that record's flush, and it needs none of its own. After a power cut it may be behind,
+never ahead. Slots and counter carry a keyed checksum. A record that is older than the counter, or
+whose counter is lost while not both slots are whole, is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import errno
+import hmac
 import os
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.durable import sync_folder
 
-_MAGIC = b"hedgerow record1"
+_MAGIC = b"hedgerow record2"
 _HEAD = struct.Struct("<16sQQ32s")
+_COUNTER = struct.Struct("<Q32s")
 _BLOCK = 1 << 14
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RecordDamaged(FederationError):
-    """Neither slot of a record is whole, which is not what a crash leaves."""
+    """A record that cannot be proven to be the newest one that was written."""
 
 
-def write_record(file: Path, value: bytes) -> None:
-    """Store a record as the newest of ``file``; it is on disk when this returns."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    turns = [0 if record is None else record[0] for record in _records(file)]
-    older = turns.index(min(turns))
-    turn = max(turns) + 1
-    data = _HEAD.pack(_MAGIC, turn, len(value), _digest(turn, value)) + value
-    slot = _slots(file)[older]
-    fresh = not slot.exists()
-    descriptor = os.open(slot, os.O_WRONLY | os.O_CREAT, 0o600)
+class StateUnwritable(FederationError):
+    """The agent's state folder cannot be written, most often because its disk is full."""
+
+
+@contextlib.contextmanager
+def writing_state() -> Iterator[None]:
+    """Raise what the disk refuses as :class:`StateUnwritable`."""
     try:
-        if os.fstat(descriptor).st_size < len(data):
-            # Room to grow, so that the next records change the file's data only.
-            data += bytes(-len(data) % _BLOCK)
-        rest = memoryview(data)
-        at = 0
-        while at < len(data):
-            at += os.pwrite(descriptor, rest[at:], at)
-        os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-    if fresh:
-        sync_folder(file.parent)
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StateUnwritable("the disk of this silo's state folder is full") from error
+        why = error.strerror or type(error).__name__
+        raise StateUnwritable(f"this silo's state folder cannot be written: {why}") from error
 
 
-def read_record(file: Path) -> bytes | None:
-    """Return the newest whole record of ``file``, or None.
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of a folder.
 
-    Raises
-    ------
-    RecordDamaged
+    Parameters
+    ----------
+    folder : Path
+        Of the slots.
+    counters : Path
+        Another folder, of the counters.
+    key : bytes
+        Of the checksums, 32 bytes.
     """
-    found = [record for record in _records(file) if record is not None]
-    return max(found)[1] if found else None
 
+    folder: Path
+    counters: Path
+    key: bytes
 
-def _slots(file: Path) -> list[Path]:
-    return [file.with_name(f"{file.name}.{k}") for k in range(2)]
+    def write(self, name: str, value: bytes) -> None:
+        """Store a record as the newest of its name; it is on disk when this returns.
 
+        Raises
+        ------
+        RecordDamaged
+            The one before cannot be proven to be the newest.
+        OSError
+            It is not stored; the one before is.
+        """
+        before = self._newest(name)
+        if before is None:
+            self._begin(name)
+        turn = 1 if before is None else before[0] + 1
+        data = _HEAD.pack(_MAGIC, turn, len(value), self._checksum(name, turn, value)) + value
+        slot = self._slot(name, turn)
+        fresh = not slot.exists()
+        descriptor = os.open(slot, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < len(data):
+                # Room to grow, so that the next records change the file's data only.
+                data += bytes(-len(data) % _BLOCK)
+            rest = memoryview(data)
+            at = 0
+            while at < len(data):
+                at += os.pwrite(descriptor, rest[at:], at)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        if fresh:
+            sync_folder(self.folder)
+        with contextlib.suppress(OSError):  # it is behind then, which is no harm
+            self._count(name, turn)
 
-def _records(file: Path) -> list[tuple[int, bytes] | None]:
-    """Return what the slots hold: which record, and its value; None for no whole one."""
-    slots = _slots(file)
-    records = [_read(slot) for slot in slots]
-    # A crash tears the slot being written; the second is made after the first is whole on disk.
-    if records == [None, None] and slots[1].exists():
+    def read(self, name: str) -> bytes | None:
+        """Return the newest record of a name, or None where there was none.
+
+        Raises
+        ------
+        RecordDamaged
+            What is there may be older than what was written last.
+        """
+        newest = self._newest(name)
+        return None if newest is None else newest[1]
+
+    def _newest(self, name: str) -> tuple[int, bytes] | None:
+        slots = [self._read(name, turn) for turn in (1, 2)]
+        whole = [slot for slot in slots if slot is not None]
+        newest = max(whole, default=None)
+        count = self._counted(name)
+        if newest is None and (count == 0 or not self._exists(name)):
+            return None  # the first one was torn, if there was any
+        if newest is not None and count is not None and newest[0] >= count:
+            return newest
+        in_turn = len(whole) == 2 and abs(whole[0][0] - whole[1][0]) == 1
+        if newest is not None and count is None and in_turn:
+            return newest
         raise RecordDamaged(
-            "a record of this job is damaged on this silo's disk: what it has let be unmasked is "
-            "not known any more"
+            f"the record {self.folder.name}/{name} is damaged on this silo's disk, or older than "
+            "the last one written: what the silo has revealed or spent is not known any more"
         )
-    return records
 
+    def _exists(self, name: str) -> bool:
+        files = (self._slot(name, 1), self._slot(name, 2), self.counters / name)
+        return any(file.exists() for file in files)
 
-def _read(slot: Path) -> tuple[int, bytes] | None:
-    try:
-        data = slot.read_bytes()
-    except FileNotFoundError:
-        return None
-    if len(data) < _HEAD.size:
-        return None
-    magic, turn, n_bytes, digest = _HEAD.unpack_from(data)
-    value = data[_HEAD.size : _HEAD.size + n_bytes]
-    if magic != _MAGIC or len(value) != n_bytes or digest != _digest(turn, value):
-        return None
-    return turn, value
+    def _slot(self, name: str, turn: int) -> Path:
+        return self.folder / f"{name}.{(turn - 1) % 2}"
 
+    def _read(self, name: str, turn: int) -> tuple[int, bytes] | None:
+        """Return what the slot of a turn holds, or None where it is not whole."""
+        slot = self._slot(name, turn)
+        try:
+            data = slot.read_bytes()
+        except OSError:
+            return None
+        if len(data) < _HEAD.size:
+            return None
+        magic, found, n_bytes, checksum = _HEAD.unpack_from(data)
+        value = data[_HEAD.size : _HEAD.size + n_bytes]
+        if magic != _MAGIC or len(value) != n_bytes or self._slot(name, found) != slot:
+            return None
+        if not hmac.compare_digest(checksum, self._checksum(name, found, value)):
+            return None
+        return found, value
 
-def _digest(turn: int, value: bytes) -> bytes:
-    return hashlib.sha256(turn.to_bytes(8, "little") + value).digest()
+    def _begin(self, name: str) -> None:
+        """Make the counter durable before the first record, so that it is never missing."""
+        for folder in (self.folder, self.counters):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._count(name, 0, flush=True)
+        sync_folder(self.counters)
+
+    def _count(self, name: str, turn: int, *, flush: bool = False) -> None:
+        data = _COUNTER.pack(turn, self._checksum(name, turn, None))
+        descriptor = os.open(self.counters / name, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, data, 0)
+            if flush:
+                os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _counted(self, name: str) -> int | None:
+        """Return the number of the last record that was on disk; None where that is lost."""
+        try:
+            turn, checksum = _COUNTER.unpack((self.counters / name).read_bytes())
+        except (OSError, struct.error):
+            return None
+        whole = hmac.compare_digest(checksum, self._checksum(name, turn, None))
+        return int(turn) if whole else None
+
+    def _checksum(self, name: str, turn: int, value: bytes | None) -> bytes:
+        kind = b"counter" if value is None else b"record"
+        head = b"\0".join((kind, name.encode(), turn.to_bytes(8, "little")))
+        return hmac.digest(self.key, head + (value or b""), "sha256")

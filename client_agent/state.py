@@ -5,17 +5,25 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import structlog
+
 from hedgerow.boosting.errors import FederationError
-from hedgerow.client_agent.records import read_record, write_record
+from hedgerow.client_agent.records import Records, writing_state
 from hedgerow.crypto.durable import write_atomically
 
+ROOM_BYTES = 1 << 17
+"""How much room an agent must find after a full disk, before it takes part again."""
 SESSIONS = "memory/sessions"
 """File of a job with the names under which the vault holds secrets of it; no part of its result."""
+
+
+log = structlog.get_logger()
 
 
 class StateHeld(FederationError):
@@ -45,14 +53,45 @@ class StateFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StateHeld(f"another agent works in {path}") from error
+        self._key = self._records_key()
 
     @property
     def instance_id(self) -> str:
         """Random name of this agent, the same after a restart in the same folder."""
         file = self.path / "instance"
+        if file.exists() and not re.fullmatch(rb"[0-9a-f]{32}", file.read_bytes()):
+            self._set_aside(file, "a new name is made")
         if not file.exists():
             write_atomically(file, secrets.token_hex(16).encode())
         return file.read_text()
+
+    def _set_aside(self, file: Path, then: str) -> None:
+        """Take a damaged file out of use, and keep it for whoever looks into it."""
+        aside = file.with_name(f"{file.name}.damaged")
+        file.replace(aside)
+        log.warning("damaged file set aside", file=str(file), kept_as=aside.name, then=then)
+
+    def records(self, *folder: str) -> Records:
+        """Return the durable records of a folder of the state, which are refused where damaged."""
+        return Records(self.path.joinpath(*folder), self.path.joinpath("turns", *folder), self._key)
+
+    def _records_key(self) -> bytes:
+        file = self.path / "records.key"
+        if file.exists() and len(file.read_bytes()) != 32:
+            self._set_aside(file, "records from before are refused")
+        if not file.exists():
+            write_atomically(file, secrets.token_bytes(32))
+        return file.read_bytes()
+
+    def has_room(self) -> bool:
+        """Whether the folder can be written now."""
+        probe = self.path / "room"
+        try:
+            write_atomically(probe, bytes(ROOM_BYTES))
+            probe.unlink()
+        except OSError:
+            return False
+        return True
 
     @property
     def ledger(self) -> Path:
@@ -67,7 +106,8 @@ class StateFolder:
 
     def memory(self, job_id: str) -> JobMemory:
         """Return the durable records of a job."""
-        return JobMemory(self.job(job_id) / "memory", self.kept)
+        self.job(job_id)  # checks the name
+        return JobMemory(self.records("jobs", job_id, "memory"), self.kept)
 
     def kept(self, job_id: str, name: str) -> bytes | None:
         """Return a file of a job's result that stays in the silo, or None."""
@@ -80,21 +120,40 @@ class StateFolder:
 
     def keep(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file of a job's result that stays in the silo."""
-        write_atomically(self.job(job_id) / name, data)
+        with writing_state():
+            write_atomically(self.job(job_id) / name, data)
 
     def note_session(self, job_id: str, session: str) -> None:
         """Note that the vault holds secrets of a job under this name, until it is let go."""
         with self._noting:
-            noted = self.sessions(job_id)
+            noted = self._sessions(job_id)
             if session not in noted:
-                write_atomically(self.job(job_id) / SESSIONS, "\n".join([*noted, session]).encode())
+                self._note(job_id, [*noted, session])
 
     def sessions(self, job_id: str) -> tuple[str, ...]:
-        """Return the names under which the vault holds secrets of a job."""
+        """Return the names under which the vault holds secrets of a job.
+
+        Where the note of them is damaged: the job's own name, below which all of them are.
+        """
+        with self._noting:
+            return self._sessions(job_id)
+
+    def _note(self, job_id: str, sessions: list[str]) -> None:
+        with writing_state():
+            write_atomically(self.job(job_id) / SESSIONS, "\n".join(sessions).encode())
+
+    def _sessions(self, job_id: str) -> tuple[str, ...]:
+        file = self.job(job_id) / SESSIONS
         try:
-            return tuple((self.job(job_id) / SESSIONS).read_text().splitlines())
+            data = file.read_bytes()
         except FileNotFoundError:
             return ()
+        names = data.decode("ascii", "replace").splitlines()
+        if names and all(name == job_id or name.startswith(f"{job_id}/") for name in names):
+            return tuple(names)
+        self._set_aside(file, "all keys of the job are erased when it has ended")
+        self._note(job_id, [job_id])
+        return (job_id,)
 
     def jobs_with_sessions(self) -> tuple[str, ...]:
         """Return the jobs of which the vault holds secrets, sorted."""
@@ -103,9 +162,9 @@ class StateFolder:
     def let_go(self, job_id: str, sessions: Collection[str]) -> None:
         """Note that the vault has erased what it held under these names."""
         with self._noting:
-            left = [name for name in self.sessions(job_id) if name not in sessions]
+            left = [name for name in self._sessions(job_id) if name not in sessions]
             if left:
-                write_atomically(self.job(job_id) / SESSIONS, "\n".join(left).encode())
+                self._note(job_id, left)
             else:
                 (self.job(job_id) / SESSIONS).unlink(missing_ok=True)
 
@@ -120,20 +179,22 @@ class JobMemory:
     A key ``kept:JOB/FILE`` gives what the silo keeps of another job, to be read only.
     """
 
-    def __init__(self, folder: Path, kept: Callable[[str, str], bytes | None]) -> None:
-        self._folder = folder
+    def __init__(self, records: Records, kept: Callable[[str, str], bytes | None]) -> None:
+        self._records = records
         self._kept = kept
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a record; it is on disk when this returns."""
-        write_record(self._file(key), value)
+        with writing_state():
+            self._records.write(_named(key), value)
 
     def recall(self, key: str) -> bytes | None:
         """Return a record, or None."""
         if key.startswith("kept:"):
             job_id, _, name = key.removeprefix("kept:").partition("/")
             return self._kept(job_id, name)
-        return read_record(self._file(key))
+        return self._records.read(_named(key))
 
-    def _file(self, key: str) -> Path:
-        return self._folder / hashlib.sha256(key.encode()).hexdigest()[:40]
+
+def _named(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:40]

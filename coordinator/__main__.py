@@ -91,10 +91,12 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
         await stop.wait()
     finally:
         log.info("stopping")
-        await jobs.shut_down()
-        await serving.stop()
-        stop_metrics()
-        store.close()
+        try:
+            await jobs.shut_down()
+        finally:
+            await serving.stop()
+            stop_metrics()
+            store.close()
 
 
 def _serve_metrics(config: CoordinatorSettings, metrics: Metrics) -> tuple[Callable[[], None], int]:
@@ -122,6 +124,7 @@ def _evaluation(
 async def _main(config: CoordinatorSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    logs.quiet(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await run(config, stop)

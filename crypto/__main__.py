@@ -92,6 +92,7 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
 async def _main(config: CryptoSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    logs.quiet(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await run(config, stop)

@@ -8,7 +8,7 @@ sums.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,16 +151,21 @@ class LocalCipherVault:
 
     def forget_session(self, session: str) -> None:
         with self._lock:
-            self._owned.pop(session, None)
-            tree = self._trees.pop(session, None)
-            still_used = {t.public_key for t in self._trees.values()}
-            if tree is not None and tree.public_key not in still_used:
-                self._peers.pop(tree.public_key, None)
-            blinder = self._blinders.pop(session, None)
-            if blinder is not None:
-                blinder.close()
-            if self._key_folder is not None:
-                self._key_folder.erase(session)
+            held = {*self._owned, *self._trees, *self._blinders}
+            for name in {session, *within(session, held)}:
+                self._forget(name)
+
+    def _forget(self, session: str) -> None:
+        self._owned.pop(session, None)
+        tree = self._trees.pop(session, None)
+        still_used = {t.public_key for t in self._trees.values()}
+        if tree is not None and tree.public_key not in still_used:
+            self._peers.pop(tree.public_key, None)
+        blinder = self._blinders.pop(session, None)
+        if blinder is not None:
+            blinder.close()
+        if self._key_folder is not None:
+            self._key_folder.erase(session)
 
     def _restored(self, session: str) -> KeyOwner | None:
         if self._key_folder is None:
@@ -199,3 +204,8 @@ class LocalCipherVault:
                     session.encode(), (self._engine or Engine()).curve()
                 )
             return self._blinders[session]
+
+
+def within(session: str, names: Iterable[str]) -> list[str]:
+    """Return a session and those whose names continue it after a slash."""
+    return [name for name in names if name == session or name.startswith(f"{session}/")]

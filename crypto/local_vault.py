@@ -33,7 +33,7 @@ from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import BoxInvalid, VaultRefused
 from hedgerow.crypto.key_agreement import Entropy, encode_fields
 from hedgerow.crypto.key_files import KeyFolder
-from hedgerow.crypto.local_ciphers import LocalCipherVault
+from hedgerow.crypto.local_ciphers import LocalCipherVault, within
 from hedgerow.crypto.noise_keys import NoiseKey, NoiseSeed
 from hedgerow.crypto.vault import (
     LEAST_SILOS,
@@ -312,7 +312,8 @@ class LocalVault(LocalCipherVault):
 
     def forget_session(self, session: str) -> None:
         super().forget_session(session)
-        self._sessions.pop(session, None)
+        for name in within(session, self._sessions):
+            del self._sessions[name]
 
     def _session(self, session: str) -> _Session:
         kept = self._sessions.get(session)

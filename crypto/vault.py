@@ -186,7 +186,7 @@ class CipherVault(Protocol):
         ...
 
     def forget_session(self, session: str) -> None:
-        """Erase all secrets of a session."""
+        """Erase all secrets of a session, and of those whose names continue it after a slash."""
         ...
 
 

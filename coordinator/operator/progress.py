@@ -72,6 +72,10 @@ class JobProgress:
                 if known is not None or silo.state is not SiloState.PRESENT:
                     why = f": {silo.detail}" if silo.detail else ""
                     self._console.print(f"silo {silo.name} is {silo.state}{why}", markup=False)
+        if view.detail != self._detail and not view.ended:
+            self._detail = view.detail
+            if view.detail:
+                self._console.print(view.detail, markup=False, highlight=False, soft_wrap=True)
         for finished in view.rounds:
             if finished.round >= self._shown:
                 self._shown = finished.round + 1

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import Unreachable
 from hedgerow.crypto.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -23,8 +23,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
-class StorageFailed(FederationError):
-    """State could not be written or read: disk full, folder not writable, server gone."""
+class StorageFailed(Unreachable):
+    """State could not be written or read: disk full, folder not writable, server gone.
+
+    What was stored is safe, and the store may work again: callers try again.
+    """
 
 
 def storage_failure(doing: str, error: Exception) -> StorageFailed:
@@ -98,18 +101,24 @@ class Artefacts:
     def exists(self, job_id: str, name: str) -> bool:
         """Whether the job has a file of this name."""
         path = self._path(job_id, name)
-        if self._remote is None:
-            return Path(path).is_file()
-        return bool(self._remote.isfile(path))
+        try:
+            if self._remote is None:
+                return Path(path).is_file()
+            return bool(self._remote.isfile(path))
+        except OSError as error:
+            raise storage_failure(f"looking for {name} of job {job_id}", error) from error
 
     def list(self, job_id: str) -> tuple[str, ...]:
         """Return the names of a job's files, sorted; empty for an unknown job."""
         folder = self._path(job_id)
-        if self._remote is None:
-            found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
-        else:
-            self._remote.invalidate_cache()
-            found = [str(p) for p in self._remote.find(folder)]
+        try:
+            if self._remote is None:
+                found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
+            else:
+                self._remote.invalidate_cache()
+                found = [str(p) for p in self._remote.find(folder)]
+        except OSError as error:
+            raise storage_failure(f"listing the files of job {job_id}", error) from error
         names = (path[len(folder) :].lstrip("/") for path in found)
         return tuple(sorted(n for n in names if not n.rpartition("/")[2].startswith(".")))
 

@@ -116,17 +116,13 @@ def failures(doing: str) -> Iterator[None]:
         raise _failure(doing, error) from error
 
 
-class DatabaseAway(StorageFailed):
-    """The database cannot be reached now; what was stored is safe, and it may come back."""
-
-
 def _failure(doing: str, error: SQLAlchemyError) -> StorageFailed:
     """Return the failure without the statement and its values, which the error's text holds."""
     reason = str(getattr(error, "orig", None) or type(error).__name__).strip()
     if "disk is full" in reason or "No space left" in reason or "disk I/O error" in reason:
         return StorageFailed(f"no room left while {doing}: the database's disk is full ({reason})")
     if isinstance(error, OperationalError):
-        return DatabaseAway(f"{doing} failed: {reason}")
+        return StorageFailed(f"{doing} failed: {reason}")
     return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason.splitlines()[0]}")
 
 

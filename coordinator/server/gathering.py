@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.boosting.dataset import Schema, fits, merge
@@ -17,6 +18,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
+from hedgerow.coordinator.server.waiting import Waiting, clock_of
 from hedgerow.services.rpc.federation import Acceptance, Agreement, Registration, accept_message
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import JobSilo, SiloState
@@ -39,12 +41,16 @@ class JobAttempt:
         Silos that are asked; empty while a job without a list waits for its first silos.
     first_round : int
         Round at which it begins, or continues after the rounds it has finished.
-    refused : dict
-        Silos whose acceptance was refused, and why.
+    notes : dict
+        Of each silo that takes no part now: what it last did, as a verb with its reason.
+    barred : set of Silo
+        Silos whose answer was refused or whose half failed: they wait for nobody's question.
     exchanging : set of Silo
         Silos that have opened an exchange since they accepted.
     outcomes : dict
         Silos whose half has ended; empty text for success.
+    now : callable
+        Seconds since 1970.
     """
 
     number: int
@@ -52,13 +58,19 @@ class JobAttempt:
     first_round: int
     accepted: dict[Silo, Acceptance] = field(default_factory=dict)
     declined: dict[Silo, str] = field(default_factory=dict)
-    refused: dict[Silo, str] = field(default_factory=dict)
     agreement: Agreement | None = None
     failure: FederationError | None = None
     hub: Rendezvous | None = None
     exchanging: set[Silo] = field(default_factory=set)
     outcomes: dict[Silo, str] = field(default_factory=dict)
     ended: bool = False
+    now: Callable[[], float] = time.time
+    notes: dict[Silo, str] = field(default_factory=dict)
+    barred: set[Silo] = field(default_factory=set)
+    opened: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.opened = self.now()
 
     def asks(self, silo: Silo) -> bool:
         """Whether a silo may take part."""
@@ -74,10 +86,55 @@ class JobAttempt:
         """Whether silos that have accepted need not wait any more."""
         return self.agreement is not None or self.failure is not None or self.ended
 
+    def note(self, silo: Silo, what: str) -> None:
+        """Note why a silo takes no part now; the reason that is known first stays."""
+        if silo not in self.notes:
+            self.notes[silo] = f"{what} at {clock_of(self.now())}"
+
+    def bar(self, silo: Silo, what: str) -> None:
+        """Note that a silo has said, or was told, why it takes no part."""
+        self.notes.pop(silo, None)
+        self.note(silo, what)
+        self.barred.add(silo)
+
+    def admit(self, silo: Silo, acceptance: Acceptance) -> None:
+        """Take a silo in."""
+        self.notes.pop(silo, None)
+        self.barred.discard(silo)
+        self.accepted[silo] = acceptance
+
+    def absences(self) -> dict[Silo, str]:
+        """Return, of each silo that is asked and takes no part now, what it did and when."""
+        there = self.accepted.keys() if self.hub is None else set(self.hub.silos)
+        asked = self.candidates if self.agreement is None else self.agreement.silos
+        silent = f"has not answered since {clock_of(self.opened)}"
+        order = [*self.declined, *sorted(set(asked) - self.declined.keys())]
+        return {silo: self.notes.get(silo, silent) for silo in order if silo not in there}
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the attempt waits for: answers of its silos, or offers of a step."""
+        if self.hub is not None:
+            return self.hub.waiting
+        if self.settled:
+            return None
+        silos = tuple(sorted(self.candidates - self.answered))
+        if self.candidates and not silos:
+            return None
+        why = "; ".join(f"{s} {self.notes[s]}" for s in silos if s in self.notes)
+        return Waiting("answers to the job" if silos else "silos", self.opened, silos, why)
+
     def drop(self, silo: Silo, reason: str) -> None:
         """Take a silo out of the exchanges, if there are any yet."""
         if self.hub is not None:
             self.hub.drop(silo, reason)
+
+    def fail(self, silo: Silo, reason: str) -> None:
+        """Take a silo out whose half has failed."""
+        self.bar(silo, f"failed ({reason})")
+        if self.agreement is None:
+            self.accepted.pop(silo, None)
+        self.drop(silo, reason)
 
     def end(self, error: FederationError) -> None:
         """End the attempt; open exchanges raise ``error``."""
@@ -89,6 +146,7 @@ class JobAttempt:
     def decline(self, silo: Silo, reason: str) -> None:
         """Take a silo out that declines."""
         self.declined[silo] = reason
+        self.note(silo, f"declined ({reason})")
         if self.agreement is None:
             self.accepted.pop(silo, None)
         else:
@@ -96,9 +154,12 @@ class JobAttempt:
 
     def lose(self, silo: Silo) -> None:
         """Take a silo out whose lease has ended."""
+        reason = "its lease ended: no sign of life"
+        if self.asks(silo):
+            self.note(silo, f"was lost ({reason})")
         if self.agreement is None:
             self.accepted.pop(silo, None)
-        self.drop(silo, "its lease ended: no sign of life")
+        self.drop(silo, reason)
 
     def agreed(self, silo: Silo) -> Agreement:
         """Return the agreement of a silo that has accepted.
@@ -137,12 +198,15 @@ class Gathering:
         self._job = job
         self._attempt = attempt
         self._deadline = now + patience
+        self._end = self._deadline + patience
+        self._alive: frozenset[Silo] = frozenset()
         self._named = bool(attempt.candidates)
         self._seen: set[Silo] = set()
         self._settled = now + SETTLE_SECONDS
 
     def look(self, registered: Mapping[Silo, Registration], now: float) -> bool:
         """Ask silos that hold a lease, where the job has no list; return whether any is new."""
+        self._alive = frozenset(registered)
         if self._named:
             return False
         strategy = self._job.strategy.name
@@ -164,10 +228,15 @@ class Gathering:
         return True
 
     def over(self, now: float) -> bool:
-        """Whether there is nothing more to wait for: all have answered, or time is up."""
+        """Whether there is nothing more to wait for: all have answered, or time is up.
+
+        A silo that is alive and has not said why it takes no part, as one that was frozen until
+        now, has as much time again.
+        """
         attempt = self._attempt
         if now > self._deadline:
-            return True
+            coming = (attempt.candidates & self._alive) - attempt.answered - attempt.barred
+            return now > self._end or not coming
         if not attempt.answered >= attempt.candidates:
             return False
         if self._named or (attempt.declined and not attempt.accepted):
@@ -180,13 +249,7 @@ class Gathering:
         needed = max(self._job.min_silos, 1)
         if len(attempt.accepted) >= needed:
             return
-        reasons = [f"{silo} declined ({why})" for silo, why in attempt.declined.items()]
-        reasons += [
-            f"{silo} was refused ({attempt.refused[silo]})"
-            if silo in attempt.refused
-            else f"{silo} did not answer"
-            for silo in sorted(attempt.candidates - attempt.answered)
-        ]
+        reasons = [f"{silo} {why}" for silo, why in attempt.absences().items()]
         reasons += [f"{silo} waited for others" for silo in sorted(self._seen - attempt.candidates)]
         raise SchemaMismatch(
             f"the job needs {needed} silos, {len(attempt.accepted)} accepted; "

@@ -7,13 +7,14 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import structlog
 
 from hedgerow.boosting.errors import JobStopped
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.database import DatabaseAway
+from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.roster import Roster
@@ -43,6 +44,8 @@ from hedgerow.services.wire.job_view import (
 )
 
 SWEEP_SECONDS = 0.5
+LOG_SECONDS = 60.0
+"""How often the log repeats what a job, or the watch over all of them, waits for."""
 MOST_KEPT_JOBS = 16
 """Ended jobs that an agent may ask about with one renewal."""
 
@@ -74,6 +77,8 @@ class Jobs:
         self._runs: dict[str, JobRun] = {}
         self._arrived = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
+        self._unstored: dict[Silo, Registration] = {}
+        self._logged: dict[str, tuple[str, float]] = {}
 
     def start(self) -> None:
         """Continue the jobs that an earlier process left, and watch the leases."""
@@ -93,23 +98,54 @@ class Jobs:
         run.start()
 
     async def _sweep(self) -> None:
+        clock = time.monotonic
         while True:
+            began = clock()
             await asyncio.sleep(SWEEP_SECONDS)
+            # While this process was frozen or busy it heard nobody: that ends no lease.
+            self._roster.prolong(clock() - began - SWEEP_SECONDS)
             for silo in self._roster.sweep():
                 for job_id, run in self._runs.items():
                     try:
                         run.lost(silo)
                     except Exception as error:  # a defect in one job must not stop the others
                         log.error("lost silo not noted", job=job_id, silo=silo, **defect(error))
+            self._report()
             # Leases are watched even while the store fails.
             try:
                 await self._settle()
+                await self._store_silos()
                 await self._gauge()
-            except DatabaseAway as error:
-                log.warning("database away", why=str(error))
+                self._logged.pop("", None)
+            except StorageFailed as error:
+                self._log_once("", "store failed", "store failed", why=str(error))
             except Exception as error:  # nor may a defect end the watch
-                log.error("sweep failed", **defect(error))
+                self._log_once("", "sweep failed", "sweep failed", **defect(error))
             self._wake()
+
+    def _report(self) -> None:
+        """Log what jobs wait for, and show it in the metrics."""
+        longest: dict[str, float] = {}
+        for job_id, run in self._runs.items():
+            situation, waiting = run.situation(), run.waiting
+            if run.ended or not situation:
+                self._logged.pop(job_id, None)
+            else:
+                about = situation if waiting is None else f"{waiting.what} {waiting.since}"
+                self._log_once(job_id, about, "waiting", job=job_id, why=situation)
+            if waiting is not None and not run.ended:
+                seconds = self._environment.now() - waiting.since
+                what = waiting.what.partition(" of round ")[0]
+                longest[what] = max(seconds, longest.get(what, 0.0))
+        self._environment.metrics.waits(longest)
+
+    def _log_once(self, job_id: str, about: str, event: str, **fields: object) -> None:
+        """Log what is new about a job at once, and the same again after a while."""
+        now = time.monotonic()
+        last, at = self._logged.get(job_id, ("", 0.0))
+        if about != last or now - at >= LOG_SECONDS:
+            self._logged[job_id] = (about, now)
+            log.warning(event, **fields)
 
     async def _settle(self) -> None:
         """Forget jobs that have ended, once all that they moved is stored."""
@@ -118,6 +154,15 @@ class Jobs:
             if run.ended_for(5.0):
                 await run.traffic.flush()
                 del self._runs[job_id]
+                self._logged.pop(job_id, None)
+
+    async def _store_silos(self) -> None:
+        """Store who has registered; what the store refuses is stored at a later sweep."""
+        now, register = self._environment.now(), self._environment.store.register_silo
+        for silo, registration in list(self._unstored.items()):
+            await asyncio.to_thread(register, silo, registration, now)
+            if self._unstored.get(silo) is registration:
+                del self._unstored[silo]
 
     async def _gauge(self) -> None:
         def read() -> tuple[dict[JobState, int], int]:
@@ -143,12 +188,9 @@ class Jobs:
     async def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
         """Grant a lease."""
         grant = self._roster.register(silo, registration)
-        await asyncio.to_thread(
-            self._environment.store.register_silo,
-            silo,
-            registration,
-            self._environment.now(),
-        )
+        self._unstored[silo] = registration
+        with suppress(StorageFailed):
+            await self._store_silos()
         for run in self._runs.values():
             run.notify()
         return grant
@@ -196,7 +238,7 @@ class Jobs:
             return ()
         try:
             records = await asyncio.to_thread(read)
-        except DatabaseAway:
+        except StorageFailed:
             return ()
         return tuple(r.job_id for r in records if r is not None and r.ended)
 
@@ -269,7 +311,8 @@ class Jobs:
                 moved = run.traffic.new()
         if stored is None:
             raise NotFound(f"no job {job_id}")
-        return _view(stored, moved)
+        view = _view(stored, moved)
+        return view if run is None or view.ended else replace(view, detail=run.situation())
 
     def _stored(self, job_id: str, brief: bool) -> _Stored | None:
         record = self._environment.store.job(job_id)

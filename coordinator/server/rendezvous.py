@@ -13,12 +13,14 @@ offer is kept that nobody has asked for.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
+from hedgerow.coordinator.server.waiting import Waiting
 
 T = TypeVar("T")
 
@@ -78,6 +80,7 @@ class _Barrier:
     expected: frozenset[Silo] = frozenset()
     claimed: bool = False
     closed: bool = False
+    since: float = 0.0
 
 
 Key = tuple[str, Place]
@@ -96,6 +99,8 @@ class Rendezvous:
         Deadline of a step that does not set its own.
     on_change : callable, optional
         Called as ``on_change(silo, present, detail)`` when a silo is lost or returns.
+    now : callable
+        Seconds since 1970.
     """
 
     def __init__(
@@ -104,10 +109,12 @@ class Rendezvous:
         present: tuple[Silo, ...],
         timeout_seconds: float,
         on_change: Callable[[Silo, bool, str], None] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._roster = frozenset(roster)
         self._present = set(present)
         self._timeout_seconds = timeout_seconds
+        self._now = now
         self._on_change = on_change or (lambda silo, present, detail: None)
         self._barriers: dict[Key, _Barrier] = {}
         self._passed: dict[str, Place] = {}
@@ -144,6 +151,7 @@ class Rendezvous:
         barrier = self._barriers.setdefault((step.name, at), _Barrier())
         barrier.expected = expected
         barrier.claimed = True
+        barrier.since = self._now()
         invited = None if silos is None else expected
         deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
         opened: dict[Silo, Any] = {}
@@ -172,10 +180,12 @@ class Rendezvous:
                 self.drop(silo, f"no offer for step {step.name!r} before its deadline")
         missing = sorted(expected - opened.keys())
         if len(opened) < needed or (quorum is None and missing):
-            reasons = "; ".join(f"{silo}: {refused.get(silo, 'lost')}" for silo in missing)
+            # Why the others are away is the attempt's to say, in one place for all barriers.
+            lost = [silo for silo in missing if silo not in self._present]
+            names = [f"{s} ({refused[s]})" if s in refused else str(s) for s in lost]
             raise QuorumLost(
                 f"step {step.name!r} of round {at.round} needs {needed} silos, "
-                f"{len(opened)} offered; missing {reasons or 'none'}"
+                f"{len(opened)} offered" + (f"; missing {', '.join(names)}" if names else "")
             )
         barrier.closed = True
         self._passed[step.name] = max(at, self._passed.get(step.name, at))
@@ -259,6 +269,17 @@ class Rendezvous:
         """Return how many silos have offered at a place that is kept in memory."""
         barrier = self._barriers.get((step, at))
         return 0 if barrier is None else len(barrier.entries)
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """The step that has waited longest, and the silos that have not offered."""
+        found: list[Waiting] = []
+        for (step, at), barrier in self._barriers.items():
+            silos = tuple(sorted((barrier.expected & self._present) - barrier.entries.keys()))
+            if barrier.claimed and not barrier.closed and silos:
+                what = f"step {step!r} of round {at.round}"
+                found.append(Waiting(what, barrier.since, silos))
+        return min(found, key=lambda one: one.since, default=None)
 
     def admit(self, silo: Silo) -> None:
         """Check that a silo may offer at all; before anything of its offer is kept."""

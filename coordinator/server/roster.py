@@ -112,6 +112,11 @@ class Roster:
         self.touch(silo, lease_id)
         del self._leases[silo]
 
+    def prolong(self, seconds: float) -> None:
+        """Prolong all leases: this process heard nobody for so long."""
+        for lease in self._leases.values():
+            lease.expires += max(seconds, 0.0)
+
     def sweep(self) -> tuple[Silo, ...]:
         """Remove leases that have ended and return their silos."""
         ended = tuple(s for s, lease in self._leases.items() if lease.expires <= self._now())

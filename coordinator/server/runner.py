@@ -7,11 +7,9 @@ store, counts bytes, and starts another attempt where one has lost its quorum.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import structlog
 
-from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import (
     FederationError,
     JobStopped,
@@ -21,15 +19,16 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
-from hedgerow.coordinator.server.artefacts import JobJournal
-from hedgerow.coordinator.server.database import DatabaseAway
+from hedgerow.coordinator.server.artefacts import JobJournal, StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, AgreedJob, Gathering, JobAttempt
 from hedgerow.coordinator.server.plans import bytes_a_round
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
-from hedgerow.coordinator.server.traffic import JobTraffic, NewTraffic
+from hedgerow.coordinator.server.storing import JobStoring
+from hedgerow.coordinator.server.waiting import StorePatience, Waiting, situation
 from hedgerow.services.process.logs import defect
+from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import (
     Acceptance,
     Agreement,
@@ -49,8 +48,10 @@ from hedgerow.services.wire.job_view import (
 
 FAREWELL_SECONDS = 20.0
 """How long the coordinator waits for the silos' halves to end after the last round."""
-AWAY_SECONDS = 300.0
-"""How long a job waits for a database that cannot be reached."""
+CANCEL_SECONDS = 10.0
+"""How long a cancellation waits for the job's end to be stored."""
+SHOWN_SECONDS = 2.0
+"""What a job waits for is shown once it has waited for this long."""
 POLL_SECONDS = 0.25
 """How often a run that waits for silos looks at the clock."""
 
@@ -79,7 +80,8 @@ class JobRun:
     ) -> None:
         self.job_id = record.job_id
         self.job = job
-        self.traffic = JobTraffic(environment.store, record.job_id)
+        self._storing = JobStoring(record.job_id, job, environment)
+        self.traffic = self._storing.traffic
         self._record = record
         self._environment = environment
         self._agreed_job = AgreedJob(record, job, environment)
@@ -87,7 +89,8 @@ class JobRun:
         self._attempt: JobAttempt | None = None
         self._changed = asyncio.Event()
         self._planned = (0.0, 0.0)
-        self._last_round: FinishedRound | None = None
+        self._last_end = ""
+        self._end_as: JobState | None = None
         self._task: asyncio.Task[None] | None = None
         self._cancelled_by: str | None = None
         self._ending = False
@@ -102,6 +105,23 @@ class JobRun:
         """Whether the job ended at least ``seconds`` ago."""
         return self._ended_at is not None and self._environment.now() - self._ended_at >= seconds
 
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the job waits for now: its store, or silos; None where it waits for neither."""
+        if self._storing.waiting is not None or self._attempt is None:
+            return self._storing.waiting
+        return None if self._attempt.ended else self._attempt.waiting
+
+    def situation(self) -> str:
+        """Return what the job waits for, and why its last attempt ended; "" where all is well."""
+        waiting = self.waiting
+        if waiting is not None and self._environment.now() - waiting.since < SHOWN_SECONDS:
+            waiting = None
+        end = self._last_end
+        if self._end_as is not None and waiting is not None:
+            end = f"it ends as {self._end_as.value}" + (f"; {end}" if end else "")
+        return situation([waiting], end)
+
     # --- what servicers ask ---
 
     def start(self) -> None:
@@ -109,10 +129,21 @@ class JobRun:
         self._task = asyncio.create_task(self._run(), name=f"job {self.job_id}")
 
     async def cancel(self, operator: str) -> None:
-        """Stop the job; returns when it is stopped."""
+        """Stop the job; returns when it is stopped.
+
+        Raises
+        ------
+        StorageFailed
+            It is stopped, and its end cannot be stored yet.
+        """
         if not self._ending:  # an end that is being stored does not change
             self._cancelled_by = operator
-        await self._end_task()
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._end_task()
+        except TimeoutError:
+            why = self.situation() or "it has not stopped yet"
+            raise StorageFailed(f"job {self.job_id}: {why}") from None
 
     async def _end_task(self, *, at_once: bool = False) -> None:
         """Cancel the job's task until it has ended.
@@ -128,7 +159,7 @@ class JobRun:
     async def shut_down(self) -> None:
         """Stop without ending the job: a later process continues it."""
         await self._end_task(at_once=True)
-        await self.traffic.flush()
+        await self._storing.close()
 
     def assignment(self, silo: Silo, held: frozenset[AttemptKey]) -> Assignment | None:
         """Return a silo's work in the current attempt, unless it has it already or has none."""
@@ -151,7 +182,8 @@ class JobRun:
         if isinstance(answer, Declined):
             # Stored first: the last answer may end the job, and its record must say why.
             declined = JobSilo(silo, 0, SiloState.DECLINED, answer.reason)
-            await asyncio.to_thread(self._environment.store.set_job_silo, self.job_id, declined)
+            store = self._environment.store
+            await self._storing.stored(lambda: store.set_job_silo(self.job_id, declined))
             attempt.decline(silo, answer.reason)
             self.notify()
             raise JobStopped(f"{silo} declined: {answer.reason}")
@@ -168,6 +200,9 @@ class JobRun:
         while not attempt.settled:
             if clock() >= deadline:
                 return None
+            if silo not in attempt.accepted and silo not in attempt.declined:
+                # Its lease has ended meanwhile: it answers again with the next one.
+                raise LeaseLost(f"the lease of {silo} has ended; register and answer again")
             await self.changed(deadline - clock())
         return self._agreed_job.shown_to(silo, attempt.agreed(silo))
 
@@ -175,10 +210,9 @@ class JobRun:
         try:
             checked = self._agreed_job.check(silo, acceptance, attempt.agreement)
         except FederationError as error:
-            attempt.refused[silo] = str(error)
+            attempt.bar(silo, f"was refused ({error})")
             raise
-        attempt.refused.pop(silo, None)
-        attempt.accepted[silo] = checked
+        attempt.admit(silo, checked)
         self.notify()
 
     def rendezvous(self, number: int, silo: Silo) -> Rendezvous:
@@ -202,7 +236,7 @@ class JobRun:
             return
         attempt.outcomes[silo] = error
         if error:
-            attempt.drop(silo, error)
+            attempt.fail(silo, error)
         self.notify()
 
     def lost(self, silo: Silo) -> None:
@@ -240,32 +274,33 @@ class JobRun:
                 self._end_attempt(StaleAttempt("the coordinator is shutting down"))
         except Exception as error:
             # A defect of ours must end the job in the record too, not only in the log.
-            log.exception("failed", job=self.job_id)
+            log.error("failed", job=self.job_id, **defect(error))
             await self._finish(
                 JobState.FAILED, f"internal error of the coordinator: {type(error).__name__}"
             )
 
     async def _attempts(self) -> None:
         """Run attempts until one ends the job, or too many fail."""
-        failures = 0
-        away_until: float | None = None
-        clock = asyncio.get_running_loop().time
+        failures, done = 0, -1
+        patience = StorePatience(self.job.step_timeout_seconds, self._environment.now)
         while True:
-            done = self._rounds_done()
+            before, done = done, await self._storing.stored(self._rounds_done)
+            if done > before:
+                failures = 0
+                patience.worked()
             try:
                 await self._one_attempt()
                 return
-            except DatabaseAway as error:
-                # A round is stored before its checkpoint, so the next attempt repeats it.
-                if away_until is None or self._rounds_done() > done:
-                    away_until = clock() + AWAY_SECONDS
-                if clock() > away_until:
-                    raise
-                log.warning("database away", job=self.job_id, why=str(error))
-                await asyncio.sleep(1.0)
-            except QuorumLost as error:
-                failures = 1 if self._rounds_done() > done else failures + 1
-                log.warning("quorum lost", job=self.job_id, why=str(error))
+            except (QuorumLost, StorageFailed) as error:
+                number = self._attempt.number if self._attempt is not None else 0
+                self._last_end = f"attempt {number} ended: {error}"
+                if isinstance(error, StorageFailed):
+                    # A round is stored before its checkpoint, so the next attempt repeats it.
+                    await asyncio.sleep(patience.failed(error))
+                    continue
+                log.warning("attempt ended", job=self.job_id, attempt=number, why=str(error))
+                done_now = await self._storing.stored(self._rounds_done)
+                failures = 1 if done_now > done else failures + 1
                 if failures >= self._max_attempts:
                     raise
 
@@ -278,6 +313,9 @@ class JobRun:
         try:
             await self._gather(attempt)
             await self._train(attempt)
+        except QuorumLost as error:
+            attempt.failure = QuorumLost("; ".join([str(error), *_unnamed(attempt, str(error))]))
+            raise attempt.failure from error
         except FederationError as error:
             attempt.failure = error
             raise
@@ -300,9 +338,10 @@ class JobRun:
             known = store.roster(self.job_id, previous) if previous else self.job.silos
             silos = {Silo(silo) for silo in known}
             number = store.start_attempt(self.job_id, silos, self._environment.now())
-            return JobAttempt(number, silos, self._rounds_done()), store.job(self.job_id)
+            attempt = JobAttempt(number, silos, self._rounds_done(), now=self._environment.now)
+            return attempt, store.job(self.job_id)
 
-        attempt, record = await asyncio.to_thread(begin)
+        attempt, record = await self._storing.stored(begin)
         self._attempt, self._record = attempt, record or self._record
         self.notify()
         return attempt
@@ -318,11 +357,15 @@ class JobRun:
                 break
             await self.changed(POLL_SECONDS)
         artefacts = self._environment.artefacts
-        settled_before = await asyncio.to_thread(artefacts.exists, self.job_id, AGREED_SCHEMA)
+        settled_before = await self._storing.stored(
+            lambda: artefacts.exists(self.job_id, AGREED_SCHEMA)
+        )
         while True:
             agreed = dict(sorted(attempt.accepted.items()))
             gathering.check_quorum()
-            schema = await asyncio.to_thread(self._agreed_job.schema, agreed, settled_before)
+            schema = await self._storing.stored(
+                lambda agreed=agreed: self._agreed_job.schema(agreed, settled_before)  # type: ignore[misc]
+            )
             if agreed.keys() == attempt.accepted.keys():  # else a silo has accepted meanwhile
                 break
         # Silos that are away may return; those that declined do not.
@@ -341,9 +384,11 @@ class JobRun:
             tuple(sorted(attempt.accepted)),
             self.job.step_timeout_seconds,
             self._silo_changed,
+            self._environment.now,
         )
         self.notify()
-        start = await asyncio.to_thread(self._start, attempt, attempt.agreement)
+        agreement = attempt.agreement
+        start = await self._storing.stored(lambda: self._start(attempt, agreement))
         self._planned = bytes_a_round(
             self.job, schema, start.n_samples, self._environment.registered()
         )
@@ -364,7 +409,9 @@ class JobRun:
         await self._farewell(attempt, hub)
         if last is None:
             raise JobStopped("the strategy ended without a round")
-        await self._keep(schema, last, best)
+        await self._storing.save_result(schema, last, best)
+        self._end_attempt(JobStopped("the job has ended"))
+        await self._finish(JobState.SUCCEEDED, "")
 
     def _start(self, attempt: JobAttempt, agreement: Agreement) -> CoordinatorStart:
         """Return what the strategy's half starts from; blocks."""
@@ -394,23 +441,21 @@ class JobRun:
         if attempt is not None and silo in attempt.accepted:
             n_samples = attempt.accepted[silo].n_samples
         state = SiloState.PRESENT if present else SiloState.LOST
+        if attempt is not None and present:
+            attempt.notes.pop(silo, None)
+        elif attempt is not None:
+            attempt.note(silo, f"was lost ({detail})")
         log.info("silo changed", job=self.job_id, silo=silo, state=state.value, why=detail)
-        try:
-            self._environment.store.set_job_silo(
-                self.job_id, JobSilo(silo, n_samples, state, detail)
-            )
-        except DatabaseAway as error:
-            log.warning("silo's state not stored", job=self.job_id, silo=silo, why=str(error))
+        self._storing.silo_changed(JobSilo(silo, n_samples, state, detail))
         self.notify()
 
     async def _save(
         self, attempt: JobAttempt, hub: Rendezvous, result: RoundResult, seconds: float
     ) -> None:
-        """Make a round durable: its record first, then its checkpoint."""
         # The last replies of the round are being sent: let their calls end, to be counted here.
         await hub.all_delivered(0.25)
         up, down = self.traffic.take_round()
-        self._last_round = done = FinishedRound(
+        done = FinishedRound(
             result.round,
             attempt.number,
             seconds,
@@ -419,19 +464,12 @@ class JobRun:
             down,
             result.silos,
         )
-        async with self.traffic.storing:
-            await asyncio.to_thread(self._store_round, done, result, self.traffic.take())
+        await self._storing.save_round(done, result)
+        self._last_end = ""
         self._environment.metrics.round_ended(
             self.job.strategy.name, seconds, (up, down), self._planned, len(result.silos)
         )
         self.notify()
-
-    def _store_round(self, done: FinishedRound, result: RoundResult, moved: NewTraffic) -> None:
-        environment = self._environment
-        environment.store.add_round(self.job_id, done, result.best_round)
-        self.traffic.add_to_store(moved)
-        environment.artefacts.write_checkpoint(self.job_id, result.round, result.checkpoint)
-        environment.artefacts.prune_checkpoints(self.job_id, (result.round, result.round - 1))
 
     async def _farewell(self, attempt: JobAttempt, hub: Rendezvous) -> None:
         """Give the silos' halves time to receive their last replies and end."""
@@ -442,53 +480,10 @@ class JobRun:
 
     # --- the end ---
 
-    async def _keep(self, schema: Schema, checkpoint: bytes, best_round: int) -> None:
-        """Store the result and end the job."""
-
-        def keep() -> None:
-            result = self.job.strategy.artefact(self.job.parameters, self.job, schema, checkpoint)
-            artefacts = self._environment.artefacts
-            for name, data in result.files.items():
-                artefacts.write(self.job_id, name, data)
-            names = sorted(result.files)
-            if artefacts.exists(self.job_id, AGREED_SCHEMA):
-                names.append(AGREED_SCHEMA)  # whoever uses the model needs its category lists
-            self._environment.store.set_result(self.job_id, tuple(names), result.model, best_round)
-
-        await asyncio.to_thread(keep)
-        self._end_attempt(JobStopped("the job has ended"))
-        await self._finish(JobState.SUCCEEDED, "")
-
     async def _finish(self, state: JobState, detail: str) -> None:
         self._ending = True
-        up, down = self.traffic.take_round()
-        moved: NewTraffic | None = None
-
-        def finish(new: NewTraffic) -> None:
-            nonlocal moved
-            self.traffic.add_to_store(new)
-            moved = NewTraffic()
-            last = self._last_round
-            if last is not None and (up or down):
-                whole = replace(
-                    last, bytes_up=last.bytes_up + up, bytes_down=last.bytes_down + down
-                )
-                self._environment.store.add_round(self.job_id, whole)
-            self._environment.store.set_state(self.job_id, state, detail, self._environment.now())
-
-        while True:
-            try:
-                async with self.traffic.storing:
-                    moved = self.traffic.take() if moved is None else moved
-                    await asyncio.to_thread(finish, moved)
-                break
-            except DatabaseAway as error:
-                # The job has not ended for anyone until its end is stored.
-                log.warning("end of job not stored yet", job=self.job_id, why=str(error))
-                await asyncio.sleep(1.0)
-            except Exception as error:
-                log.error("end of job not stored", job=self.job_id, **defect(error))
-                break
+        self._end_as = state
+        await self._storing.end(state, detail)
         self._ended_at = self._environment.now()
         log.info("job ended", job=self.job_id, state=state.value, why=detail)
         self.notify()
@@ -498,3 +493,9 @@ class JobRun:
         if attempt is None or attempt.number != number or attempt.ended:
             raise StaleAttempt(f"attempt {number} of job {self.job_id} is not under way")
         return attempt
+
+
+def _unnamed(attempt: JobAttempt, error: str) -> list[str]:
+    """Return why silos take no part, of those whose reason an error does not have."""
+    absences = attempt.absences().items()
+    return [f"{silo} {why}" for silo, why in absences if f"{silo} (" not in error]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.metering import CallCount
 from hedgerow.services.wire.job_view import StepTotal
@@ -95,6 +96,6 @@ class JobTraffic:
             moved = self.take()
             try:
                 await asyncio.to_thread(self.add_to_store, moved)
-            except BaseException:
+            except StorageFailed:  # a call that is cancelled goes on in its thread
                 self.put_back(moved)
                 raise

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import sys
+import threading
 import traceback
+from typing import Any, TextIO
 
 import structlog
 
 
+class _LastingStream:
+    """A stream whose full disk or closed pipe stops no process."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def configure(*, json: bool, level: str) -> None:
     """Set up structlog for this process; logs go to standard error.
+
+    What threads, event loops and libraries report of themselves becomes one line too: their
+    tracebacks help no operator, and an error's text may hold values.
 
     Parameters
     ----------
@@ -37,9 +59,43 @@ def configure(*, json: bool, level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_LastingStream(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+    threading.excepthook = _thread_ended
+    logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
+
+
+class _LibraryHandler(logging.Handler):
+    """Makes one line of what a library logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, asyncio.CancelledError):
+            return  # of a call that ended with its server
+        fields = {} if error is None else defect(error)
+        log = structlog.get_logger()
+        (log.error if record.levelno >= logging.ERROR else log.warning)(
+            "library", source=record.name, message=record.msg, **fields
+        )
+
+
+def _thread_ended(given: threading.ExceptHookArgs) -> None:
+    name = given.thread.name if given.thread is not None else ""
+    if given.exc_value is not None:
+        structlog.get_logger().error("thread ended", thread=name, **defect(given.exc_value))
+
+
+def quiet(loop: asyncio.AbstractEventLoop) -> None:
+    """Let an event loop report what nobody awaited in one line, and cancellations not at all."""
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, asyncio.CancelledError):
+            fields = {} if error is None else defect(error)
+            structlog.get_logger().error("event loop", message=context["message"], **fields)
+
+    loop.set_exception_handler(report)
 
 
 def where(error: BaseException) -> list[str]:

@@ -9,7 +9,7 @@ its servicer gave it with :func:`label`.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -136,6 +136,12 @@ class Metrics:
         )
         self.silos = Gauge("hedgerow_silos", "Silos by state.", ["state"], registry=r)
         self.jobs = Gauge("hedgerow_jobs", "Jobs by state.", ["state"], registry=r)
+        self.waiting_seconds = Gauge(
+            "hedgerow_waiting_seconds",
+            "Longest wait of a job now, by what it waits for.",
+            ["what"],
+            registry=r,
+        )
         self.ciphertexts = Counter(
             "hedgerow_ciphertexts", "Ciphertexts handled.", ["op"], registry=r
         )
@@ -180,6 +186,12 @@ class Metrics:
         for direction, n_bytes, expected in zip(("up", "down"), moved, planned, strict=True):
             self.round_bytes.labels(strategy, direction).observe(n_bytes)
             self.planned_bytes.labels(strategy, direction).inc(expected * n_silos)
+
+    def waits(self, longest: Mapping[str, float]) -> None:
+        """Set the longest waits now, seconds by what is awaited."""
+        self.waiting_seconds.clear()
+        for what, seconds in longest.items():
+            self.waiting_seconds.labels(what).set(seconds)
 
     def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
         """Serve ``/metrics``; return a function that stops it, and the port."""

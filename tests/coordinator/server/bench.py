@@ -11,8 +11,7 @@ from typing import Any
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.artefacts import Artefacts
-from hedgerow.coordinator.server.database import DatabaseAway
+from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import Store
@@ -34,7 +33,7 @@ class FlakyStore(Store):
     def _writing(self, doing: str) -> Any:
         if self.away:
             self.refused += 1
-            raise DatabaseAway(f"{doing} failed: connection refused")
+            raise StorageFailed(f"{doing} failed: connection refused")
         return super()._writing(doing)
 
 

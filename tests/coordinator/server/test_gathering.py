@@ -88,11 +88,38 @@ def test_too_few_silos_are_reported_with_what_each_did() -> None:
     waiting.look(there(A), 0.0)
     with pytest.raises(SchemaMismatch, match=r"needs 2 silos, 0 accepted; a waited for others$"):
         waiting.check_quorum()
-    attempt = JobAttempt(1, {A, B, C}, 0)
-    attempt.refused[A] = "another job"
+    attempt = JobAttempt(1, {A, B, C}, 0, now=lambda: 3723.0)
+    attempt.bar(A, "was refused (another job)")
     attempt.decline(B, "policy")
     with pytest.raises(SchemaMismatch) as caught:
         gathering(attempt).check_quorum()
     assert str(caught.value).endswith(
-        "0 accepted; b declined (policy); a was refused (another job); c did not answer"
+        "0 accepted; b declined (policy) at 01:02:03 UTC; a was refused (another job) at "
+        "01:02:03 UTC; c has not answered since 01:02:03 UTC"
     )
+
+
+def test_a_silo_that_is_alive_and_has_not_answered_has_as_much_time_again() -> None:
+    attempt = JobAttempt(1, {A, B}, 0)
+    waiting = gathering(attempt)
+    attempt.accepted[A] = ACCEPTANCE
+    waiting.look(there(A), 60.1)
+    assert waiting.over(60.1), "b is away"
+    waiting.look(there(A, B), 60.2)
+    assert not waiting.over(60.2), "b was frozen and is there again"
+    attempt.bar(B, "was refused (another job)")
+    assert waiting.over(60.3), "b has said why it does not come"
+    attempt.barred.clear()
+    assert not waiting.over(119.0)
+    assert waiting.over(120.1)
+
+
+def test_a_silo_that_failed_and_answers_again_takes_part() -> None:
+    attempt = JobAttempt(1, {A, B}, 0)
+    attempt.accepted = {A: ACCEPTANCE, B: ACCEPTANCE}
+    attempt.fail(B, "the disk of its state folder is full")
+    assert "b failed (the disk of its state folder is full) at" in str(attempt.waiting)
+    assert not gathering(attempt).over(1.0)
+    attempt.admit(B, ACCEPTANCE)
+    assert attempt.absences() == {}
+    assert gathering(attempt).over(1.0)

@@ -6,6 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
@@ -51,3 +53,54 @@ def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: 
         await jobs.shut_down()
 
     asyncio.run(main())
+
+
+def test_no_lease_ends_while_the_coordinator_itself_is_silent(tmp_path: Path) -> None:
+    now = [0.0]
+    roster = Roster(frozenset(), 8.0, lambda: now[0], "0.1.0")
+    roster.register(Silo("a"), Registration("i", "0.1.0", (), 0))
+    now[0] = 20.0  # frozen for 19.5 s of them
+    roster.prolong(19.5)
+    assert roster.sweep() == ()
+    now[0] = 28.0
+    assert roster.sweep() == (Silo("a"),)
+
+
+def test_an_agent_registers_while_the_store_fails_and_is_stored_later(tmp_path: Path) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    jobs = Jobs(bench.environment, Roster(frozenset(), 60.0, time.monotonic, "0.1.0"))
+
+    async def main() -> None:
+        store.away = True
+        jobs.start()
+        grant = await jobs.register(Silo("a"), Registration("i", "0.1.0", (), 0))
+        assert grant.lease_id
+        assert store.silos() == ()
+        store.away = False
+        await until(store.silos)
+        await jobs.shut_down()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_fails_is_logged_once_a_minute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    jobs = Jobs(bench.environment, Roster(frozenset(), 60.0, time.monotonic, "0.1.0"))
+    run = bench.run("a", "b")
+
+    async def main() -> None:
+        run.start()
+        jobs._runs["job-1"] = run
+        await until(lambda: run.assignment(Silo("a"), frozenset()))
+        jobs.start()
+        store.away = True
+        await jobs.register(Silo("a"), Registration("i", "0.1.0", (), 0))
+        await until(lambda: store.refused > 3)
+        await jobs.shut_down()
+
+    asyncio.run(main())
+    assert capsys.readouterr().out.count("store failed") == 1

@@ -78,7 +78,7 @@ async def test_a_lost_silo_without_quorum_names_itself_at_once() -> None:
     wait = asyncio.create_task(h.collect(STEP, Place(0)))
     await asyncio.sleep(0)
     h.drop(C, "lease ended")
-    with pytest.raises(QuorumLost, match="c: lost"):
+    with pytest.raises(QuorumLost, match=r"missing c$"):
         await wait
 
 
@@ -104,7 +104,7 @@ async def test_a_joiner_is_present_from_the_next_collect() -> None:
 async def test_an_offer_by_the_wrong_rpc_is_refused_and_its_silo_named() -> None:
     h = hub(A)
     bad = h.offer(A, "add", Place(0), parcel(1, Call.TREES))
-    with pytest.raises(QuorumLost, match=r"a: step 'add' travels by ExchangeSums"):
+    with pytest.raises(QuorumLost, match=r"a \(step 'add' travels by ExchangeSums"):
         await h.collect(STEP, Place(0))
     with pytest.raises(OfferRejected):
         await bad
@@ -182,7 +182,7 @@ async def test_a_silo_that_was_not_invited_does_not_stand_in_for_a_lost_one() ->
     h = Rendezvous((A, B, C, D), (A, B, C, D), 5.0)
     waits = {s: h.offer(s, "add", Place(0), parcel(1)) for s in (A, B, D)}
     h.drop(C, "gone")
-    with pytest.raises(QuorumLost, match="missing c: lost"):
+    with pytest.raises(QuorumLost, match=r"missing c$"):
         await h.collect(STEP, Place(0), silos=(A, B, C))
     assert not waits[A].done()
 
@@ -195,7 +195,7 @@ async def test_a_joiner_does_not_stand_in_for_a_lost_silo_where_all_are_needed()
     h.join(C)
     h.offer(C, "add", Place(0), parcel(1))
     h.drop(B, "gone")
-    with pytest.raises(QuorumLost, match="missing b: lost"):
+    with pytest.raises(QuorumLost, match=r"missing b$"):
         await wait
 
 

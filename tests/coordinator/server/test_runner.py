@@ -16,8 +16,10 @@ from hedgerow.boosting.errors import (
     Unauthorised,
 )
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server import runner
+from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.runner import JobRun
+from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import Agreement, Declined
 from hedgerow.services.wire.job_view import JobState
 from tests.coordinator.server.bench import Bench, FlakyStore, acceptance, until
@@ -111,7 +113,7 @@ def test_a_job_that_is_cancelled_while_its_failure_is_stored_has_failed_and_ende
         record = store.job("job-1")
         assert record is not None
         assert record.state is JobState.FAILED
-        assert "a did not answer" in record.detail
+        assert "a has not answered since" in record.detail
 
     asyncio.run(main())
 
@@ -165,7 +167,7 @@ def test_a_job_whose_silos_were_refused_says_so_and_why(tmp_path: Path) -> None:
         record = bench.store.job("job-1")
         assert record is not None
         assert "a was refused (a agreed to another job than job-1)" in record.detail
-        assert "b did not answer" in record.detail
+        assert "b has not answered since" in record.detail
 
     asyncio.run(main())
 
@@ -203,5 +205,121 @@ def test_a_silo_that_comes_while_a_schema_is_made_has_its_categories_in_it(tmp_p
             assert agreed is not None
             assert agreed.schema.features == (Feature("x", ("blue", "green", "red")),)
         await run.shut_down()
+
+    asyncio.run(main())
+
+
+def test_a_silo_whose_lease_ends_while_silos_gather_is_asked_again_at_once(tmp_path: Path) -> None:
+    """As after its process, or the coordinator's, was frozen for longer than a lease."""
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        run.start()
+        await until(lambda: asked(run, A))
+        first = asyncio.create_task(run.accept(A, 1, acceptance(run), 120.0))
+        await until(lambda: run._attempt and A in run._attempt.accepted)
+        run.lost(A)
+        with pytest.raises(LeaseLost, match="answer again"):
+            await first
+        assert "a was lost (its lease ended: no sign of life) at" in str(run.waiting)
+        agreed = await asyncio.gather(
+            run.accept(A, 1, acceptance(run), 120.0), run.accept(B, 1, acceptance(run), 120.0)
+        )
+        assert agreed[0] is not None
+        assert agreed[0].silos == (A, B)
+        await run.shut_down()
+
+    asyncio.run(main())
+
+
+def test_who_is_awaited_for_what_and_since_when_is_said_in_one_wording(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    clock = [3600.0]
+    bench.environment = replace(bench.environment, now=lambda: clock[0])
+
+    async def main() -> None:
+        run = bench.run("a", "b", "c", patience=1.0)
+        run.start()
+        await until(lambda: asked(run, A))
+        clock[0] += 10.0
+        assert run.situation() == "waits since 01:00:00 UTC for a, b, c: answers to the job"
+        agreed = await asyncio.gather(
+            run.accept(A, 1, acceptance(run), 120.0), run.accept(B, 1, acceptance(run), 120.0)
+        )
+        assert agreed[0] is not None
+        await until(lambda: "step" in str(run.waiting))
+        clock[0] += 10.0
+        awaited = run.situation()
+        assert awaited.startswith("waits since 01:00:10 UTC for a, b: step 'trees' of round 0")
+        run.lost(A)
+        run.lost(B)
+        await until(lambda: "attempt 1 ended" in run.situation())
+        assert run.situation().endswith(
+            "needs 2 silos, 0 offered; missing a, b; a was lost (its lease ended: no sign of life) "
+            "at 01:00:20 UTC; b was lost (its lease ended: no sign of life) at 01:00:20 UTC; c has "
+            "not answered since 01:00:00 UTC"
+        )
+        await until(lambda: run.ended)
+        record = bench.store.job("job-1")
+        assert record is not None
+        assert "none" not in record.detail
+        assert all(f"{silo} has not answered since 01:00:20 UTC" in record.detail for silo in "abc")
+
+    asyncio.run(main())
+
+
+def test_a_job_waits_for_its_store_until_its_own_deadline_and_then_says_why(
+    tmp_path: Path,
+) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    clock = [3600.0]
+    bench.environment = replace(bench.environment, now=lambda: clock[0])
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        store.away = True
+        run.start()
+        await until(lambda: store.refused > 2)
+        clock[0] += 599.0
+        refused = store.refused
+        await until(lambda: store.refused > refused)
+        assert not run._ending
+        why = "(starting an attempt failed: connection refused)"
+        assert run.situation() == f"waits since 01:00:00 UTC for its store {why}"
+        clock[0] += 2.0
+        await until(lambda: run._ending)
+        assert "it ends as FAILED" in run.situation()
+        store.away = False
+        await until(lambda: run.ended)
+        record = store.job("job-1")
+        assert record is not None
+        assert record.state is JobState.FAILED
+        assert record.detail == "starting an attempt failed: connection refused"
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_that_cannot_be_stored_says_so_and_holds_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "CANCEL_SECONDS", 0.2)
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        run.start()
+        await until(lambda: asked(run, A))
+        store.away = True
+        with pytest.raises(StorageFailed, match="job job-1"):
+            await run.cancel("oscar")
+        assert not asked(run, B), "it is stopped"
+        store.away = False
+        await until(lambda: run.ended)
+        record = store.job("job-1")
+        assert record is not None
+        assert record.state is JobState.CANCELLED
 
     asyncio.run(main())

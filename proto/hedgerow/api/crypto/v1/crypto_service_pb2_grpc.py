@@ -301,7 +301,8 @@ class CryptoServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteKeys(self, request, context):
-        """Erases all secrets of a session, if there are any.
+        """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
+        name after a slash.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

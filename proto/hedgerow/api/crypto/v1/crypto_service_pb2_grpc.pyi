@@ -117,7 +117,9 @@ class CryptoServiceStub:
     before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
     """
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]
-    """Erases all secrets of a session, if there are any."""
+    """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
+    name after a slash.
+    """
 
 @_typing.type_check_only
 class CryptoServiceAsyncStub(CryptoServiceStub):
@@ -207,7 +209,9 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     before the next is read. INVALID_ARGUMENT: bytes that are no points, or a point of small order.
     """
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]  # type: ignore[assignment]
-    """Erases all secrets of a session, if there are any."""
+    """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
+    name after a slash.
+    """
 
 class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     """What a silo's own agent asks of the process that holds the silo's private keys. The process runs
@@ -408,6 +412,8 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crypto_service_pb2.DeleteKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeleteKeysResponse, _abc.Awaitable[_crypto_service_pb2.DeleteKeysResponse]]:
-        """Erases all secrets of a session, if there are any."""
+        """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
+        name after a slash.
+        """
 
 def add_CryptoServiceServicer_to_server(servicer: CryptoServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

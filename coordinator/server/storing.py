@@ -1,0 +1,153 @@
+"""What a run writes: rounds, silos' states, traffic, its end. What fails is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters, RoundResult
+from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.coordinator.server.gathering import AGREED_SCHEMA
+from hedgerow.coordinator.server.traffic import JobTraffic
+from hedgerow.coordinator.server.waiting import StorePatience, Waiting
+from hedgerow.services.process.logs import defect
+from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class JobStoring:
+    """The store of one run.
+
+    Parameters
+    ----------
+    job_id : str
+    job : JobParameters
+    environment : JobEnvironment
+    """
+
+    def __init__(self, job_id: str, job: JobParameters, environment: JobEnvironment) -> None:
+        self.traffic = JobTraffic(environment.store, job_id)
+        self._job_id = job_id
+        self._job = job
+        self._environment = environment
+        self._patience = StorePatience(job.step_timeout_seconds, environment.now)
+        self._silos: dict[Silo, JobSilo] = {}
+        self._writer: asyncio.Task[None] | None = None
+        self._last_round: FinishedRound | None = None
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the run waits for while the store fails."""
+        return self._patience.waiting
+
+    async def stored(self, work: Callable[[], T], *, for_ever: bool = False) -> T:
+        """Do what reads or writes the store, in a thread, until it works.
+
+        Raises
+        ------
+        StorageFailed
+            It has failed until the job's own deadline; never where it is tried ``for_ever``.
+        """
+        while True:
+            try:
+                result = await asyncio.to_thread(work)
+            except StorageFailed as error:
+                await asyncio.sleep(self._patience.failed(error, for_ever=for_ever))
+                continue
+            self._patience.worked()
+            return result
+
+    def silo_changed(self, silo: JobSilo) -> None:
+        """Store a silo's state soon; the newest one, where the store fails meanwhile."""
+        self._silos[Silo(silo.name)] = silo
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_silos())
+
+    async def _write_silos(self) -> None:
+        set_job_silo = self._environment.store.set_job_silo
+        while self._silos:
+            name, silo = next(iter(self._silos.items()))
+            await self.stored(partial(set_job_silo, self._job_id, silo), for_ever=True)
+            if self._silos.get(name) is silo:
+                del self._silos[name]
+
+    async def _flush(self, *, for_ever: bool = False) -> None:
+        while True:
+            try:
+                await self.traffic.flush()
+                return
+            except StorageFailed as error:
+                pause = self._patience.failed(error, for_ever=for_ever)
+            await asyncio.sleep(pause)
+
+    async def save_round(self, done: FinishedRound, result: RoundResult) -> None:
+        """Make a round durable: its record first, then its checkpoint."""
+        self._last_round = done
+        store, artefacts = self._environment.store, self._environment.artefacts
+
+        def save() -> None:
+            artefacts.write_checkpoint(self._job_id, result.round, result.checkpoint)
+            artefacts.prune_checkpoints(self._job_id, (result.round, result.round - 1))
+
+        await self.stored(lambda: store.add_round(self._job_id, done, result.best_round))
+        await self._flush()
+        await self.stored(save)
+
+    async def save_result(self, schema: Schema, checkpoint: bytes, best_round: int) -> None:
+        """Store the files of the job's result."""
+        job, artefacts = self._job, self._environment.artefacts
+
+        def save() -> None:
+            result = job.strategy.artefact(job.parameters, job, schema, checkpoint)
+            for name, data in result.files.items():
+                artefacts.write(self._job_id, name, data)
+            names = sorted(result.files)
+            if artefacts.exists(self._job_id, AGREED_SCHEMA):
+                names.append(AGREED_SCHEMA)  # whoever uses the model needs its category lists
+            self._environment.store.set_result(self._job_id, tuple(names), result.model, best_round)
+
+        await self.stored(save)
+
+    async def end(self, state: JobState, detail: str) -> None:
+        """Store the job's end, however long that takes: until then it has ended for nobody."""
+        if self._writer is not None:
+            await asyncio.wait({self._writer})
+        up, down = self.traffic.take_round()
+        store, last = self._environment.store, self._last_round
+
+        def end() -> None:
+            if last is not None and (up or down):
+                whole = replace(
+                    last, bytes_up=last.bytes_up + up, bytes_down=last.bytes_down + down
+                )
+                store.add_round(self._job_id, whole)
+            store.set_state(self._job_id, state, detail, self._environment.now())
+
+        while True:
+            try:
+                await self._flush(for_ever=True)
+                await self.stored(end, for_ever=True)
+                return
+            except Exception as error:  # a defect of ours: the job waits, and says so
+                log.error("end of job not stored", job=self._job_id, **defect(error))
+                pause = self._patience.failed(error, for_ever=True)
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        """Stop writing: a later process continues the job. What was moved is stored if it can."""
+        if self._writer is not None:
+            self._writer.cancel()
+        try:
+            await self.traffic.flush()
+        except StorageFailed as error:
+            log.warning("traffic not stored", job=self._job_id, why=str(error))

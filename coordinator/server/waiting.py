@@ -1,0 +1,90 @@
+"""What a job waits for: one record, whose words GetJob, watch, the metrics and the log use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hedgerow.boosting.exchange import Silo
+from hedgerow.coordinator.server.artefacts import StorageFailed
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
+"""Seconds before the store is tried again; doubled each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who is awaited, for what, and since when.
+
+    Parameters
+    ----------
+    what : str
+        ``answers to the job``, a step of a round, or ``its store``.
+    since : float
+        Seconds since 1970.
+    silos : tuple of Silo
+        Who is awaited; empty where it is not a silo.
+    why : str
+        What is known of the reason; may be empty.
+    """
+
+    what: str
+    since: float
+    silos: tuple[Silo, ...] = ()
+    why: str = ""
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        who = f"{', '.join(self.silos)}: " if self.silos else ""
+        why = f" ({self.why})" if self.why else ""
+        return f"waits since {clock_of(self.since)} for {who}{self.what}{why}"
+
+
+def clock_of(seconds: float) -> str:
+    """Return a time, seconds since 1970, as people read it."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
+
+
+def situation(waiting: Iterable[Waiting | None], last_end: str) -> str:
+    """Return what a job waits for and why its last attempt ended, in one line."""
+    parts = [str(one) for one in waiting if one is not None]
+    return "; ".join([*parts, last_end] if last_end else parts)
+
+
+class StorePatience:
+    """How often a store that fails is tried again, and how long.
+
+    Parameters
+    ----------
+    seconds : float
+        The job's own deadline for anything it waits for.
+    now : callable
+        Seconds since 1970.
+    """
+
+    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._now = now
+        self._pause = FIRST_PAUSE
+        self.waiting: Waiting | None = None
+
+    def failed(self, error: Exception, *, for_ever: bool = False) -> float:
+        """Note a failure; returns how many seconds to wait before the next try.
+
+        Raises
+        ------
+        StorageFailed
+            The deadline has passed; never where it is tried ``for_ever``.
+        """
+        since = self._now() if self.waiting is None else self.waiting.since
+        why = str(error) if isinstance(error, StorageFailed) else type(error).__name__
+        self.waiting = Waiting("its store", since, why=why)
+        if self._now() - since > self._seconds and not for_ever:
+            raise error
+        pause, self._pause = self._pause, min(2.0 * self._pause, LONGEST_PAUSE)
+        return pause
+
+    def worked(self) -> None:
+        """Note that the store has worked."""
+        self.waiting, self._pause = None, FIRST_PAUSE
