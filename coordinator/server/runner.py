@@ -108,9 +108,10 @@ class JobRun:
     @property
     def waiting(self) -> Waiting | None:
         """What the job waits for now: its store, or silos; None where it waits for neither."""
-        if self._storing.waiting is not None or self._attempt is None:
-            return self._storing.waiting
-        return None if self._attempt.ended else self._attempt.waiting
+        store = self._storing.patience.waiting
+        if store is not None or self._attempt is None or self._attempt.ended:
+            return store
+        return self._attempt.waiting
 
     def situation(self) -> str:
         """Return what the job waits for, and why its last attempt ended; "" where all is well."""
@@ -294,6 +295,8 @@ class JobRun:
             except (QuorumLost, StorageFailed) as error:
                 number = self._attempt.number if self._attempt is not None else 0
                 self._last_end = f"attempt {number} ended: {error}"
+                if self._storing.patience.over:
+                    raise
                 if isinstance(error, StorageFailed):
                     # A round is stored before its checkpoint, so the next attempt repeats it.
                     await asyncio.sleep(patience.failed(error))
@@ -455,15 +458,8 @@ class JobRun:
         # The last replies of the round are being sent: let their calls end, to be counted here.
         await hub.all_delivered(0.25)
         up, down = self.traffic.take_round()
-        done = FinishedRound(
-            result.round,
-            attempt.number,
-            seconds,
-            scores_of(result.metrics),
-            up,
-            down,
-            result.silos,
-        )
+        scores = scores_of(result.metrics)
+        done = FinishedRound(result.round, attempt.number, seconds, scores, up, down, result.silos)
         await self._storing.save_round(done, result)
         self._last_end = ""
         self._environment.metrics.round_ended(

@@ -17,7 +17,7 @@ from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import AGREED_SCHEMA
 from hedgerow.coordinator.server.traffic import JobTraffic
-from hedgerow.coordinator.server.waiting import StorePatience, Waiting
+from hedgerow.coordinator.server.waiting import StorePatience
 from hedgerow.services.process.logs import defect
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState
 
@@ -33,6 +33,11 @@ class JobStoring:
     job_id : str
     job : JobParameters
     environment : JobEnvironment
+
+    Attributes
+    ----------
+    patience : StorePatience
+        Says what the run waits for while the store fails.
     """
 
     def __init__(self, job_id: str, job: JobParameters, environment: JobEnvironment) -> None:
@@ -40,15 +45,10 @@ class JobStoring:
         self._job_id = job_id
         self._job = job
         self._environment = environment
-        self._patience = StorePatience(job.step_timeout_seconds, environment.now)
+        self.patience = StorePatience(job.step_timeout_seconds, environment.now)
         self._silos: dict[Silo, JobSilo] = {}
         self._writer: asyncio.Task[None] | None = None
         self._last_round: FinishedRound | None = None
-
-    @property
-    def waiting(self) -> Waiting | None:
-        """What the run waits for while the store fails."""
-        return self._patience.waiting
 
     async def stored(self, work: Callable[[], T], *, for_ever: bool = False) -> T:
         """Do what reads or writes the store, in a thread, until it works.
@@ -62,9 +62,9 @@ class JobStoring:
             try:
                 result = await asyncio.to_thread(work)
             except StorageFailed as error:
-                await asyncio.sleep(self._patience.failed(error, for_ever=for_ever))
+                await asyncio.sleep(self.patience.failed(error, for_ever=for_ever))
                 continue
-            self._patience.worked()
+            self.patience.worked()
             return result
 
     def silo_changed(self, silo: JobSilo) -> None:
@@ -87,7 +87,7 @@ class JobStoring:
                 await self.traffic.flush()
                 return
             except StorageFailed as error:
-                pause = self._patience.failed(error, for_ever=for_ever)
+                pause = self.patience.failed(error, for_ever=for_ever)
             await asyncio.sleep(pause)
 
     async def save_round(self, done: FinishedRound, result: RoundResult) -> None:
@@ -140,7 +140,7 @@ class JobStoring:
                 return
             except Exception as error:  # a defect of ours: the job waits, and says so
                 log.error("end of job not stored", job=self._job_id, **defect(error))
-                pause = self._patience.failed(error, for_ever=True)
+                pause = self.patience.failed(error, for_ever=True)
             await asyncio.sleep(pause)
 
     async def close(self) -> None:

@@ -69,6 +69,11 @@ class StorePatience:
         self._pause = FIRST_PAUSE
         self.waiting: Waiting | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether the store has failed for longer than the deadline."""
+        return self.waiting is not None and self._now() - self.waiting.since > self._seconds
+
     def failed(self, error: Exception, *, for_ever: bool = False) -> float:
         """Note a failure; returns how many seconds to wait before the next try.
 
@@ -80,7 +85,7 @@ class StorePatience:
         since = self._now() if self.waiting is None else self.waiting.since
         why = str(error) if isinstance(error, StorageFailed) else type(error).__name__
         self.waiting = Waiting("its store", since, why=why)
-        if self._now() - since > self._seconds and not for_ever:
+        if self.over and not for_ever:
             raise error
         pause, self._pause = self._pause, min(2.0 * self._pause, LONGEST_PAUSE)
         return pause
