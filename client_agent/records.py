@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.crypto.durable import sync_folder
+from hedgerow.crypto.durable import sync_folder, write_atomically
 
 _MAGIC = b"hedgerow record2"
 _HEAD = struct.Struct("<16sQQ32s")
@@ -159,20 +159,18 @@ class Records:
 
     def _begin(self, name: str) -> None:
         """Make the counter durable before the first record, so that it is never missing."""
-        for folder in (self.folder, self.counters):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._count(name, 0, flush=True)
-        sync_folder(self.counters)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.counters / name, self._counter(name, 0))
 
-    def _count(self, name: str, turn: int, *, flush: bool = False) -> None:
-        data = _COUNTER.pack(turn, self._checksum(name, turn, None))
+    def _count(self, name: str, turn: int) -> None:
         descriptor = os.open(self.counters / name, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(descriptor, data, 0)
-            if flush:
-                os.fdatasync(descriptor)
+            os.pwrite(descriptor, self._counter(name, turn), 0)
         finally:
             os.close(descriptor)
+
+    def _counter(self, name: str, turn: int) -> bytes:
+        return _COUNTER.pack(turn, self._checksum(name, turn, None))
 
     def _counted(self, name: str) -> int | None:
         """Return the number of the last record that was on disk; None where that is lost."""

@@ -145,7 +145,7 @@ class Jobs:
         last, at = self._logged.get(job_id, ("", 0.0))
         if about != last or now - at >= LOG_SECONDS:
             self._logged[job_id] = (about, now)
-            log.warning(event, **fields)
+            log.info(event, **fields)
 
     async def _settle(self) -> None:
         """Forget jobs that have ended, once all that they moved is stored."""

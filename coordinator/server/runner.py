@@ -50,7 +50,7 @@ FAREWELL_SECONDS = 20.0
 """How long the coordinator waits for the silos' halves to end after the last round."""
 CANCEL_SECONDS = 10.0
 """How long a cancellation waits for the job's end to be stored."""
-SHOWN_SECONDS = 2.0
+SHOWN_SECONDS = 5.0
 """What a job waits for is shown once it has waited for this long."""
 POLL_SECONDS = 0.25
 """How often a run that waits for silos looks at the clock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,3 +180,18 @@ def test_a_job_recalls_its_newest_record_of_a_key(tmp_path: Path) -> None:
         assert state.memory("job-1").recall("key") == value
     assert state.memory("job-1").recall("other") is None
     state.close()
+
+
+def test_a_first_record_for_which_there_was_no_room_leaves_none(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for n_bytes in (1, 41, 200):
+        records = records_in(tmp_path / str(n_bytes))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                records.write("key", bytes(500))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert records.read("key") is None
+        records.write("key", b"value")
+        assert records.read("key") == b"value"
