@@ -15,7 +15,6 @@ import argparse
 import json
 import logging
 import os
-import secrets
 import statistics
 import subprocess
 import sys
@@ -129,7 +128,7 @@ def start_agents(
 def run(client: JobClient, n_agents: int, rounds: int) -> tuple[str, JobView]:
     """Run a job to its end."""
     spec = job_file.parse(JOB.format(n=n_agents, rounds=rounds))
-    job_id = client.create(spec, secrets.token_hex(8))
+    job_id = client.create(spec)
     for view in client.watch(job_id):
         if view.ended and view.state != "SUCCEEDED":
             raise RuntimeError(f"the job has {view.state.lower()}: {view.detail}")

@@ -20,6 +20,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, LocalTrainer
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import sources
+from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import AgentParts
 from hedgerow.client_agent.config import AgentSettings
@@ -141,6 +142,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         identity=identities,
         state=state,
         ledger=ledger,
+        accepted=AcceptedJobs(state.accepted),
         policy=config.policy,
         account=TableAccount(
             config.state,

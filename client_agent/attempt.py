@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,17 +15,18 @@ from hedgerow.boosting.errors import (
     DataError,
     FederationError,
     JobStopped,
-    PolicyDeclined,
     SchemaMismatch,
 )
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import Artefact, Identity, JobParameters, LocalTrainer, SiloStart
+from hedgerow.boosting.ports import Artefact, JobParameters, LocalTrainer, SiloStart
+from hedgerow.client_agent.accepted import AcceptedJobs, check_silos
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch, summary
+from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.rpc.exchange import GrpcLink
 from hedgerow.services.rpc.federation import (
     Acceptance,
@@ -41,6 +41,7 @@ from hedgerow.services.rpc.metering import MeteredChannel
 from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.signed_job import OpenedJob, open_job
 
 log = structlog.get_logger()
 
@@ -60,6 +61,8 @@ class AgentParts:
         Returns the silo's identity, the new one after certificates were renewed.
     load : callable
         (job, evaluation rows?) to the silo's table under its own schema; raises DataError.
+    accepted : AcceptedJobs
+        Knows the jobs that the silo has accepted.
     account : TableAccount
         What jobs have spent on the silo's table.
     secrets : SecretKeeper
@@ -71,9 +74,10 @@ class AgentParts:
     silo: Silo
     address: str
     channel: Callable[[], MeteredChannel]
-    identity: Callable[[], Identity]
+    identity: Callable[[], FileIdentity]
     state: StateFolder
     ledger: SiloLedger
+    accepted: AcceptedJobs
     policy: Policy
     account: TableAccount
     load: Callable[[JobParameters, bool], Dataset]
@@ -124,37 +128,28 @@ class Attempt:
         FederationError
             The attempt failed, or was stopped.
         """
-        digest = hashlib.sha256(self._assignment.spec).digest()
         job: JobParameters | None = None
         try:
-            job = self._agreed_job(digest)
+            opened = open_job(self._assignment.job, self._parts.identity())
+            self._parts.accepted.check(self.key.job_id, opened)
+            job = job_wire.decode_known(opened.statement.spec)
+            job.parameters.validate(job)
+            check_silos(job, self._assignment.silos, self._parts.silo)
             dataset = self._parts.load(job, False)
-            self._check_policy(job, dataset)
+            self._check_policy(job, opened.operator, dataset)
             self._count_attempt()
             accountant = self._accountant(job)
         except FederationError as refusal:
             log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
             self._answer(Declined(_shown_refusal(job, refusal)[:500]))
             return
-        self._take_part(job, dataset, digest, accountant)
+        self._take_part(job, dataset, opened, accountant)
 
-    def _agreed_job(self, digest: bytes) -> JobParameters:
-        """Decode the job; refuse one that changed since the silo accepted it."""
-        earlier = self._parts.state.memory(self.key.job_id).recall("spec")
-        if earlier is not None and earlier != digest:
-            raise PolicyDeclined(
-                f"job {self.key.job_id} is not the one that this silo accepted: "
-                "the coordinator has changed it"
-            )
-        job = job_wire.decode_known(self._assignment.spec)
-        job.parameters.validate(job)
-        return job
-
-    def _check_policy(self, job: JobParameters, dataset: Dataset) -> None:
+    def _check_policy(self, job: JobParameters, operator: str, dataset: Dataset) -> None:
         rows = dict.fromkeys(self._assignment.silos, dataset.n_samples)
         self._parts.policy.check(
             job,
-            operator=self._assignment.operator,
+            operator=operator,
             silos=self._assignment.silos,
             schema=dataset.schema,
             n_samples=dataset.n_samples,
@@ -177,20 +172,25 @@ class Attempt:
         memory.remember("attempts", str(times).encode())
 
     def _take_part(
-        self, job: JobParameters, dataset: Dataset, digest: bytes, accountant: Accountant | None
+        self,
+        job: JobParameters,
+        dataset: Dataset,
+        opened: OpenedJob,
+        accountant: Accountant | None,
     ) -> None:
-        parts, job_id = self._parts, self.key.job_id
-        parts.state.memory(job_id).remember("spec", digest)
+        parts, job_id, digest = self._parts, self.key.job_id, opened.signed.digest
         identity = parts.identity()
+        parts.accepted.accept(opened, identity.now())
         agreement = self._answer(
             Acceptance(
                 schema=_shown_schema(job, parts.silo, dataset.schema),
                 n_samples=_shown_rows(job, dataset.n_samples),
-                spec_digest=digest,
+                job_digest=digest,
                 signature=identity.sign(accept_message(job_id, digest)),
                 certificate=identity.certificate,
             )
         )
+        check_silos(job, agreement.silos, parts.silo)
         parts.policy.check_cohort(agreement.silos)
         schema = dataset.schema if job.vertical else self._settled(agreement.schema, dataset)
         try:
@@ -219,6 +219,7 @@ class Attempt:
             accountant=accountant,
         )
         self._keep(start, self._participate(start))
+        parts.accepted.done(job_id)
         log.info("done", job=job_id, attempt=self.key.attempt)
 
     def _settled(self, agreed: Schema, dataset: Dataset) -> Schema:

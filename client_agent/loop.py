@@ -23,6 +23,8 @@ ROOM_SECONDS = 0.5
 """How often an agent whose disk was full looks whether there is room."""
 MOST_KNOWN = 64
 """Attempts that the agent reports as its own when it waits for assignments."""
+MOST_ASKED = 16
+"""Jobs about which the agent asks with one renewal whether they have ended."""
 
 
 @dataclass
@@ -123,12 +125,20 @@ class Agent:
     def _working(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, t in list(self._threads.items()) if t.is_alive())
 
+    def _idle(self) -> set[str]:
+        """Return the jobs that have not ended for the silo, and no attempt is under way."""
+        busy = {key.job_id for key in self._working()}
+        return set(self.parts.secrets.jobs(busy)) | (self.parts.accepted.open - busy)
+
     def _idle_jobs(self) -> tuple[str, ...]:
-        """Return the jobs of which the vault holds secrets, and no attempt is under way."""
-        return self.parts.secrets.jobs({key.job_id for key in self._working()})
+        """Return some of those jobs, to ask about: at random, so that each has its turn."""
+        idle = sorted(self._idle())
+        return tuple(random.sample(idle, min(len(idle), MOST_ASKED)))
 
     def _jobs_ended(self, job_ids: tuple[str, ...]) -> None:
-        for job_id in set(job_ids) & set(self._idle_jobs()):
+        ended = set(job_ids) & self._idle()
+        self.parts.accepted.end(ended)
+        for job_id in ended & set(self.parts.secrets.jobs(())):
             self.parts.secrets.end(job_id)
 
     def _stop_attempts(self, keys: tuple[AttemptKey, ...]) -> None:

@@ -98,6 +98,11 @@ class StateFolder:
         """The ledger's file."""
         return self.path / "ledger.jsonl"
 
+    @property
+    def accepted(self) -> Path:
+        """The file of the jobs that the silo has accepted."""
+        return self.path / "accepted.json"
+
     def job(self, job_id: str) -> Path:
         """Return the folder of a job."""
         if not job_id or "/" in job_id or job_id.startswith("."):

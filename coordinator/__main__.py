@@ -35,6 +35,7 @@ from hedgerow.services.rpc.jobs import JobServicer
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.rpc.server import serve
+from hedgerow.services.wire.signed_job import open_job
 
 log = structlog.get_logger()
 
@@ -66,6 +67,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
         verify=lambda silo, certificate, message, signature: FileIdentity(paths).verify(
             silo, certificate, message, signature
         ),
+        open_job=lambda signed: open_job(signed, FileIdentity(paths)),
     )
     jobs = Jobs(environment, roster)
     serving = await serve(

@@ -107,7 +107,7 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
         "model": view.model,
         "artefacts": list(view.artefacts),
         "reveals": view.reveals,
-        "spec_digest": view.spec_digest,
+        "job_digest": view.job_digest,
         "plan": plan,
     }
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, S
 
 from hedgerow.coordinator.server.artefacts import StorageFailed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the tables; a database of another version is refused."""
 
 META = sql.MetaData()
@@ -24,10 +24,9 @@ JOBS = sql.Table(
     "jobs",
     META,
     sql.Column("job_id", _text, primary_key=True),
-    sql.Column("request_id", _text, nullable=True),
     sql.Column("name", _text, nullable=False),
     sql.Column("operator", _text, nullable=False),
-    sql.Column("spec", sql.LargeBinary, nullable=False),
+    sql.Column("signed", sql.LargeBinary, nullable=False),
     sql.Column("state", _text, nullable=False),
     sql.Column("detail", _text, nullable=False, default=""),
     sql.Column("attempt", sql.Integer, nullable=False, default=0),
@@ -38,7 +37,6 @@ JOBS = sql.Table(
     sql.Column("model", _text, nullable=False, default=""),
     sql.Column("control_bytes_up", sql.BigInteger, nullable=False, default=0),
     sql.Column("control_bytes_down", sql.BigInteger, nullable=False, default=0),
-    sql.UniqueConstraint("operator", "request_id"),
 )
 
 

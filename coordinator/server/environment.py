@@ -12,6 +12,7 @@ from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class JobEnvironment:
         Seconds since 1970.
     verify : callable
         (silo, certificate, message, signature); raises SignatureInvalid.
+    open_job : callable
+        Checks a job that an operator has signed.
     """
 
     store: Store
@@ -37,3 +40,4 @@ class JobEnvironment:
     evaluation: Callable[[JobParameters, Schema, str], Dataset | None]
     now: Callable[[], float]
     verify: Callable[[Silo, bytes, bytes, bytes], None]
+    open_job: Callable[[SignedJob], OpenedJob]

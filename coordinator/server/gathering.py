@@ -269,7 +269,7 @@ class AgreedJob:
 
     def __init__(self, record: JobRecord, job: JobParameters, environment: JobEnvironment) -> None:
         self._job_id = record.job_id
-        self._digest = record.digest
+        self._digest = record.signed.digest
         self._job = job
         self._environment = environment
 
@@ -288,7 +288,7 @@ class AgreedJob:
         SchemaMismatch
             It agreed to another job, or its table does not fit the agreement.
         """
-        if acceptance.spec_digest != self._digest:
+        if acceptance.job_digest != self._digest:
             raise SchemaMismatch(f"{silo} agreed to another job than {self._job_id}")
         message = accept_message(self._job_id, self._digest)
         self._environment.verify(silo, acceptance.certificate, message, acceptance.signature)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
@@ -42,6 +41,7 @@ from hedgerow.services.wire.job_view import (
     PlanView,
     StepTotal,
 )
+from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
 
 SWEEP_SECONDS = 0.5
 LOG_SECONDS = 60.0
@@ -275,30 +275,33 @@ class Jobs:
 
     # --- hedgerow.services.rpc.jobs.JobBackend ---
 
-    async def create(self, spec: bytes, operator: str, request_id: str) -> str:
-        """Validate, store and start a job."""
-        job = job_wire.decode(spec)
+    async def create(self, signed: SignedJob, operator: str) -> str:
+        """Check, store and start a job of the operator's own."""
+        opened = self._environment.open_job(signed)
+        if opened.operator != operator:
+            raise SignatureInvalid(f"operator {opened.operator} signed the job, not {operator}")
+        job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
         # A caller that disconnects must not leave a job stored and not started.
-        return await asyncio.shield(self._store_new(job.name, spec, operator, request_id))
+        return await asyncio.shield(self._store_new(opened, job.name))
 
-    async def _store_new(self, name: str, spec: bytes, operator: str, request_id: str) -> str:
-        created = self._environment.now()
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
-        new_id = f"{stamp}-{secrets.token_hex(3)}"
+    async def _store_new(self, opened: OpenedJob, name: str) -> str:
+        job_id = opened.statement.job_id
 
-        def store() -> tuple[str, JobRecord | None]:
-            job_id = self._environment.store.create_job(
-                new_id, name, operator, spec, created, request_id or None
-            )
-            return job_id, self._environment.store.job(job_id)
+        def store() -> JobRecord | None:
+            new = self._environment.store.create_job(opened, name, self._environment.now())
+            return self._environment.store.job(job_id) if new else None
 
-        job_id, record = await asyncio.to_thread(store)
-        if job_id == new_id:
-            assert record is not None
+        record = await asyncio.to_thread(store)
+        if record is not None:
             self._launch(record)
             self._wake()
         return job_id
+
+    async def operator_of(self, job_id: str) -> str | None:
+        """Return the operator who signed a job; None where there is none."""
+        record = await asyncio.to_thread(self._environment.store.job, job_id)
+        return None if record is None else record.operator
 
     async def view(self, job_id: str, *, brief: bool = False) -> JobView:
         """Return a job as operators see it."""
@@ -325,13 +328,16 @@ class Jobs:
             return _Stored(record, silos)
         return _Stored(record, silos, store.byte_totals(job_id), store.rounds(job_id))
 
-    async def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
-        """Return a page of jobs, newest first, and the next page's token."""
+    async def list(
+        self, page_size: int, page_token: str, operator: str | None
+    ) -> tuple[tuple[JobView, ...], str]:
+        """Return a page of an operator's jobs, or of all, newest first; and the next token."""
         offset = int(page_token) if re.fullmatch("[0-9]{1,9}", page_token) else 0
         size = min(page_size, 1000)
 
         def read() -> tuple[_Stored, ...]:
-            return tuple(self._whole(r, True) for r in self._environment.store.jobs(size, offset))
+            records = self._environment.store.jobs(size, offset, operator)
+            return tuple(self._whole(record, True) for record in records)
 
         found = await asyncio.to_thread(read)
         token = str(offset + size) if len(found) == size else ""
@@ -403,5 +409,5 @@ def _view(stored: _Stored, moved: NewTraffic) -> JobView:
         reveals=job_wire.decode(record.spec).strategy.reveals,
         control_bytes_up=record.control_bytes_up + moved.control_up,
         control_bytes_down=record.control_bytes_down + moved.control_down,
-        spec_digest=record.digest.hex(),
+        job_digest=record.signed.digest.hex(),
     )

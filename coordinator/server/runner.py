@@ -171,7 +171,7 @@ class JobRun:
         if key in held or not attempt.asks(silo):
             return None
         silos = tuple(sorted(attempt.candidates))
-        return Assignment(key, self._record.spec, silos, self._record.operator)
+        return Assignment(key, silos, self._record.signed)
 
     async def accept(
         self, silo: Silo, number: int, answer: Answer, timeout_seconds: float
@@ -435,7 +435,7 @@ class JobRun:
             checkpoint=checkpoint,
             test=test,
             journal=JobJournal(environment.artefacts, self.job_id),
-            job_digest=self._record.digest,
+            job_digest=self._record.signed.digest,
         )
 
     def _silo_changed(self, silo: Silo, present: bool, detail: str) -> None:

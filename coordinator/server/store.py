@@ -6,7 +6,6 @@ loop makes them through a thread. Time is an argument everywhere: seconds since 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
@@ -44,6 +43,7 @@ from hedgerow.services.wire.job_view import (
     SiloState,
     StepTotal,
 )
+from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class JobRecord:
 
     Parameters
     ----------
-    spec : bytes
-        Serialised ``JobSpec``, as the silos signed it.
+    signed : SignedJob
+        The job as its operator signed it.
     attempt : int
         Attempts started so far; 0 before the first.
     created, ended : float
@@ -65,7 +65,7 @@ class JobRecord:
     job_id: str
     name: str
     operator: str
-    spec: bytes
+    signed: SignedJob
     state: JobState
     detail: str
     attempt: int
@@ -78,9 +78,9 @@ class JobRecord:
     control_bytes_down: int
 
     @property
-    def digest(self) -> bytes:
-        """SHA-256 of what the silos sign when they accept the job."""
-        return hashlib.sha256(self.spec).digest()
+    def spec(self) -> bytes:
+        """Serialised ``JobSpec``, a part of what the operator signed."""
+        return self.signed.spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,40 +127,33 @@ class Store:
         """Close all connections."""
         self._engine.dispose()
 
-    def create_job(
-        self,
-        job_id: str,
-        name: str,
-        operator: str,
-        spec: bytes,
-        created: float,
-        request_id: str | None = None,
-    ) -> str:
-        """Store a job as pending and return its identifier.
+    def create_job(self, job: OpenedJob, name: str, created: float) -> bool:
+        """Store a job as pending; False where the same one is stored already.
 
-        A repeated ``request_id`` of the same operator stores nothing and returns the identifier
-        of the first job.
+        Raises
+        ------
+        InvalidJob
+            Another job has its identifier.
         """
+        job_id, signed = job.statement.job_id, job.signed.serialise()
         with self._writing("storing a job") as connection:
-            if request_id:
-                same = sql.select(JOBS.c.job_id).where(
-                    JOBS.c.operator == operator, JOBS.c.request_id == request_id
-                )
-                earlier = connection.execute(same).scalar()
-                if earlier is not None:
-                    return str(earlier)
+            same = sql.select(JOBS.c.signed).where(JOBS.c.job_id == job_id)
+            earlier = connection.execute(same).scalar()
+            if earlier is not None:
+                if SignedJob.parse(earlier).statement != job.signed.statement:
+                    raise InvalidJob(f"another job has the nonce of job {job_id}")
+                return False
             connection.execute(
                 JOBS.insert().values(
                     job_id=job_id,
-                    request_id=request_id or None,
                     name=name,
-                    operator=operator,
-                    spec=spec,
+                    operator=job.operator,
+                    signed=signed,
                     state=JobState.PENDING,
                     created=created,
                 )
             )
-        return job_id
+        return True
 
     def job(self, job_id: str) -> JobRecord | None:
         """Return a job, or None."""
@@ -170,10 +163,14 @@ class Store:
             ).one_or_none()
         return None if row is None else _job_record(row)
 
-    def jobs(self, limit: int = 100, offset: int = 0) -> tuple[JobRecord, ...]:
-        """Return jobs, newest first."""
+    def jobs(
+        self, limit: int = 100, offset: int = 0, operator: str | None = None
+    ) -> tuple[JobRecord, ...]:
+        """Return the jobs of an operator, or of all, newest first."""
+        whose = sql.true() if operator is None else JOBS.c.operator == operator
         query = (
             sql.select(*_columns(JobRecord, JOBS))
+            .where(whose)
             .order_by(JOBS.c.created.desc(), JOBS.c.job_id)
             .limit(limit)
             .offset(offset)
@@ -420,6 +417,7 @@ def _columns(record: type, table: sql.Table) -> list[sql.Column[Any]]:
 def _job_record(row: sql.Row[Any]) -> JobRecord:
     values = dict(row._mapping)
     values["state"] = JobState(values["state"])
+    values["signed"] = SignedJob.parse(values["signed"])
     values["artefacts"] = tuple(values["artefacts"])
     values["detail"] = cut(values["detail"])
     return JobRecord(**values)

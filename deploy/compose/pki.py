@@ -34,6 +34,7 @@ def main() -> None:
     holders: list[tuple[str, Role, str, tuple[str, ...]]] = [
         ("coordinator", Role.COORDINATOR, "coordinator", ("coordinator", "localhost", "127.0.0.1")),
         ("operator", Role.OPERATOR, "operator", ()),
+        ("admin", Role.ADMIN, "admin", ()),
     ]
     for silo in SILOS:
         crypto = f"crypto-{silo.removeprefix('silo-')}"

@@ -48,6 +48,7 @@ _USAGES = {
     Role.COORDINATOR: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     Role.SILO: (ExtendedKeyUsageOID.CLIENT_AUTH,),
     Role.OPERATOR: (ExtendedKeyUsageOID.CLIENT_AUTH,),
+    Role.ADMIN: (ExtendedKeyUsageOID.CLIENT_AUTH,),
     Role.CRYPTO: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
 }
 

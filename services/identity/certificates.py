@@ -38,6 +38,7 @@ class Role(StrEnum):
     COORDINATOR = "coordinator"
     SILO = "silo"
     OPERATOR = "operator"
+    ADMIN = "admin"
     CRYPTO = "crypto"
 
 

@@ -124,6 +124,10 @@ class FileIdentity:
         """Return an ECDSA signature with SHA-256 of ``message``, DER."""
         return self._key.sign(message, ec.ECDSA(hashes.SHA256()))
 
+    def now(self) -> float:
+        """Return the time by this holder's clock, seconds since 1970."""
+        return self._clock()
+
     def verify(self, silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
         """Check that ``silo`` signed ``message``, by a certificate of the federation's CA.
 
@@ -131,25 +135,49 @@ class FileIdentity:
         ------
         SignatureInvalid
         """
+        self.signer_of(certificate, message, signature, f"silo {silo}", (Role.SILO,), silo)
+
+    def signer_of(
+        self,
+        certificate: bytes,
+        message: bytes,
+        signature: bytes,
+        whose: str,
+        roles: tuple[Role, ...],
+        name: str | None = None,
+    ) -> Subject:
+        """Return who signed ``message``, by a certificate of the federation's CA.
+
+        Parameters
+        ----------
+        whose : str
+            Who should have signed, for errors.
+        roles : tuple of Role
+            What the signer may be.
+        name : str, optional
+            What the signer must be called.
+
+        Raises
+        ------
+        SignatureInvalid
+        """
+        given = f"the certificate given for {whose}"
         try:
             subject = verify_chain(certificate, self._roots, self._clock())
         except IdentityUnusable as error:
-            raise SignatureInvalid(f"the certificate given for silo {silo}: {error}") from error
-        if subject.role is not Role.SILO or subject.name != silo:
-            raise SignatureInvalid(
-                f"the certificate given for silo {silo} is of {subject.role} {subject.name}"
-            )
+            raise SignatureInvalid(f"{given}: {error}") from error
+        if subject.role not in roles or name not in (None, subject.name):
+            raise SignatureInvalid(f"{given} is of {subject.role} {subject.name}")
         if subject.federation != self.subject.federation:
-            raise SignatureInvalid(
-                f"the certificate given for silo {silo} is of federation {subject.federation}"
-            )
+            raise SignatureInvalid(f"{given} is of federation {subject.federation}")
         public = public_key_of(certificate)
         if not isinstance(public, ec.EllipticCurvePublicKey):
-            raise SignatureInvalid(f"the certificate given for silo {silo} has no P-256 key")
+            raise SignatureInvalid(f"{given} has no P-256 key")
         try:
             public.verify(signature, message, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature as error:
-            raise SignatureInvalid(f"the signature is not that of silo {silo}") from error
+            raise SignatureInvalid(f"the signature is not that of {whose}") from error
+        return subject
 
 
 class _Reloading:

@@ -19,6 +19,7 @@ from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.records import message_of, value_of
+from hedgerow.services.wire.signed_job import SignedJob
 
 POLL_SECONDS = 30.0
 """Longest wait of a long poll."""
@@ -36,7 +37,7 @@ REVEALS = {
     "AcceptAssignment": "this silo's answer to a job: its columns' names, types and category lists "
     "(in a vertical job none of them) and its number of rows (rounded up to a power of two unless "
     "the strategy says otherwise), with a signature over the job's digest; or why it declines",
-    "RenewLease": "that this agent is alive, what it works on, and of which jobs it keeps keys",
+    "RenewLease": "that this agent is alive, what it works on, and which jobs it knows",
     "ReportOutcome": "that this silo's half of a job has ended, or why it failed",
     "ReleaseLease": "that this agent ends",
 }
@@ -87,12 +88,11 @@ class LeaseGrant:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A silo's work in an attempt; ``spec`` is the serialised JobSpec."""
+    """A silo's work in an attempt: the job as its operator signed it, and who is asked."""
 
     key: AttemptKey
-    spec: bytes
     silos: tuple[Silo, ...]
-    operator: str
+    job: SignedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Acceptance:
 
     schema: Schema
     n_samples: int
-    spec_digest: bytes
+    job_digest: bytes
     signature: bytes
     certificate: bytes
 
@@ -125,9 +125,9 @@ class Agreement:
     first_round: int
 
 
-def accept_message(job_id: str, spec_digest: bytes) -> bytes:
+def accept_message(job_id: str, job_digest: bytes) -> bytes:
     """Return what a silo signs when it accepts a job: it binds the exact job."""
-    return b"hedgerow/accept/v1\0" + job_id.encode() + b"\0" + spec_digest
+    return b"hedgerow/accept/v1\0" + job_id.encode() + b"\0" + job_digest
 
 
 class FederationBackend(Protocol):
@@ -277,7 +277,7 @@ def read_answer(silo: Silo, request: Any) -> Answer:
     return Acceptance(
         schema,
         accepted.n_samples,
-        accepted.spec_digest,
+        accepted.job_digest,
         accepted.signature,
         accepted.certificate,
     )
@@ -362,7 +362,7 @@ class FederationClient:
         else:
             request.accepted.schema.CopyFrom(schema_wire.encode(answer.schema))
             request.accepted.n_samples = answer.n_samples
-            request.accepted.spec_digest = answer.spec_digest
+            request.accepted.job_digest = answer.job_digest
             request.accepted.signature = answer.signature
             request.accepted.certificate = answer.certificate
         response = self._call("AcceptAssignment", request, POLL_SECONDS + 5.0, key.job_id)

@@ -72,7 +72,7 @@ class Guard(grpc.aio.ServerInterceptor):
             if self.doorman is not None:
                 self.doorman.know(context.peer(), caller.subject.uri)
             if path.startswith("/grpc.reflection"):
-                caller.require(Role.OPERATOR)
+                caller.require(Role.OPERATOR, Role.ADMIN)
             if path.startswith(BOUNDED) and isinstance(request, Message):
                 check_request(request, request.ByteSize())
         except FederationError as error:

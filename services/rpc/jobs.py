@@ -15,8 +15,8 @@ from hedgerow.api.federation.v1 import job_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.services.identity.certificates import Role
-from hedgerow.services.identity.peers import peer_of
-from hedgerow.services.rpc.errors import aborting, from_rpc
+from hedgerow.services.identity.peers import FileIdentity, peer_of
+from hedgerow.services.rpc.errors import NotFound, aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire.job_view import (
     JobState,
@@ -27,6 +27,8 @@ from hedgerow.services.wire.job_view import (
     encode_job,
     encode_plan,
 )
+from hedgerow.services.wire.records import message_of, value_of
+from hedgerow.services.wire.signed_job import DEFAULT_DAYS, SIGNERS, SignedJob, sign_job
 
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which a file travels."""
@@ -43,16 +45,22 @@ WATCH_SECONDS = 60.0
 class JobBackend(Protocol):
     """What the servicer needs of the coordinator."""
 
-    async def create(self, spec: bytes, operator: str, request_id: str) -> str:
-        """Validate, store and start a job; returns its identifier."""
+    async def create(self, signed: SignedJob, operator: str) -> str:
+        """Check, store and start a job of the operator's own; returns its identifier."""
+        ...
+
+    async def operator_of(self, job_id: str) -> str | None:
+        """Return the operator who signed a job; None where there is none."""
         ...
 
     async def view(self, job_id: str, *, brief: bool = False) -> JobView:
         """Return a job; raises NotFound."""
         ...
 
-    async def list(self, page_size: int, page_token: str) -> tuple[tuple[JobView, ...], str]:
-        """Return a page of jobs, newest first, and the next page's token."""
+    async def list(
+        self, page_size: int, page_token: str, operator: str | None
+    ) -> tuple[tuple[JobView, ...], str]:
+        """Return a page of an operator's jobs, or of all, newest first; and the next token."""
         ...
 
     async def cancel(self, job_id: str) -> JobState:
@@ -85,23 +93,24 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        operator = _operator(context)
-        spec = request.spec.SerializeToString(deterministic=True)
-        job_id = await self._jobs.create(spec, operator, request.request_id)
+        operator = peer_of(context).require(*SIGNERS)
+        job_id = await self._jobs.create(value_of(SignedJob, request.job), operator)
         label(job_id=job_id)
         return pb.CreateJobResponse(job_id=job_id)
 
     @aborting
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        _operator(context, request.job_id)
+        await self._own(context, request.job_id)
         return pb.GetJobResponse(job=encode_job(await self._jobs.view(request.job_id)))
 
     @aborting
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        _operator(context)
+        peer = peer_of(context)
+        name = peer.require(*SIGNERS)
+        owner = None if peer.subject.role is Role.ADMIN else name
         size = request.page_size or 100
         while True:
-            page, token = await self._jobs.list(size, request.page_token)
+            page, token = await self._jobs.list(size, request.page_token, owner)
             response = pb.ListJobsResponse(jobs=map(encode_job, page), next_page_token=token)
             if response.ByteSize() <= MAX_REPLY_BYTES or len(page) == 1:
                 return response
@@ -109,13 +118,13 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        _operator(context, request.job_id)
+        await self._own(context, request.job_id)
         state = await self._jobs.cancel(request.job_id)
         return pb.CancelJobResponse(state=job_pb2.JobState.Value(f"JOB_STATE_{state.name}"))
 
     @aborting
     async def WatchJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        _operator(context, request.job_id)
+        await self._own(context, request.job_id)
         sent = 0
         async for view in self._jobs.watch(request.job_id):
             new = tuple(r for r in view.rounds if r.round >= sent)
@@ -124,7 +133,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def DownloadModel(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        _operator(context, request.job_id)
+        await self._own(context, request.job_id)
         name, data = await self._jobs.artefact(request.job_id, request.artefact)
         for start in range(0, max(len(data), 1), PIECE_BYTES):
             yield pb.DownloadModelResponse(
@@ -133,29 +142,36 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        _operator(context)
+        peer_of(context).require(*SIGNERS)
         plan = self._jobs.plan(request.spec.SerializeToString(deterministic=True))
         return pb.PlanJobResponse(plan=encode_plan(plan))
 
-
-def _operator(context: Any, job_id: str = "") -> str:
-    """Return the operator who calls, and count the call's bytes for a job."""
-    operator = peer_of(context).require(Role.OPERATOR)
-    if job_id:
+    async def _own(self, context: Any, job_id: str) -> None:
+        """Raise NotFound unless the job is the caller's or the caller an admin; count its bytes."""
+        peer = peer_of(context)
+        name = peer.require(*SIGNERS)
+        operator = await self._jobs.operator_of(job_id)
+        if operator is None or (peer.subject.role is not Role.ADMIN and operator != name):
+            raise NotFound(f"operator {name} has no job {job_id}")
         label(job_id=job_id)
-    return operator
 
 
 class JobClient:
     """Operator side of JobService; blocking.
 
+    Parameters
+    ----------
+    identity : FileIdentity
+        The operator's; it signs jobs, and its key stays here.
+
     Every method raises :class:`~hedgerow.boosting.errors.FederationError` as mapped by
     :func:`hedgerow.services.rpc.errors.from_rpc`.
     """
 
-    def __init__(self, channel: MeteredChannel, address: str) -> None:
+    def __init__(self, channel: MeteredChannel, address: str, identity: FileIdentity) -> None:
         self._stub = pb_grpc.JobServiceStub(cast(grpc.Channel, channel))
         self._address = address
+        self._identity = identity
 
     def _call(self, method: Any, request: Any, timeout_seconds: float = 30.0) -> Any:
         """Call; every request of an operator may be repeated, so a lost connection is retried."""
@@ -169,9 +185,14 @@ class JobClient:
                 raise failure
             time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
 
-    def create(self, spec: bytes, request_id: str) -> str:
-        """Submit a job."""
-        request = pb.CreateJobRequest(spec=job_pb2.JobSpec.FromString(spec), request_id=request_id)
+    def create(self, spec: bytes, days: float = DEFAULT_DAYS) -> str:
+        """Sign a job and submit it; attempts of it may begin for ``days``."""
+        return self.submit(sign_job(spec, self._identity, days))
+
+    def submit(self, signed: SignedJob) -> str:
+        """Submit a signed job; again as well, for it stays one job."""
+        request = pb.CreateJobRequest()
+        message_of(signed, request.job)
         return str(self._call(self._stub.CreateJob, request).job_id)
 
     def get(self, job_id: str) -> JobView:
@@ -179,7 +200,7 @@ class JobClient:
         return decode_job(self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id)).job)
 
     def list(self) -> Iterator[JobView]:
-        """Yield all jobs, newest first."""
+        """Yield this operator's jobs, or for an admin all jobs, newest first."""
         token = ""
         while True:
             page = self._call(self._stub.ListJobs, pb.ListJobsRequest(page_token=token))

@@ -37,6 +37,8 @@ _REASONS = frozenset(
     }
 )
 """Texts for people, which are cut and not refused: what happened must reach the record."""
+_LONGER = {"hedgerow.api.federation.v1.SignedJob.statement": 15 << 17}
+"""Bytes that may be longer: a job with all its features, which is bounded again when it is read."""
 _LONG = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
@@ -128,6 +130,6 @@ def _check_number(name: str, objects: int, numbers: int) -> None:
 
 
 def _check_text(name: str, value: str | bytes) -> None:
-    longest = MAX_TEXT if isinstance(value, str) else MAX_BLOB
+    longest = MAX_TEXT if isinstance(value, str) else _LONGER.get(name, MAX_BLOB)
     if len(value) > longest:
         raise OfferRejected(f"{name}: {len(value)} long, at most {longest} is accepted")

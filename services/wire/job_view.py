@@ -130,8 +130,8 @@ class JobView:
         Serialised ``JobSpec``.
     create_time, end_time : float
         Seconds since 1970; None until it has ended.
-    spec_digest : str
-        SHA-256 of ``spec``, in hex.
+    job_digest : str
+        SHA-256 of the statement that the operator signed, in hex.
     """
 
     job_id: str
@@ -151,7 +151,7 @@ class JobView:
     reveals: str
     control_bytes_up: int
     control_bytes_down: int
-    spec_digest: str
+    job_digest: str
 
     @property
     def ended(self) -> bool:

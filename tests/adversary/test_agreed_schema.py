@@ -14,6 +14,7 @@ import pytest
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import SchemaMismatch
 from hedgerow.boosting.exchange import Silo
+from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import AgentParts, Attempt
 from hedgerow.client_agent.keeper import SecretKeeper
@@ -21,6 +22,7 @@ from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.services.identity.certificates import Role
 from hedgerow.services.rpc.federation import (
     Agreement,
     Answer,
@@ -29,7 +31,8 @@ from hedgerow.services.rpc.federation import (
     Registration,
 )
 from hedgerow.services.wire import job_file
-from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
+from hedgerow.services.wire.signed_job import open_job, sign_job
+from tests.adversary.people import People
 
 SPEC = job_file.parse('strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\n')
 SILO = Silo("ash")
@@ -49,7 +52,10 @@ def _reach() -> NoReturn:
 @pytest.fixture
 def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
     """Run an attempt of one job at a silo, whose coordinator says that this is the schema."""
-    identity = TestIdentity(Authority(), SILO)
+    people = People(tmp_path / "pki")
+    identity = people.identity(Role.SILO, SILO)
+    job = sign_job(SPEC, people.identity(Role.OPERATOR, "olga"))
+    job_id = open_job(job, identity).statement.job_id
 
     def run(agreed: Schema, number: int) -> list[Answer]:
         state = StateFolder(tmp_path)
@@ -59,8 +65,8 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
         dataset = Dataset(AGREED, X, rng.integers(0, 2, 20).astype(np.float64))
         parts = AgentParts(
             silo=SILO, address="", channel=_reach, identity=lambda: identity, state=state,
-            ledger=ledger, policy=Policy(), account=TableAccount(tmp_path, "t"),
-            load=lambda job, test: dataset,
+            ledger=ledger, accepted=AcceptedJobs(state.accepted), policy=Policy(),
+            account=TableAccount(tmp_path, "t"), load=lambda job, test: dataset,
             secrets=SecretKeeper(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),
         )  # fmt: skip
@@ -70,7 +76,7 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
             answers.append(given)
             return Agreement(agreed, (SILO, Silo("birch"), Silo("cedar")), 0)
 
-        assignment = Assignment(AttemptKey("job-1", number), SPEC, (SILO,), "olga")
+        assignment = Assignment(AttemptKey(job_id, number), (SILO,), job)
         try:
             Attempt(parts, assignment, answer).run()
         finally:

@@ -30,7 +30,13 @@ from hedgerow.services.rpc.federation import (
     Registration,
 )
 from hedgerow.services.rpc.metering import Metrics
-from hedgerow.services.wire.bounds import MAX_NUMBERS, MAX_OBJECTS, MAX_REASON, check_request
+from hedgerow.services.wire.bounds import (
+    MAX_NUMBERS,
+    MAX_OBJECTS,
+    MAX_REASON,
+    MAX_REQUEST_BYTES,
+    check_request,
+)
 from tests.federation.processes import Federation, federation, wait_until
 from tests.services.rpc.test_crypto_process import CryptoProcess
 
@@ -128,7 +134,8 @@ def oversized(kind: Descriptor, depth: int = 5) -> Iterator[tuple[str, Message]]
                 yield name, message
         elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             message = GetMessageClass(kind)()
-            long = "x" * 70_000 if field.type == FieldDescriptor.TYPE_STRING else b"x" * 70_000
+            n = MAX_REQUEST_BYTES - 1000
+            long = "x" * n if field.type == FieldDescriptor.TYPE_STRING else b"x" * n
             if field.is_repeated:
                 getattr(message, field.name).append(long)
             else:

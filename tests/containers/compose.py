@@ -159,7 +159,7 @@ class Project:
         return self._client
 
     def submit(self, text: str) -> str:
-        return self.client.create(job_file.parse(text), os.urandom(8).hex())
+        return self.client.create(job_file.parse(text))
 
     def view(self, job_id: str) -> JobView | None:
         """Return the job, or None while the coordinator is away."""

@@ -145,7 +145,7 @@ class Federation:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def submit(self, text: str) -> str:
-        return self.client.create(job_file.parse(text), os.urandom(8).hex())
+        return self.client.create(job_file.parse(text))
 
     def wait(self, job_id: str, until: Callable[[JobView], bool], seconds: float = 60) -> JobView:
         def reached() -> bool:

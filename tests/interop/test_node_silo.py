@@ -85,7 +85,7 @@ def node() -> str:
 
 def test_the_silo_in_javascript_agrees_with_the_vectors(node: str) -> None:
     done = subprocess.run(
-        [node, str(HERE / "silo/check_vectors.mjs"), str(VECTORS)],
+        [node, str(HERE / "silo/check_vectors.mjs"), str(VECTORS), str(ROOT / "proto")],
         capture_output=True,
         text=True,
         timeout=60,

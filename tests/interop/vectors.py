@@ -34,6 +34,7 @@ from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.rpc.federation import accept_message
 from hedgerow.services.wire.scores import pack_sums
+from hedgerow.services.wire.signed_job import LABEL, JobStatement, SignedJob
 from tests.interop.moduli import FORGED, forged, good_key
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs/wire-vectors"
@@ -49,6 +50,7 @@ def fixed(label: str, n_bytes: int = 32) -> bytes:
 def vectors() -> dict[str, Any]:
     """Return the document of each file, by name."""
     return {
+        "signed-job": _signed_job(),
         "acceptance": _acceptance(),
         "columns": _columns(),
         "trees": _trees(),
@@ -71,16 +73,28 @@ def _paillier_modulus() -> Any:
     }
 
 
-def _acceptance() -> Any:
-    spec = fixed("spec", 40)
-    digest = hashlib.sha256(spec).digest()
-    message = accept_message("0123abcd", digest)
+JOB = JobStatement("trial", fixed("nonce", 16), fixed("spec", 40), 1_800_000_000.0, 1)
+
+
+def _signed_job() -> Any:
+    statement = JOB.serialise()
     return {
-        "job_id": "0123abcd",
-        "spec": spec.hex(),
-        "spec_digest": digest.hex(),
-        "message": message.hex(),
+        "federation": JOB.federation,
+        "nonce": JOB.nonce.hex(),
+        "job_id": JOB.job_id,
+        "spec": JOB.spec.hex(),
+        "not_after": int(JOB.not_after),
+        "view_version": JOB.view_version,
+        "statement": statement.hex(),
+        "message": (LABEL + statement).hex(),
+        "job_digest": SignedJob(statement, b"", b"").digest.hex(),
     }
+
+
+def _acceptance() -> Any:
+    digest = SignedJob(JOB.serialise(), b"", b"").digest
+    message = accept_message(JOB.job_id, digest)
+    return {"job_id": JOB.job_id, "job_digest": digest.hex(), "message": message.hex()}
 
 
 def _columns() -> Any:

@@ -207,7 +207,7 @@ class Rollout:
         return client_for(f"{node}:{NODE_PORT}", identity, "localhost")
 
     def submit(self, text: str) -> str:
-        return self.client.create(job_file.parse(text), secrets.token_hex(8))
+        return self.client.create(job_file.parse(text))
 
     def wait(
         self, job_id: str, reached: Callable[[JobView], bool], seconds: float, what: str

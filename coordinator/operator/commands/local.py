@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -368,7 +367,7 @@ def _job(
     from hedgerow.services.wire import job as job_wire
 
     client = client_for(address, folder / "operator", None)
-    job_id = client.create(spec, secrets.token_hex(8))
+    job_id = client.create(spec)
     guard = _Guard(family, silos, job_wire.decode(spec).min_silos, console)
     guard.start(lambda: client.cancel(job_id))
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,21 +19,23 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.progress import JobProgress, size, summary
 from hedgerow.services.identity.certificates import IdentityPaths
-from hedgerow.services.identity.peers import channel_credentials
+from hedgerow.services.identity.peers import FileIdentity, channel_credentials
 from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobState, JobView, PlanView
+from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
     """Return a client of the coordinator at ``HOST:PORT``."""
-    credentials = channel_credentials(IdentityPaths.of(identity))
-    return JobClient(dial(address, credentials, Metrics(), server_name=server_name), address)
+    paths = IdentityPaths.of(identity)
+    channel = dial(address, channel_credentials(paths), Metrics(), server_name=server_name)
+    return JobClient(channel, address, FileIdentity(paths))
 
 
 def connected(command: Command) -> Command:
@@ -72,19 +73,27 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 @click.command()
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--watch/--no-watch", "watch_", default=False, help="Watch it until it ends.")
+@click.option(
+    "--days",
+    type=float,
+    default=DEFAULT_DAYS,
+    show_default=True,
+    help="For how long attempts may begin; silos refuse the job afterwards.",
+)
 @connected
 @as_json
 def submit(
     job: Path,
     watch_: bool,
+    days: float,
     address: str,
     identity: Path,
     server_name: str | None,
     json_: bool,
 ) -> None:
-    """Submit a job file; prints the job's identifier."""
+    """Sign a job file and submit it; prints the job's identifier."""
     client = client_for(address, identity, server_name)
-    job_id = client.create(job_file.load(job), secrets.token_hex(8))
+    job_id = client.create(job_file.load(job), days)
     if json_ and not watch_:
         click.echo(json.dumps({"job": job_id}))
     else:
@@ -122,7 +131,7 @@ def _watch(client: JobClient, job_id: str, json_: bool) -> None:
 @connected
 @as_json
 def jobs(address: str, identity: Path, server_name: str | None, json_: bool) -> None:
-    """List jobs, newest first."""
+    """List your jobs, newest first; an admin sees everybody's."""
     views = list(client_for(address, identity, server_name).list())
     if json_:
         click.echo(json.dumps([_row(view) for view in views]))

@@ -112,7 +112,7 @@ class Report(_Part):
     model: str = ""
     artefacts: tuple[str, ...] = ()
     reveals: str = ""
-    spec_digest: str = ""
+    job_digest: str = ""
     plan: Plan | None = None
 
     @property

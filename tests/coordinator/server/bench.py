@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import base64
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +19,7 @@ from hedgerow.services.rpc.federation import Acceptance, Registration
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.signed_job import JobStatement, OpenedJob, SignedJob
 
 REGISTRATION = Registration("i", "0.1.0", (), 0)
 SCHEMA = Schema((Feature("x"),), "y", Task.BINARY, 2)
@@ -51,15 +52,24 @@ class Bench:
             evaluation=lambda job, schema, name: None,
             now=time.time,
             verify=lambda silo, certificate, message, signature: None,
+            open_job=lambda signed: opened(),
         )
 
     def run(self, *silos: str, min_silos: int = 2, patience: float = 120.0) -> JobRun:
         """Return a job that waits for ``silos``, or for whoever is there."""
         spec = job_of(*silos, min_silos=min_silos, patience=patience)
-        self.store.create_job("job-1", "job", "oscar", spec, 1.0, None)
-        record = self.store.job("job-1")
+        self.store.create_job(opened(spec=spec), "job", 1.0)
+        record = self.store.job("job-0001")
         assert record is not None
         return JobRun(record, job_wire.decode(spec), self.environment)
+
+
+def opened(
+    job_id: str = "job-0001", *, spec: bytes = b"", operator: str = "oscar", not_after: float = 2e9
+) -> OpenedJob:
+    """Return a job as if its operator's signature had been checked; eight letters name it."""
+    statement = JobStatement("test", base64.urlsafe_b64decode(job_id), spec, not_after, 1)
+    return OpenedJob(SignedJob(statement.serialise(), b"", b""), statement, operator)
 
 
 def job_of(*silos: str, min_silos: int = 2, patience: float = 120.0) -> bytes:
@@ -85,7 +95,7 @@ def acceptance(run: JobRun, **changes: Any) -> Acceptance:
     values: dict[str, Any] = {
         "schema": SCHEMA,
         "n_samples": 5,
-        "spec_digest": hashlib.sha256(run._record.spec).digest(),
+        "job_digest": run._record.signed.digest,
         "signature": b"",
         "certificate": b"",
         **changes,

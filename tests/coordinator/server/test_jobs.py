@@ -32,22 +32,22 @@ def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: 
         run.traffic.account(
             "/hedgerow.api.federation.v1.FederationService/RenewLease", CallCount(1, 1, 5, 6)
         )
-        before = store.job("job-1")
+        before = store.job("job-0001")
         assert before is not None
         assert before.state is JobState.FAILED
         store.away = True
-        jobs._runs["job-1"] = run
+        jobs._runs["job-0001"] = run
         jobs.start()
         run._ended_at = time.time() - 10.0
         roster.register(Silo("a"), Registration("i", "0.1.0", (), 0))
         await until(lambda: not roster.alive)
-        assert "job-1" in jobs._runs, "an ended job is kept until its bytes are stored"
-        assert store.byte_totals("job-1") == ()
+        assert "job-0001" in jobs._runs, "an ended job is kept until its bytes are stored"
+        assert store.byte_totals("job-0001") == ()
         store.away = False
         await until(lambda: not jobs._runs)
-        (total,) = store.byte_totals("job-1")
+        (total,) = store.byte_totals("job-0001")
         assert (total.bytes_up, total.bytes_down, total.calls) == (30, 40, 1)
-        after = store.job("job-1")
+        after = store.job("job-0001")
         assert after is not None
         assert after.control_bytes_up == before.control_bytes_up + 5
         await jobs.shut_down()

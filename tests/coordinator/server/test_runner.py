@@ -55,7 +55,7 @@ def test_an_uninvited_silo_can_neither_accept_nor_decline_nor_exchange(tmp_path:
         with pytest.raises(Unauthorised):
             run.rendezvous(1, MALLORY)
         run.outcome(MALLORY, 1, "spoilt")
-        assert {s.name for s in bench.store.job_silos("job-1")} == {"a", "b"}
+        assert {s.name for s in bench.store.job_silos("job-0001")} == {"a", "b"}
         await run.shut_down()
 
     asyncio.run(main())
@@ -110,7 +110,7 @@ def test_a_job_that_is_cancelled_while_its_failure_is_stored_has_failed_and_ende
         store.away = False
         await cancelling
         assert run.ended
-        record = store.job("job-1")
+        record = store.job("job-0001")
         assert record is not None
         assert record.state is JobState.FAILED
         assert "a has not answered since" in record.detail
@@ -162,11 +162,11 @@ def test_a_job_whose_silos_were_refused_says_so_and_why(tmp_path: Path) -> None:
         run.start()
         await until(lambda: asked(run, A))
         with pytest.raises(SchemaMismatch, match="another job"):
-            await run.accept(A, 1, acceptance(run, spec_digest=b"another"), 120.0)
+            await run.accept(A, 1, acceptance(run, job_digest=b"another"), 120.0)
         await until(lambda: run.ended)
-        record = bench.store.job("job-1")
+        record = bench.store.job("job-0001")
         assert record is not None
-        assert "a was refused (a agreed to another job than job-1)" in record.detail
+        assert "a was refused (a agreed to another job than job-0001)" in record.detail
         assert "b has not answered since" in record.detail
 
     asyncio.run(main())

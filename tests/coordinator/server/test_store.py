@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy
 
-from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
@@ -20,6 +20,7 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
     scores_of,
 )
+from tests.coordinator.server.bench import opened
 from tests.coordinator.server.postgresql import programs, running_postgresql
 
 
@@ -53,57 +54,67 @@ def store(url) -> Iterator[Store]:
     store.close()
 
 
-def add_job(store, job_id="job-1", created=100.0, **changes):
-    return store.create_job(job_id, "adult", "operator-a", b"\x00\xffspec", created, **changes)
+def add_job(store, job_id="job-0001", created=100.0, operator="operator-a", **changes):
+    job = opened(job_id, spec=b"\x00\xffspec", operator=operator, **changes)
+    return store.create_job(job, "adult", created)
 
 
 def test_a_job_comes_back_as_it_was_stored(store):
     add_job(store)
-    job = store.job("job-1")
+    job = store.job("job-0001")
     assert (job.name, job.operator, job.spec) == ("adult", "operator-a", b"\x00\xffspec")
     assert (job.state, job.attempt, job.created, job.ended) == (JobState.PENDING, 0, 100.0, 0.0)
-    assert store.job("job-2") is None
+    assert store.job("job-0002") is None
 
 
 def test_state_outlives_the_store(store, url):
     add_job(store)
-    store.start_attempt("job-1", ["b", "a"], 101.0)
+    store.start_attempt("job-0001", ["b", "a"], 101.0)
     store.close()
     again = Store(url)
-    assert again.job("job-1").state is JobState.RUNNING
-    assert again.roster("job-1", 1) == ("a", "b")
-    assert again.start_attempt("job-1", ["a"], 102.0) == 2
+    assert again.job("job-0001").state is JobState.RUNNING
+    assert again.roster("job-0001", 1) == ("a", "b")
+    assert again.start_attempt("job-0001", ["a"], 102.0) == 2
     again.close()
 
 
-def test_a_repeated_request_creates_no_second_job(store):
-    assert add_job(store, "job-1", request_id="r") == "job-1"
-    assert add_job(store, "job-2", request_id="r") == "job-1"
-    assert add_job(store, "job-3") == "job-3"
-    assert add_job(store, "job-4") == "job-4"
-    assert store.job("job-2") is None
+def test_a_job_that_is_submitted_again_stays_one(store):
+    assert add_job(store, "job-0001")
+    store.start_attempt("job-0001", ["a"], 101.0)
+    assert not add_job(store, "job-0001")
+    assert store.job("job-0001").attempt == 1
+    with pytest.raises(InvalidJob, match="another job has the nonce of job job-0001"):
+        add_job(store, "job-0001", not_after=3e9)
+    assert add_job(store, "job-0002")
+
+
+def test_an_operators_jobs_are_listed_alone(store):
+    add_job(store, "job-0001", created=1.0)
+    add_job(store, "job-0002", created=2.0, operator="operator-b")
+    assert [job.job_id for job in store.jobs(operator="operator-b")] == ["job-0002"]
+    assert [job.job_id for job in store.jobs()] == ["job-0002", "job-0001"]
 
 
 def test_jobs_are_listed_newest_first_in_pages(store):
     for k in range(5):
-        add_job(store, f"job-{k}", created=float(k))
-    assert [job.job_id for job in store.jobs(limit=2)] == ["job-4", "job-3"]
-    assert [job.job_id for job in store.jobs(limit=2, offset=4)] == ["job-0"]
+        add_job(store, f"job-000{k}", created=float(k))
+    assert [job.job_id for job in store.jobs(limit=2)] == ["job-0004", "job-0003"]
+    assert [job.job_id for job in store.jobs(limit=2, offset=4)] == ["job-0000"]
 
 
 def test_unfinished_jobs_are_listed_oldest_first(store):
     for k in range(4):
-        add_job(store, f"job-{k}", created=float(k))
-    store.set_state("job-1", JobState.CANCELLED, "", 9.0)
-    store.start_attempt("job-2", ["a"], 9.0)
-    assert [job.job_id for job in store.unfinished_jobs()] == ["job-0", "job-2", "job-3"]
+        add_job(store, f"job-000{k}", created=float(k))
+    store.set_state("job-0001", JobState.CANCELLED, "", 9.0)
+    store.start_attempt("job-0002", ["a"], 9.0)
+    assert [job.job_id for job in store.unfinished_jobs()] == ["job-0000", "job-0002", "job-0003"]
 
 
 def test_attempts_are_numbered_from_one_even_when_started_at_once(store):
     add_job(store)
     numbers = []
     threads = [
-        threading.Thread(target=lambda: numbers.append(store.start_attempt("job-1", ["a"], 1.0)))
+        threading.Thread(target=lambda: numbers.append(store.start_attempt("job-0001", ["a"], 1.0)))
         for _ in range(8)
     ]
     for thread in threads:
@@ -115,21 +126,21 @@ def test_attempts_are_numbered_from_one_even_when_started_at_once(store):
 
 def test_an_ended_job_stays_ended(store):
     add_job(store)
-    assert store.set_state("job-1", JobState.CANCELLED, "by operator", 7.0)
-    assert not store.set_state("job-1", JobState.SUCCEEDED, "", 8.0)
-    job = store.job("job-1")
+    assert store.set_state("job-0001", JobState.CANCELLED, "by operator", 7.0)
+    assert not store.set_state("job-0001", JobState.SUCCEEDED, "", 8.0)
+    job = store.job("job-0001")
     assert (job.state, job.detail, job.ended) == (JobState.CANCELLED, "by operator", 7.0)
     with pytest.raises(JobStopped):
-        store.start_attempt("job-1", ["a"], 9.0)
+        store.start_attempt("job-0001", ["a"], 9.0)
 
 
 def test_rounds_keep_their_metrics_including_those_without_a_value(store):
     add_job(store)
     metrics = {"test": {"auc": 0.9, "f1": math.nan}, "train": {"rmse": math.inf}}
     done = FinishedRound(0, 1, 0.5, scores_of(metrics), 10, 2**40, ("b", "a"))
-    store.add_round("job-1", done, best_round=0)
-    store.add_round("job-1", FinishedRound(1, 1, 0.25, (), 11, 21, ("a",)))
-    first, second = store.rounds("job-1")
+    store.add_round("job-0001", done, best_round=0)
+    store.add_round("job-0001", FinishedRound(1, 1, 0.25, (), 11, 21, ("a",)))
+    first, second = store.rounds("job-0001")
     assert first.metrics["test"]["auc"] == 0.9
     assert math.isnan(first.metrics["test"]["f1"])
     assert first.metrics["train"] == {"rmse": math.inf}
@@ -141,25 +152,25 @@ def test_a_round_done_again_by_a_later_attempt_replaces_its_record(store):
     add_job(store)
     first = FinishedRound(0, 1, 0.5, scores_of({"test": {"auc": 0.5, "f1": 0.1}}), 1, 1, ("a",))
     again = FinishedRound(0, 2, 0.6, scores_of({"test": {"auc": 0.7}}), 2, 2, ("a", "b"))
-    store.add_round("job-1", first)
-    store.add_round("job-1", again, best_round=0)
-    (only,) = store.rounds("job-1")
+    store.add_round("job-0001", first)
+    store.add_round("job-0001", again, best_round=0)
+    (only,) = store.rounds("job-0001")
     assert only == again
 
 
 def test_byte_totals_add_up_by_silo_and_step(store):
     add_job(store)
     one = StepTotal("a", "ExchangeTrees", 1, 2, 3, 2**33, 5)
-    store.add_traffic("job-1", [one, StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1)])
-    store.add_traffic("job-1", [one, StepTotal("a", "ExchangeSums", bytes_up=7)])
-    assert store.byte_totals("job-1") == (
+    store.add_traffic("job-0001", [one, StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1)])
+    store.add_traffic("job-0001", [one, StepTotal("a", "ExchangeSums", bytes_up=7)])
+    assert store.byte_totals("job-0001") == (
         StepTotal("a", "ExchangeSums", bytes_up=7),
         StepTotal("a", "ExchangeTrees", 2, 4, 6, 2**34, 10),
         StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1),
     )
-    store.add_traffic("job-1", [], 3, 4)
-    store.add_traffic("job-1", [], 30, 40)
-    job = store.job("job-1")
+    store.add_traffic("job-0001", [], 3, 4)
+    store.add_traffic("job-0001", [], 30, 40)
+    job = store.job("job-0001")
     assert (job.control_bytes_up, job.control_bytes_down) == (33, 44)
 
 
@@ -167,12 +178,12 @@ def test_a_silos_state_and_the_result_are_kept(store):
     add_job(store)
     present = JobSilo("a", 20, SiloState.PRESENT, "")
     lost = JobSilo("b", 10, SiloState.LOST, "silent at the deadline")
-    store.set_job_silo("job-1", JobSilo("b", 10, SiloState.PRESENT, ""))
-    store.set_job_silo("job-1", present)
-    store.set_job_silo("job-1", lost)
-    assert store.job_silos("job-1") == (present, lost)
-    store.set_result("job-1", ["model.ubj", "metrics.csv"], "model.ubj", 3)
-    job = store.job("job-1")
+    store.set_job_silo("job-0001", JobSilo("b", 10, SiloState.PRESENT, ""))
+    store.set_job_silo("job-0001", present)
+    store.set_job_silo("job-0001", lost)
+    assert store.job_silos("job-0001") == (present, lost)
+    store.set_result("job-0001", ["model.ubj", "metrics.csv"], "model.ubj", 3)
+    job = store.job("job-0001")
     assert (job.artefacts, job.model, job.best_round) == (
         ("model.ubj", "metrics.csv"),
         "model.ubj",
@@ -194,10 +205,10 @@ def test_a_failed_write_leaves_nothing_half_done(store):
     add_job(store)
     with pytest.raises(StorageFailed, match="storing byte totals"):
         store.add_traffic(
-            "job-1",
+            "job-0001",
             [StepTotal("a", "ExchangeTrees", 1), StepTotal("a", "ExchangeSums", bytes_up=None)],
         )
-    assert store.byte_totals("job-1") == ()
+    assert store.byte_totals("job-0001") == ()
 
 
 def test_rounds_of_an_unknown_job_are_refused_without_printing_the_statement(store):
@@ -240,14 +251,17 @@ import resource, sys
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.wire.job_view import FinishedRound, Score
+from hedgerow.services.wire.signed_job import JobStatement, OpenedJob, SignedJob
 store = Store(sys.argv[1])
-store.create_job("j", "n", "o", b"", 1.0)
+statement = JobStatement("f", b"nonce.", b"", 2e9, 1)
+store.create_job(OpenedJob(SignedJob(statement.serialise(), b"", b""), statement, "o"), "n", 1.0)
+j = statement.job_id
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
 done = 0
 try:
     for k in range(10_000):
         scores = (Score("test", "x" * 5000, 1.0),)
-        store.add_round("j", FinishedRound(k, 1, 1.0, scores, 1, 1, ("a",)))
+        store.add_round(j, FinishedRound(k, 1, 1.0, scores, 1, 1, ("a",)))
         done += 1
 except StorageFailed as error:
     print(done, error)
@@ -260,6 +274,6 @@ except StorageFailed as error:
     done, _, message = ran.stdout.partition(" ")
     assert "no room left while storing a round" in message
     store = Store(str(path))
-    assert len(store.rounds("j")) == int(done) > 3
+    assert len(store.rounds("bm9uY2Uu")) == int(done) > 3
     store.close()
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

@@ -1,12 +1,13 @@
-// Checks this silo against the test vectors: node check_vectors.mjs FOLDER
+// Checks this silo against the test vectors: node check_vectors.mjs FOLDER PROTOS
 import { schemaState, sumView } from "./views.mjs";
 import assert from "node:assert/strict";
-import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
 import { ColumnReader, ColumnWriter, fromOrdinal, ordinal } from "./columns.mjs";
+import { load } from "./federation.mjs";
 import * as sums from "./secure_sum.mjs";
+import { LABEL, PACKAGE, digestOf } from "./signed_job.mjs";
 import { GENESIS, extendDigest, pack, packSums, unpack } from "./trees.mjs";
 
 const read = (name) => JSON.parse(readFileSync(join(process.argv[2], `${name}.json`), "utf8"));
@@ -14,8 +15,19 @@ const bytes = (digits) => Buffer.from(digits, "hex");
 const hex = (data) => Buffer.from(data).toString("hex");
 const same = (a, b) => assert.ok(a.length === b.length && a.every((v, i) => Object.is(v, b[i])), `${a} ${b}`);
 
+const job = read("signed-job");
+assert.equal(hex(digestOf({ statement: bytes(job.statement) })), job.job_digest);
+assert.equal(hex(Buffer.concat([LABEL, bytes(job.statement)])), job.message);
+assert.equal(bytes(job.nonce).toString("base64url"), job.job_id);
+const definition = load(process.argv[3]);
+const statement = definition[`${PACKAGE}.JobStatement`].deserialize(bytes(job.statement));
+assert.equal(hex(statement.nonce), job.nonce);
+assert.equal(hex(statement.spec), job.spec);
+assert.equal(statement.federation, job.federation);
+assert.equal(Number(statement.not_after.seconds), job.not_after);
+assert.equal(statement.view_version, job.view_version);
 const acceptance = read("acceptance");
-assert.equal(hex(createHash("sha256").update(bytes(acceptance.spec)).digest()), acceptance.spec_digest);
+assert.equal(acceptance.job_digest, job.job_digest);
 
 const columns = read("columns");
 const first = [true, false, true];

@@ -1,12 +1,13 @@
 // Connection, lease, assignment and exchanges of a silo: docs/wire.md up to "An exchange".
-import { X509Certificate, createHash, createPrivateKey, randomBytes, sign } from "node:crypto";
+import { X509Certificate, createPrivateKey, randomBytes, sign } from "node:crypto";
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
 
-const PACKAGE = "hedgerow.api.federation.v1";
+import { Jobs, PACKAGE, digestOf } from "./signed_job.mjs";
+
 const DETAILS = "grpc-status-details-bin";
 const LARGEST_PART = 1 << 20;
 
@@ -70,6 +71,7 @@ export class Federation {
     this.instance = this.recall("instance") ?? randomBytes(16).toString("hex");
     this.remember("instance", this.instance);
     this.held = [];
+    this.jobs = new Jobs(this);
     this.working = [];
     this.stopped = new Set();
   }
@@ -156,8 +158,11 @@ export class Federation {
     clearInterval(this.timer);
     this.timer = setInterval(async () => {
       try {
-        const request = { lease_id: this.lease, working: this.working };
-        const { stop } = await this.call("RenewLease", request, 5);
+        const busy = this.working.map((key) => key.job_id);
+        const kept_jobs = this.jobs.unfinished.filter((id) => !busy.includes(id)).slice(0, 16);
+        const request = { lease_id: this.lease, working: this.working, kept_jobs };
+        const { stop, ended_jobs } = await this.call("RenewLease", request, 5);
+        this.jobs.end(ended_jobs);
         for (const key of stop) this.stopped.add(`${key.job_id}/${key.attempt}`);
       } catch {
         // The next call with the lease shows what is wrong.
@@ -175,7 +180,7 @@ export class Federation {
   }
 
   async accept(assignment, schema, nSamples) {
-    const digest = createHash("sha256").update(assignment.spec).digest();
+    const digest = digestOf(assignment.job);
     const zero = Buffer.alloc(1);
     const message = Buffer.concat([
       Buffer.from("hedgerow/accept/v1"),
@@ -187,7 +192,7 @@ export class Federation {
     const accepted = {
       schema,
       n_samples: nSamples,
-      spec_digest: digest,
+      job_digest: digest,
       signature: this.identity.sign(message),
       certificate: this.identity.certificate,
     };

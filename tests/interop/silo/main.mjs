@@ -3,7 +3,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 
 import { Bagging, unfit } from "./bagging.mjs";
-import { Federation, Identity, PACKAGE } from "./federation.mjs";
+import { Federation, Identity } from "./federation.mjs";
 
 /** Numeric columns of a CSV file as float32; an empty field is missing. */
 function readTable(path) {
@@ -38,12 +38,16 @@ await federation.register({ rows: everything.rows.length, columns: everything.na
 const reports = [];
 while (reports.length < settings.jobs) {
   const assignment = await federation.nextAssignment();
-  const spec = federation.parse(`${PACKAGE}.JobSpec`, assignment.spec);
-  const why = spec.strategy === "bagging" ? unfit(spec) : "this silo knows bagging only";
-  if (why) {
-    await federation.decline(assignment, why);
+  let opened;
+  try {
+    opened = federation.jobs.open(assignment);
+    const why = opened.spec.strategy === "bagging" ? unfit(opened.spec) : "this silo knows bagging only";
+    if (why) throw new Error(why);
+  } catch (failure) {
+    await federation.decline(assignment, failure.message);
     continue;
   }
+  const { spec } = opened;
   const { key } = assignment;
   let error = "";
   try {
@@ -54,7 +58,9 @@ while (reports.length < settings.jobs) {
       task: spec.task,
       n_classes: spec.task === "TASK_REGRESSION" ? 0 : 2,
     };
+    federation.jobs.accept(assignment, opened.until);
     const agreement = await federation.accept(assignment, schema, table.y.length);
+    federation.jobs.checkSilos(spec, agreement.silos);
     federation.working = [key];
     const link = federation.link(key, spec);
     const { silos: roster, schema: agreed, digest } = agreement;

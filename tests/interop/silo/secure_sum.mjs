@@ -1,7 +1,6 @@
 // Secure sums, the silo's side: docs/wire.md, "Secure sums".
 import { sumView } from "./views.mjs";
 import {
-  X509Certificate,
   createCipheriv,
   createDecipheriv,
   createHash,
@@ -10,8 +9,9 @@ import {
   createPublicKey,
   diffieHellman,
   randomBytes,
-  verify as verifySignature,
 } from "node:crypto";
+
+import { signerOf } from "./signed_job.mjs";
 
 const PRIME = 2n ** 255n - 19n;
 const RING = 2n ** 64n;
@@ -207,22 +207,8 @@ const same = (a, b) => a.length === b.length && a.every((name, i) => name === b[
 
 /** Raises unless a silo signed a message under the federation's CA. */
 export function verify(identity, silo, pem, message, signature) {
-  const certificate = new X509Certificate(pem);
-  const now = new Date();
-  const names = (certificate.subjectAltName ?? "").split(", ").filter((n) => n.startsWith("URI:"));
-  const issued = identity.roots.some(
-    (ca) => ca.ca && certificate.checkIssued(ca) && certificate.verify(ca.publicKey),
-  );
-  if (
-    !issued ||
-    certificate.ca ||
-    names.length !== 1 ||
-    names[0] !== `URI:hedgerow://${identity.federation}/silo/${silo}` ||
-    now < new Date(certificate.validFrom) ||
-    now > new Date(certificate.validTo) ||
-    !verifySignature("sha256", message, certificate.publicKey, signature)
-  )
-    throw new Error(`the certificate or signature of ${silo} is not valid`);
+  const { role, name } = signerOf(identity, pem, message, signature);
+  if (role !== "silo" || name !== silo) throw new Error(`${role} ${name} signed for ${silo}`);
 }
 
 /** A setup and its sums, over one 64-bit ring with dropout recovery, and a batch of one sum. */

@@ -18,7 +18,7 @@ SCHEMA = Schema((Feature("x"),), "y", Task.MULTICLASS, 3, ("a", "b", "c"))
 def answer(n_samples: int = 5, n_classes: int = 3) -> pb.AcceptAssignmentRequest:
     schema = schema_wire.encode(SCHEMA)
     schema.n_classes = n_classes
-    accepted = pb.Acceptance(schema=schema, n_samples=n_samples, spec_digest=b"digest")
+    accepted = pb.Acceptance(schema=schema, n_samples=n_samples, job_digest=b"digest")
     return pb.AcceptAssignmentRequest(accepted=accepted)
 
 

@@ -81,7 +81,7 @@ def report(job: str = "job-1", metric: str = "auc", silos: tuple[str, ...] = ("n
         "model": "model.ubj",
         "artefacts": ["model.ubj", "schema.json"],
         "reveals": "All parties learn the trees.",
-        "spec_digest": "ab" * 32,
+        "job_digest": "ab" * 32,
         "plan": {"rounds": 3, "steps": {"ExchangeTrees": {"exchanges": 3, "up": 30, "down": 66}},
                  "cpu_class": "seconds", "notes": ["trees of one split"]},
     }  # fmt: skip

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from hedgerow.api.federation.v1 import job_pb2 as _job_pb2
 from hedgerow.api.federation.v1 import schema_pb2 as _schema_pb2
 import builtins as _builtins
 import sys
@@ -176,32 +177,30 @@ class Assignment(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
-    SPEC_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
-    OPERATOR_FIELD_NUMBER: _builtins.int
-    spec: _builtins.bytes
-    """The job: a serialised JobSpec. Silos sign the digest of these bytes."""
-    operator: _builtins.str
-    """Operator who created the job."""
+    JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Job and attempt."""
 
     @_builtins.property
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Silos that are asked to take part, sorted."""
+        """Silos that are asked to take part, sorted; all of them may by the job."""
+
+    @_builtins.property
+    def job(self) -> _job_pb2.SignedJob:
+        """The job as its operator signed it. Silos sign the digest of its statement."""
 
     def __init__(
         self,
         *,
         key: Global___AttemptKey | None = ...,
-        spec: _builtins.bytes = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
-        operator: _builtins.str = ...,
+        job: _job_pb2.SignedJob | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "operator", b"operator", "silos", b"silos", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "key", b"key", "silos", b"silos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -255,16 +254,16 @@ class Acceptance(_message.Message):
 
     SCHEMA_FIELD_NUMBER: _builtins.int
     N_SAMPLES_FIELD_NUMBER: _builtins.int
-    SPEC_DIGEST_FIELD_NUMBER: _builtins.int
+    JOB_DIGEST_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     n_samples: _builtins.int
     """Rows; rounded up to a power of two unless the strategy needs the exact number."""
-    spec_digest: _builtins.bytes
-    """SHA-256 of the serialised JobSpec that the silo agreed to."""
+    job_digest: _builtins.bytes
+    """SHA-256 of the JobStatement that the silo agreed to."""
     signature: _builtins.bytes
     """Signature of "hedgerow/accept/v1", a zero byte, the job's identifier, a zero byte and
-    spec_digest: ECDSA with SHA-256, DER.
+    job_digest: ECDSA with SHA-256, DER.
     """
     certificate: _builtins.bytes
     """Certificate chain of the signer, PEM."""
@@ -277,13 +276,13 @@ class Acceptance(_message.Message):
         *,
         schema: _schema_pb2.TableSchema | None = ...,
         n_samples: _builtins.int = ...,
-        spec_digest: _builtins.bytes = ...,
+        job_digest: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "n_samples", b"n_samples", "schema", b"schema", "signature", b"signature", "spec_digest", b"spec_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "job_digest", b"job_digest", "n_samples", b"n_samples", "schema", b"schema", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -366,7 +365,7 @@ class RenewLeaseRequest(_message.Message):
 
     @_builtins.property
     def kept_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Jobs, none of them being worked on, whose private keys the silo still keeps."""
+        """Jobs, none of them being worked on, that have not ended as far as the silo knows."""
 
     def __init__(
         self,
@@ -397,7 +396,9 @@ class RenewLeaseResponse(_message.Message):
 
     @_builtins.property
     def ended_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of the request's kept_jobs that have ended: their keys are not needed any more."""
+        """Those of the request's kept_jobs that have ended: the silo erases their keys, and takes no
+        part in another attempt.
+        """
 
     def __init__(
         self,

@@ -283,6 +283,82 @@ class JobSpec(_message.Message):
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
 @_typing.final
+class SignedJob(_message.Message):
+    """A job as its operator signed it. The coordinator hands it on unchanged: it can drop or delay a job,
+    and can neither make one, nor change one, nor repeat one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    statement: _builtins.bytes
+    """A serialised JobStatement; what is signed and hashed is exactly these bytes."""
+    signature: _builtins.bytes
+    """Signature of "hedgerow/job/v1", a zero byte and statement: ECDSA with SHA-256, DER."""
+    certificate: _builtins.bytes
+    """Certificate chain of the signer, PEM; its role is operator or admin."""
+    def __init__(
+        self,
+        *,
+        statement: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "signature", b"signature", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedJob: _TypeAlias = SignedJob  # noqa: Y015
+
+@_typing.final
+class JobStatement(_message.Message):
+    """What an operator signs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEDERATION_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    VIEW_VERSION_FIELD_NUMBER: _builtins.int
+    federation: _builtins.str
+    """Name of the federation whose silos may run the job."""
+    nonce: _builtins.bytes
+    """16 random bytes, chosen by the operator: one nonce is one job, over any number of attempts. The
+    job's identifier is their base64url text without padding.
+    """
+    spec: _builtins.bytes
+    """The job: a serialised JobSpec. Its silos are those that may take part, any of the federation
+    when empty; its min_silos is the least number of them.
+    """
+    view_version: _builtins.int
+    """Version of the rules by which silos derive the view that they bind into each sum: 1."""
+    @_builtins.property
+    def not_after(self) -> _timestamp_pb2.Timestamp:
+        """No attempt of the job begins after this time."""
+
+    def __init__(
+        self,
+        *,
+        federation: _builtins.str = ...,
+        nonce: _builtins.bytes = ...,
+        spec: _builtins.bytes = ...,
+        not_after: _timestamp_pb2.Timestamp | None = ...,
+        view_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["not_after", b"not_after"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["federation", b"federation", "nonce", b"nonce", "not_after", b"not_after", "spec", b"spec", "view_version", b"view_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobStatement: _TypeAlias = JobStatement  # noqa: Y015
+
+@_typing.final
 class Booster(_message.Message):
     """Tree parameters under XGBoost's own names; those not set take XGBoost's defaults."""
 
@@ -525,7 +601,7 @@ class Job(_message.Message):
     REVEALS_FIELD_NUMBER: _builtins.int
     CONTROL_BYTES_UP_FIELD_NUMBER: _builtins.int
     CONTROL_BYTES_DOWN_FIELD_NUMBER: _builtins.int
-    SPEC_DIGEST_FIELD_NUMBER: _builtins.int
+    JOB_DIGEST_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Identifier, as CreateJob returned it."""
     state: Global___JobState.ValueType
@@ -535,7 +611,7 @@ class Job(_message.Message):
     attempt: _builtins.int
     """Attempts started; 0 before the first."""
     operator: _builtins.str
-    """Name of the operator who created it, from the certificate."""
+    """Name of the operator who signed it, from the certificate."""
     best_round: _builtins.int
     """Round that the selection rule prefers, from zero."""
     model: _builtins.str
@@ -546,8 +622,8 @@ class Job(_message.Message):
     """Control-plane bytes that the coordinator received from this job's silos and operators."""
     control_bytes_down: _builtins.int
     """Control-plane bytes that the coordinator sent to them."""
-    spec_digest: _builtins.str
-    """SHA-256 of the serialised JobSpec, in hex; every silo signed it."""
+    job_digest: _builtins.str
+    """SHA-256 of the statement that the operator signed, in hex; every silo signed it too."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The job file."""
@@ -596,11 +672,11 @@ class Job(_message.Message):
         reveals: _builtins.str = ...,
         control_bytes_up: _builtins.int = ...,
         control_bytes_down: _builtins.int = ...,
-        spec_digest: _builtins.str = ...,
+        job_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "silos", b"silos", "spec", b"spec", "spec_digest", b"spec_digest", "state", b"state", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_digest", b"job_digest", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "silos", b"silos", "spec", b"spec", "state", b"state", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

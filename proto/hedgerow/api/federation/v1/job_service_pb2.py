@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import job_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,hedgerow/api/federation/v1/job_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"Y\n\x10\x43reateJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"#\n\x11\x43reateJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0eGetJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x10ListJobsResponse\x12-\n\x04jobs\x18\x01 \x03(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"H\n\x11\x43\x61ncelJobResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.hedgerow.api.federation.v1.JobState\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"@\n\x10WatchJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x14\x44ownloadModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x61rtefact\x18\x02 \x01(\t\"7\n\x15\x44ownloadModelResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"C\n\x0ePlanJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\"A\n\x0fPlanJobResponse\x12.\n\x04plan\x18\x01 \x01(\x0b\x32 .hedgerow.api.federation.v1.Plan2\xed\x05\n\nJobService\x12h\n\tCreateJob\x12,.hedgerow.api.federation.v1.CreateJobRequest\x1a-.hedgerow.api.federation.v1.CreateJobResponse\x12_\n\x06GetJob\x12).hedgerow.api.federation.v1.GetJobRequest\x1a*.hedgerow.api.federation.v1.GetJobResponse\x12\x65\n\x08ListJobs\x12+.hedgerow.api.federation.v1.ListJobsRequest\x1a,.hedgerow.api.federation.v1.ListJobsResponse\x12h\n\tCancelJob\x12,.hedgerow.api.federation.v1.CancelJobRequest\x1a-.hedgerow.api.federation.v1.CancelJobResponse\x12g\n\x08WatchJob\x12+.hedgerow.api.federation.v1.WatchJobRequest\x1a,.hedgerow.api.federation.v1.WatchJobResponse0\x01\x12v\n\rDownloadModel\x12\x30.hedgerow.api.federation.v1.DownloadModelRequest\x1a\x31.hedgerow.api.federation.v1.DownloadModelResponse0\x01\x12\x62\n\x07PlanJob\x12*.hedgerow.api.federation.v1.PlanJobRequest\x1a+.hedgerow.api.federation.v1.PlanJobResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,hedgerow/api/federation/v1/job_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"d\n\x10\x43reateJobRequest\x12\x32\n\x03job\x18\x03 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04specR\nrequest_id\"#\n\x11\x43reateJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0eGetJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x10ListJobsResponse\x12-\n\x04jobs\x18\x01 \x03(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"H\n\x11\x43\x61ncelJobResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.hedgerow.api.federation.v1.JobState\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"@\n\x10WatchJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x14\x44ownloadModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x61rtefact\x18\x02 \x01(\t\"7\n\x15\x44ownloadModelResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"C\n\x0ePlanJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\"A\n\x0fPlanJobResponse\x12.\n\x04plan\x18\x01 \x01(\x0b\x32 .hedgerow.api.federation.v1.Plan2\xed\x05\n\nJobService\x12h\n\tCreateJob\x12,.hedgerow.api.federation.v1.CreateJobRequest\x1a-.hedgerow.api.federation.v1.CreateJobResponse\x12_\n\x06GetJob\x12).hedgerow.api.federation.v1.GetJobRequest\x1a*.hedgerow.api.federation.v1.GetJobResponse\x12\x65\n\x08ListJobs\x12+.hedgerow.api.federation.v1.ListJobsRequest\x1a,.hedgerow.api.federation.v1.ListJobsResponse\x12h\n\tCancelJob\x12,.hedgerow.api.federation.v1.CancelJobRequest\x1a-.hedgerow.api.federation.v1.CancelJobResponse\x12g\n\x08WatchJob\x12+.hedgerow.api.federation.v1.WatchJobRequest\x1a,.hedgerow.api.federation.v1.WatchJobResponse0\x01\x12v\n\rDownloadModel\x12\x30.hedgerow.api.federation.v1.DownloadModelRequest\x1a\x31.hedgerow.api.federation.v1.DownloadModelResponse0\x01\x12\x62\n\x07PlanJob\x12*.hedgerow.api.federation.v1.PlanJobRequest\x1a+.hedgerow.api.federation.v1.PlanJobResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,33 +33,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATEJOBREQUEST']._serialized_start=114
-  _globals['_CREATEJOBREQUEST']._serialized_end=203
-  _globals['_CREATEJOBRESPONSE']._serialized_start=205
-  _globals['_CREATEJOBRESPONSE']._serialized_end=240
-  _globals['_GETJOBREQUEST']._serialized_start=242
-  _globals['_GETJOBREQUEST']._serialized_end=273
-  _globals['_GETJOBRESPONSE']._serialized_start=275
-  _globals['_GETJOBRESPONSE']._serialized_end=337
-  _globals['_LISTJOBSREQUEST']._serialized_start=339
-  _globals['_LISTJOBSREQUEST']._serialized_end=395
-  _globals['_LISTJOBSRESPONSE']._serialized_start=397
-  _globals['_LISTJOBSRESPONSE']._serialized_end=487
-  _globals['_CANCELJOBREQUEST']._serialized_start=489
-  _globals['_CANCELJOBREQUEST']._serialized_end=523
-  _globals['_CANCELJOBRESPONSE']._serialized_start=525
-  _globals['_CANCELJOBRESPONSE']._serialized_end=597
-  _globals['_WATCHJOBREQUEST']._serialized_start=599
-  _globals['_WATCHJOBREQUEST']._serialized_end=632
-  _globals['_WATCHJOBRESPONSE']._serialized_start=634
-  _globals['_WATCHJOBRESPONSE']._serialized_end=698
-  _globals['_DOWNLOADMODELREQUEST']._serialized_start=700
-  _globals['_DOWNLOADMODELREQUEST']._serialized_end=756
-  _globals['_DOWNLOADMODELRESPONSE']._serialized_start=758
-  _globals['_DOWNLOADMODELRESPONSE']._serialized_end=813
-  _globals['_PLANJOBREQUEST']._serialized_start=815
-  _globals['_PLANJOBREQUEST']._serialized_end=882
-  _globals['_PLANJOBRESPONSE']._serialized_start=884
-  _globals['_PLANJOBRESPONSE']._serialized_end=949
-  _globals['_JOBSERVICE']._serialized_start=952
-  _globals['_JOBSERVICE']._serialized_end=1701
+  _globals['_CREATEJOBREQUEST']._serialized_end=214
+  _globals['_CREATEJOBRESPONSE']._serialized_start=216
+  _globals['_CREATEJOBRESPONSE']._serialized_end=251
+  _globals['_GETJOBREQUEST']._serialized_start=253
+  _globals['_GETJOBREQUEST']._serialized_end=284
+  _globals['_GETJOBRESPONSE']._serialized_start=286
+  _globals['_GETJOBRESPONSE']._serialized_end=348
+  _globals['_LISTJOBSREQUEST']._serialized_start=350
+  _globals['_LISTJOBSREQUEST']._serialized_end=406
+  _globals['_LISTJOBSRESPONSE']._serialized_start=408
+  _globals['_LISTJOBSRESPONSE']._serialized_end=498
+  _globals['_CANCELJOBREQUEST']._serialized_start=500
+  _globals['_CANCELJOBREQUEST']._serialized_end=534
+  _globals['_CANCELJOBRESPONSE']._serialized_start=536
+  _globals['_CANCELJOBRESPONSE']._serialized_end=608
+  _globals['_WATCHJOBREQUEST']._serialized_start=610
+  _globals['_WATCHJOBREQUEST']._serialized_end=643
+  _globals['_WATCHJOBRESPONSE']._serialized_start=645
+  _globals['_WATCHJOBRESPONSE']._serialized_end=709
+  _globals['_DOWNLOADMODELREQUEST']._serialized_start=711
+  _globals['_DOWNLOADMODELREQUEST']._serialized_end=767
+  _globals['_DOWNLOADMODELRESPONSE']._serialized_start=769
+  _globals['_DOWNLOADMODELRESPONSE']._serialized_end=824
+  _globals['_PLANJOBREQUEST']._serialized_start=826
+  _globals['_PLANJOBREQUEST']._serialized_end=893
+  _globals['_PLANJOBRESPONSE']._serialized_start=895
+  _globals['_PLANJOBRESPONSE']._serialized_end=960
+  _globals['_JOBSERVICE']._serialized_start=963
+  _globals['_JOBSERVICE']._serialized_end=1712
 # @@protoc_insertion_point(module_scope)

@@ -25,23 +25,19 @@ class CreateJobRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SPEC_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
-    """Chosen by the client; a request that repeats it creates no second job and returns the first."""
+    JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def spec(self) -> _job_pb2.JobSpec:
-        """The job."""
+    def job(self) -> _job_pb2.SignedJob:
+        """The job, signed by the caller; a request that repeats it creates no second job."""
 
     def __init__(
         self,
         *,
-        spec: _job_pb2.JobSpec | None = ...,
-        request_id: _builtins.str = ...,
+        job: _job_pb2.SignedJob | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class JobServiceStub:
-    """What operators do. The caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
+    operator who signed it: for others, admins excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -78,7 +79,8 @@ class JobServiceStub:
 
 
 class JobServiceServicer:
-    """What operators do. The caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
+    operator who signed it: for others, admins excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -89,7 +91,9 @@ class JobServiceServicer:
     def CreateJob(self, request, context):
         """Validates and stores a job; it starts as soon as its silos are there.
 
-        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
+        another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+        (SIGNATURE_INVALID): the caller has not signed the job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +109,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists jobs, newest first.
+        """Lists the caller's jobs, newest first; all jobs for an admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -194,7 +198,8 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService:
-    """What operators do. The caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
+    operator who signed it: for others, admins excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has

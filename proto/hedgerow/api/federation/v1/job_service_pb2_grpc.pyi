@@ -27,7 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """What operators do. The caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
+    operator who signed it: for others, admins excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -42,7 +43,9 @@ class JobServiceStub:
     CreateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]
     """Validates and stores a job; it starts as soon as its silos are there.
 
-    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
+    another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+    (SIGNATURE_INVALID): the caller has not signed the job.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns a job with its rounds and bytes.
@@ -50,7 +53,7 @@ class JobServiceStub:
     NOT_FOUND (NOT_FOUND): no such job.
     """
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Lists jobs, newest first."""
+    """Lists the caller's jobs, newest first; all jobs for an admin."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
@@ -74,7 +77,8 @@ class JobServiceStub:
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """What operators do. The caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
+    operator who signed it: for others, admins excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -86,7 +90,9 @@ class JobServiceAsyncStub(JobServiceStub):
     CreateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]  # type: ignore[assignment]
     """Validates and stores a job; it starts as soon as its silos are there.
 
-    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+    INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
+    another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+    (SIGNATURE_INVALID): the caller has not signed the job.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns a job with its rounds and bytes.
@@ -94,7 +100,7 @@ class JobServiceAsyncStub(JobServiceStub):
     NOT_FOUND (NOT_FOUND): no such job.
     """
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Lists jobs, newest first."""
+    """Lists the caller's jobs, newest first; all jobs for an admin."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
@@ -117,7 +123,8 @@ class JobServiceAsyncStub(JobServiceStub):
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators do. The caller's certificate has the role operator.
+    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
+    operator who signed it: for others, admins excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -133,7 +140,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_service_pb2.CreateJobResponse, _abc.Awaitable[_job_service_pb2.CreateJobResponse]]:
         """Validates and stores a job; it starts as soon as its silos are there.
 
-        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+        INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
+        another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+        (SIGNATURE_INVALID): the caller has not signed the job.
         """
 
     @_abc_1.abstractmethod
@@ -153,7 +162,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Lists jobs, newest first."""
+        """Lists the caller's jobs, newest first; all jobs for an admin."""
 
     @_abc_1.abstractmethod
     def CancelJob(
