@@ -261,7 +261,7 @@ def test_who_is_awaited_for_what_and_since_when_is_said_in_one_wording(tmp_path:
             "not answered since 01:00:00 UTC"
         )
         await until(lambda: run.ended)
-        record = bench.store.job("job-1")
+        record = bench.store.job("job-0001")
         assert record is not None
         assert "none" not in record.detail
         assert all(f"{silo} has not answered since 01:00:20 UTC" in record.detail for silo in "abc")
@@ -293,7 +293,7 @@ def test_a_job_waits_for_its_store_until_its_own_deadline_and_then_says_why(
         assert "it ends as FAILED" in run.situation()
         store.away = False
         await until(lambda: run.ended)
-        record = store.job("job-1")
+        record = store.job("job-0001")
         assert record is not None
         assert record.state is JobState.FAILED
         assert record.detail == "starting an attempt failed: connection refused"
@@ -318,7 +318,7 @@ def test_a_cancellation_that_cannot_be_stored_says_so_and_holds_once_it_can(
         assert not asked(run, B), "it is stopped"
         store.away = False
         await until(lambda: run.ended)
-        record = store.job("job-1")
+        record = store.job("job-0001")
         assert record is not None
         assert record.state is JobState.CANCELLED
 
