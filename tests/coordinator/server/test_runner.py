@@ -313,7 +313,7 @@ def test_a_cancellation_that_cannot_be_stored_says_so_and_holds_once_it_can(
         run.start()
         await until(lambda: asked(run, A))
         store.away = True
-        with pytest.raises(StorageFailed, match="job job-1"):
+        with pytest.raises(StorageFailed, match="job job-0001"):
             await run.cancel("oscar")
         assert not asked(run, B), "it is stopped"
         store.away = False
