@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ScoredRows:
     """Scored rows: labels, margins, predictions on the label's scale, weights."""
 
     y: Floats
@@ -55,9 +55,9 @@ class _Metric:
     tasks: frozenset[Task]
     higher_is_better: bool
     width: Callable[[int], int]
-    total: Callable[[_Rows, float], Floats]
+    total: Callable[[_ScoredRows, float], Floats]
     value: Callable[[Floats, int], float]
-    exact: Callable[[_Rows], float] | None = None
+    exact: Callable[[_ScoredRows], float] | None = None
 
 
 _BINARY = frozenset({Task.BINARY})
@@ -243,7 +243,7 @@ def _rows(
     objective: str,
     weight: Floats | None,
     center: float,
-) -> _Rows:
+) -> _ScoredRows:
     m = np.asarray(margin, dtype=np.float64)
     if m.ndim == 2 and m.shape[1] == 1:
         m = m[:, 0]
@@ -253,7 +253,7 @@ def _rows(
     w = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=np.float64)
     if w.shape != labels.shape:
         raise ValueError(f"weights have shape {w.shape}, labels {labels.shape}")
-    return _Rows(labels, m, link(objective, m), w, center)
+    return _ScoredRows(labels, m, link(objective, m), w, center)
 
 
 def _family(name: str) -> str:
@@ -283,10 +283,10 @@ def _power(name: str) -> float:
     return power
 
 
-def _weighted(loss: Callable[[_Rows], Floats]) -> Callable[[_Rows, float], Floats]:
+def _weighted(loss: Callable[[_ScoredRows], Floats]) -> Callable[[_ScoredRows, float], Floats]:
     """Make the sums (weighted loss, weight) of a loss a row."""
 
-    def total(rows: _Rows, power: float) -> Floats:
+    def total(rows: _ScoredRows, power: float) -> Floats:
         return np.array([float(rows.weight @ loss(rows)), float(rows.weight.sum())])
 
     return total
@@ -296,34 +296,34 @@ def _mean(total: Floats, n_outputs: int = 1) -> float:
     return float(total[0] / total[1]) if total[1] > 0.0 else math.nan
 
 
-def _logloss(rows: _Rows) -> Floats:
+def _logloss(rows: _ScoredRows) -> Floats:
     return np.logaddexp(0.0, rows.margin) - rows.y * rows.margin
 
 
-def _mlogloss(rows: _Rows) -> Floats:
+def _mlogloss(rows: _ScoredRows) -> Floats:
     top = rows.margin.max(axis=1)
     log_sum = top + np.log(np.exp(rows.margin - top[:, None]).sum(axis=1))
     own = rows.margin[np.arange(len(rows.y)), rows.y.astype(np.intp)]
     return np.asarray(log_sum - own)
 
 
-def _wrong(rows: _Rows) -> Floats:
+def _wrong(rows: _ScoredRows) -> Floats:
     return np.asarray(rows.decision != rows.y, dtype=np.float64)
 
 
-def _right(rows: _Rows) -> Floats:
+def _right(rows: _ScoredRows) -> Floats:
     return 1.0 - _wrong(rows)
 
 
-def _squared(rows: _Rows) -> Floats:
+def _squared(rows: _ScoredRows) -> Floats:
     return np.square(rows.prediction - rows.y)
 
 
-def _absolute(rows: _Rows) -> Floats:
+def _absolute(rows: _ScoredRows) -> Floats:
     return np.abs(rows.prediction - rows.y)
 
 
-def _deviance_sums(rows: _Rows, power: float) -> Floats:
+def _deviance_sums(rows: _ScoredRows, power: float) -> Floats:
     """Sum the unit Tweedie deviance (Jørgensen 1987); Poisson's at power 1, gamma's at 2."""
     y, mu = rows.y, rows.prediction
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -340,7 +340,7 @@ def _deviance_sums(rows: _Rows, power: float) -> Floats:
     return np.array([float(rows.weight @ (2.0 * unit)), float(rows.weight.sum())])
 
 
-def _r2_sums(rows: _Rows, power: float) -> Floats:
+def _r2_sums(rows: _ScoredRows, power: float) -> Floats:
     w, shifted = rows.weight, rows.y - rows.center
     return np.array(
         [
@@ -362,7 +362,7 @@ def _r2(total: Floats, n_outputs: int) -> float:
     return 1.0 - residual / spread
 
 
-def _f1_sums(rows: _Rows, power: float) -> Floats:
+def _f1_sums(rows: _ScoredRows, power: float) -> Floats:
     """Sum true positives, false positives, false negatives of the positive or of every class."""
     decision, y = rows.decision, rows.y.astype(np.intp)
     classes = [1] if rows.n_outputs == 1 else list(range(rows.n_outputs))
@@ -385,7 +385,7 @@ def _f1(total: Floats, n_outputs: int) -> float:
     return float(np.mean(scores))
 
 
-def _class_scores(rows: _Rows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
+def _class_scores(rows: _ScoredRows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
     """Of each one-versus-rest question: who is positive, log odds, centre of the bins."""
     if rows.n_outputs == 1:
         return [(rows.y == 1.0, rows.margin, rows.center)]
@@ -399,7 +399,7 @@ def _class_scores(rows: _Rows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
     return scores
 
 
-def _auc_sums(rows: _Rows, power: float) -> Floats:
+def _auc_sums(rows: _ScoredRows, power: float) -> Floats:
     n_bins = n_bins_of(rows.n_outputs)
     parts = []
     for positive, score, center in _class_scores(rows):
@@ -414,7 +414,7 @@ def _auc(total: Floats, n_outputs: int) -> float:
     return float(np.mean([area(positive, negative) for positive, negative in halves]))
 
 
-def _exact_auc(rows: _Rows) -> float:
+def _exact_auc(rows: _ScoredRows) -> float:
     return float(
         np.mean([exact_auc(hit, score, rows.weight) for hit, score, _ in _class_scores(rows)])
     )
@@ -424,7 +424,9 @@ def _pair(n_outputs: int) -> int:
     return 2
 
 
-def _loss(tasks: frozenset[Task], loss: Callable[[_Rows], Floats], up: bool = False) -> _Metric:
+def _loss(
+    tasks: frozenset[Task], loss: Callable[[_ScoredRows], Floats], up: bool = False
+) -> _Metric:
     return _Metric(tasks, up, _pair, _weighted(loss), _mean)
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import Hub, Place, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart
+from hedgerow.boosting.sums.requests import SumOutcome, SumRequest, begun_set
 from hedgerow.boosting.sums.steps import (
     KEYS,
     SUM,
     KeyRoster,
     MaskedVector,
     PairSeeds,
-    PlainVector,
     PresentSet,
     SealedShares,
     SumParameters,
@@ -29,90 +28,10 @@ from hedgerow.boosting.sums.steps import (
     session_name,
 )
 from hedgerow.crypto import masking, shamir
-from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
 Reply = TypeVar("Reply")
-
-
-@dataclass(frozen=True, slots=True)
-class SumOutcome:
-    """A sum as the coordinator half receives it.
-
-    Parameters
-    ----------
-    at : Place
-    total : ndarray of shape (n,) or None
-        Residues; still under the group masks with a blind coordinator. ``None`` when the sum was
-        abandoned, because it had to be ``whole`` and a silo was lost.
-    ring_bits : int
-    present : tuple[Silo, ...]
-        Silos whose vectors are in the total (of an abandoned sum: those that were present).
-    answering : tuple[Silo, ...]
-        Silos that wait for the reply.
-    in_tree : bool
-        Whether the sum was inside a tree, in one exchange.
-    """
-
-    at: Place
-    total: Residues | None
-    ring_bits: int
-    present: tuple[Silo, ...]
-    answering: tuple[Silo, ...] = ()
-    in_tree: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask(Generic[Reply]):
-    """A sum that is asked for: its exchanges and place, what fits it, and ``whole``."""
-
-    steps: SumSteps[Reply]
-    at: Place
-    n_values: int
-    ring_bits: int
-    whole: bool
-
-    def values(self, silo: Silo, offer: PlainVector | MaskedVector) -> Residues:
-        """Return the vector of an offer; raises OfferRejected unless it fits."""
-        kind = residue_dtype(self.ring_bits)
-        if (offer.values.shape, offer.values.dtype, offer.ring_bits) != (
-            (self.n_values,),
-            kind,
-            self.ring_bits,
-        ):
-            raise OfferRejected(
-                f"expected {self.n_values} residues of a {self.ring_bits}-bit ring, received "
-                f"{len(offer.values)} of a {offer.ring_bits}-bit ring"
-            )
-        return offer.values
-
-    def masked(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
-        """Return an offer whose vector and tag fit."""
-        self.values(silo, offer)
-        if len(offer.tag) != masking.SEED_BYTES:
-            raise OfferRejected(
-                f"expected a view of {masking.SEED_BYTES} bytes, received {len(offer.tag)}"
-            )
-        return offer
-
-    def upload(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
-        """Return an offer whose vector, tag and commitment fit."""
-        self.masked(silo, offer)
-        if len(offer.commitment) != masking.COMMITMENT_BYTES:
-            raise OfferRejected(
-                f"expected a commitment of {masking.COMMITMENT_BYTES} bytes, received "
-                f"{len(offer.commitment)}"
-            )
-        return offer
-
-    def lost(self, expected: tuple[Silo, ...], present: tuple[Silo, ...], needed: int) -> Exception:
-        """Return the error of a sum with too few silos."""
-        missing = ", ".join(sorted(set(expected) - set(present))) or "none"
-        return QuorumLost(
-            f"the sum {self.steps.name!r} of round {self.at.round} needs {needed} silos, "
-            f"{len(present)} are present; missing {missing}"
-        )
 
 
 class CoordinatorSums:
@@ -211,7 +130,7 @@ class CoordinatorSums:
         SumCorrupt
             A silo revealed wrong shares.
         """
-        ask = _Ask(steps, at, n_values, ring_bits, whole)
+        ask = SumRequest(steps, at, n_values, ring_bits, whole)
         if not self._parameters.secure:
             return await self._open_sum(ask)
         if not self._parameters.dropout_recovery:
@@ -249,7 +168,7 @@ class CoordinatorSums:
         self.answer(SUM, outcome, SumTotal(outcome.total, ring_bits, outcome.present))
         return outcome
 
-    async def _open_sum(self, ask: _Ask[Reply]) -> SumOutcome:
+    async def _open_sum(self, ask: SumRequest[Reply]) -> SumOutcome:
         """Sum in one exchange: plain, or masked without recovery, which needs every silo."""
         steps, expected = ask.steps, self._participants
         if self._parameters.secure:
@@ -271,7 +190,7 @@ class CoordinatorSums:
         self._participants = self._last = present
         return SumOutcome(ask.at, total, ask.ring_bits, present, present)
 
-    async def _in_tree(self, ask: _Ask[Reply]) -> SumOutcome:
+    async def _in_tree(self, ask: SumRequest[Reply]) -> SumOutcome:
         """Sum in one exchange over the set of the tree's first sum; without all of it, nothing."""
         steps, expected = ask.steps, self._last
         uploads = await self._hub.collect(
@@ -288,7 +207,7 @@ class CoordinatorSums:
     def _alike(
         self,
         step: Step[MaskedVector, Any],
-        ask: _Ask[Reply],
+        ask: SumRequest[Reply],
         uploads: dict[Silo, MaskedVector],
     ) -> dict[Silo, MaskedVector]:
         """Return the uploads whose views are those of most silos; refuse the others by name.
@@ -346,7 +265,7 @@ class CoordinatorSums:
         self._hub.answer(steps.shares, at, replies)
         self._participants = tuple(offers)
 
-    async def _recoverable(self, ask: _Ask[Reply]) -> SumOutcome:
+    async def _recoverable(self, ask: SumRequest[Reply]) -> SumOutcome:
         """Collect vectors, agree on the set, remove the masks; see the package's table."""
         steps, at, number = ask.steps, ask.at, self._number - 1
         expected, least = self._participants, self._least
@@ -354,7 +273,7 @@ class CoordinatorSums:
             steps.masked, at, read=ask.upload, silos=expected, quorum=least
         )
         uploads = self._alike(steps.masked, ask, uploads)
-        begun = self._begun(uploads, least)
+        begun = begun_set(uploads, least)
         present = begun or tuple(uploads)
         if not set(present) <= uploads.keys():
             raise ask.lost(present, tuple(uploads), len(present))
@@ -393,7 +312,7 @@ class CoordinatorSums:
         return SumOutcome(at, total, ask.ring_bits, present, tuple(unmaskings))
 
     async def _agree(
-        self, ask: _Ask[Reply], present: tuple[Silo, ...], *, fixed: bool
+        self, ask: SumRequest[Reply], present: tuple[Silo, ...], *, fixed: bool
     ) -> tuple[tuple[Silo, ...], dict[Silo, PairSeeds]]:
         """Have a set signed and the pair seeds with the lost revealed; again when more are lost.
 
@@ -501,23 +420,3 @@ class CoordinatorSums:
     @property
     def _least(self) -> int:
         return self._parameters.least_of(len(self._members))
-
-    def _begun(self, uploads: Mapping[Silo, MaskedVector], least: int) -> tuple[Silo, ...]:
-        """Return the set that an earlier attempt began to unmask a sum over, if any.
-
-        One silo is believed where the sum can go on over the set that it names: of silos that are
-        present, and large enough. Otherwise most silos must name the set, so that one silo cannot
-        end the sum for all. Sets of one sum are nested and the smallest was the last: it decides
-        where as many silos name either.
-        """
-        named: Counter[tuple[Silo, ...]] = Counter()
-        for silo, upload in uploads.items():
-            bound = upload.bound
-            if silo in bound and list(bound) == sorted(set(bound)):
-                named[bound] += 1
-        credible = [
-            bound
-            for bound, n_silos in named.items()
-            if 2 * n_silos > len(uploads) or (len(bound) >= least and set(bound) <= uploads.keys())
-        ]
-        return min(credible, key=lambda bound: (-named[bound], len(bound), bound), default=())

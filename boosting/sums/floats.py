@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
-from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import ExponentBound, ExponentOffer, SumSteps, sum_steps
 from hedgerow.boosting.sums.view import state_digest

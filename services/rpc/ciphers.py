@@ -33,7 +33,7 @@ from hedgerow.crypto.ciphertext_histogram import check_bins
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.vault import CipherVault
-from hedgerow.services.rpc.crypto_calls import Admission, refused
+from hedgerow.services.rpc.crypto_calls import CallLimits, refused
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.wire import ciphers as wire
 from hedgerow.services.wire.ciphers import Received
@@ -94,15 +94,15 @@ class CipherServicer:
     ----------
     vault : CipherVault
         Holds the keys.
-    admission : Admission
+    admission : CallLimits
         Admits calls and runs work.
     metrics : Metrics
         Gets ``hedgerow_ciphertexts_total`` by operation.
     """
 
-    def __init__(self, vault: CipherVault, admission: Admission, metrics: Metrics) -> None:
+    def __init__(self, vault: CipherVault, admission: CallLimits, metrics: Metrics) -> None:
         self._ciphers = vault
-        self._admission = admission
+        self._limits = admission
         self._metrics = metrics
 
     async def EncryptGradients(self, frames: Any, context: Any) -> AsyncIterator[Any]:
@@ -218,21 +218,21 @@ class CipherServicer:
         self, frames: AsyncIterator[Any], context: Any, work: Callable[[Any, Received], list[_R]]
     ) -> AsyncIterator[_R]:
         """Yield what ``work`` makes of the head and all other frames."""
-        async with self._admission.large_call(context):
+        async with self._limits.large_call(context):
             head = await _head(frames)
             received = await _rest(frames)
-            for answer in await self._admission.run(lambda: work(head, received)):
+            for answer in await self._limits.run(lambda: work(head, received)):
                 yield answer
 
     async def _by_frame(
         self, frames: AsyncIterator[Any], context: Any, work: Callable[[Any, str, Any], list[_R]]
     ) -> AsyncIterator[_R]:
         """Yield what ``work`` makes of the head and each other frame."""
-        async with self._admission.large_call(context):
+        async with self._limits.large_call(context):
             head = await _head(frames)
             async for frame in frames:
                 content = functools.partial(work, head, *_content(frame))
-                for answer in await self._admission.run(content):
+                for answer in await self._limits.run(content):
                     yield answer
 
 

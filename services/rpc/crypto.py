@@ -26,7 +26,7 @@ from hedgerow.crypto.vault import (
     Vault,
 )
 from hedgerow.services.rpc.ciphers import KINDS, CipherServicer, RemoteCipherVault
-from hedgerow.services.rpc.crypto_calls import Admission
+from hedgerow.services.rpc.crypto_calls import CallLimits
 from hedgerow.services.rpc.metering import Metrics
 
 SCHEMES = {kind: scheme for scheme, kind in KINDS.items()}
@@ -74,7 +74,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
     def __init__(
         self, vault: Vault, silo: str, metrics: Metrics, workers: int | None = None
     ) -> None:
-        admission = Admission(
+        admission = CallLimits(
             silo, metrics, workers if workers is not None else max(2, usable_cores())
         )
         super().__init__(vault, admission, metrics)
@@ -86,12 +86,12 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         return pb.DESCRIPTOR.services_by_name["CryptoService"].full_name
 
     async def _do(self, context: Any, work: Callable[[], Any]) -> Any:
-        async with self._admission.small_call(context):
-            return await self._admission.run(work)
+        async with self._limits.small_call(context):
+            return await self._limits.run(work)
 
     async def _at_once(self, context: Any, work: Callable[[], Any]) -> Any:
         """Do what takes less time than to hand it to a thread: a few hashes a silo."""
-        async with self._admission.small_call(context):
+        async with self._limits.small_call(context):
             return work()
 
     async def CreateKeys(self, request: Any, context: Any) -> Any:

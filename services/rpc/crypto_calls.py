@@ -62,7 +62,7 @@ REFUSALS: ErrorTable[Refusal] = ErrorTable(
 """What a vault refuses, as statuses."""
 
 
-class Admission:
+class CallLimits:
     """Lets the silo's own agent in, and runs what it asks for.
 
     Parameters

@@ -163,7 +163,7 @@ def with_leaf_values(trees: Sequence[Tree], values: NDArray[np.float64]) -> tupl
     return tuple(found)
 
 
-class _Forest(NamedTuple):
+class _StackedTrees(NamedTuple):
     """Nodes of all trees in one array each; children are positions in it, -1 for a leaf's.
 
     ``codes[begin[node]:end[node]]`` are a categorical split's categories that go right.
@@ -181,7 +181,7 @@ class _Forest(NamedTuple):
     codes: NDArray[np.int32]
 
 
-def _forest(trees: Sequence[Tree]) -> _Forest:
+def _forest(trees: Sequence[Tree]) -> _StackedTrees:
     roots = np.cumsum([0, *(tree.n_nodes for tree in trees)], dtype=np.int64)
     left = np.concatenate(
         [np.where(t.left < 0, -1, t.left + root) for t, root in zip(trees, roots, strict=False)]
@@ -199,7 +199,7 @@ def _forest(trees: Sequence[Tree]) -> _Forest:
             begin[root + node], end[root + node] = total, total + len(right_codes)
             codes.append(np.asarray(right_codes, np.int32))
             total += len(right_codes)
-    return _Forest(
+    return _StackedTrees(
         roots[:-1],
         left,
         right,

@@ -34,7 +34,8 @@ from hedgerow.boosting.strategies.histogram.steps import (
     TrainingState,
 )
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
-from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 
 _BEGUN = "histogram/begun"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import SumCorrupt
 from hedgerow.boosting.exchange import Place
 from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd
-from hedgerow.boosting.sums.coordinator import SumOutcome
+from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
 
