@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.budget import Accountant, Spending
+from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.sums.view import state_digest
+from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.key_agreement import encode_fields, expand
 from hedgerow.crypto.keystream import keystream
 from hedgerow.crypto.noise import discrete_laplace_part
@@ -83,7 +85,10 @@ class NoisyAnswers:
         """
         costs = tuple(spending for spending, _ in parts)
         context = state_digest(self._state, query, costs, silos, honest)
-        seed = self._vault.derive_noise(context)
+        try:
+            seed = self._vault.derive_noise(context)
+        except Refusal as error:
+            raise FederationError(f"the silo's vault gives no noise: {error}") from error
         # Another key is other noise: the same question is then another release.
         paid = state_digest(context, seed.key_id).hex()
         self._accountant.charge({f"{paid}/{k}": cost for k, cost in enumerate(costs)})

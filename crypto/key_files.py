@@ -200,7 +200,7 @@ class KeyFolder:
         except FileNotFoundError:
             return None
         if public != _SECRET:
-            raise KeyRejected(f"{self._file(name)}: expected a secret, received a private key")
+            raise KeyRejected("expected a sealed secret, received a private key")
         return value
 
     def erase(self, name: str) -> None:

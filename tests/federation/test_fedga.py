@@ -1,6 +1,7 @@
 """FedGA, both halves: equal to a search in one place, and steady when silos join and leave."""
 
 import json
+import math
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -361,3 +362,18 @@ def test_plan_is_within_a_tenth_of_what_a_run_moves(tmp_path: Path) -> None:
     for silo in ("s0", "s1", "s2"):
         files = {file.name for file in (tmp_path / "run" / "silos" / silo).iterdir()}
         assert {"model.ubj", "schema.json", "tree.dot", "tree.json", "tree.txt"} <= files
+
+
+def test_only_noise_keeps_a_seed_from_repeating_a_run_and_the_plan_says_so() -> None:
+    silos = silos_of(Task.BINARY)
+    schema = next(iter(silos.values())).schema
+    rows = {Silo(silo): data.n_samples for silo, data in silos.items()}
+    for epsilon, repeatable in ((math.inf, True), (0.05, False)):
+        job = job_of(strategy=replace(QUICK, epsilon_rows=epsilon))
+        # Each run has fresh keys of noise, as on other machines.
+        one, other = (run_in_memory(job, silos) for _ in range(2))
+        weights = [SearchState.decode(run.rounds[-1].checkpoint).rows for run in (one, other)]
+        assert (weights[0] == weights[1]) == repeatable
+        assert one.artefact == other.artefact or not repeatable
+        notes = " ".join(forecast(job.parameters, job, schema, rows).notes)
+        assert ("cannot be repeated" not in notes) == repeatable

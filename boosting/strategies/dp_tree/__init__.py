@@ -19,9 +19,9 @@ epsilon (numeric features only), equally over 3 stages and all features. The res
 on ``depth + 1`` queries of class counts and ``depth`` queries of splits; nodes of one level have
 disjoint rows and are asked together. A split query is divided among the features (``query =
 "histogram"``: all cuts of a feature are read from one histogram) or among all cuts
-(``"candidates"``: counts on both sides of each, as in Truex et al.). Every silo keeps a durable
-ledger and refuses a query that does not fit; a query repeated after a restart gets the same noise
-and costs nothing. Noise is drawn from the operating system's generator.
+(``"candidates"``: counts on both sides of each, as in Truex et al.). Every silo charges a query to
+the account of its table before it answers, and refuses one that does not fit; the same query over
+the same silos gets the same noise and costs nothing (:mod:`hedgerow.boosting.answers`).
 
 References
 ----------

@@ -37,6 +37,7 @@ log_json = true
 log_level = {{ $s.logLevel | toJson }}
 
 [data]
+table = {{ $s.data.table | toJson }}
 {{- if $s.data.query }}
 query = {{ $s.data.query | toJson }}
 {{- else if $s.data.url }}
