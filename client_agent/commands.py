@@ -327,9 +327,10 @@ def privacy(path: Path, queries: bool, as_json: bool) -> None:
     for of_table in told:
         for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
             name, count = of_table["table"], str(len(row["queries"])) if "queries" in row else ""
-            table.add_row(name, row["job"], count, f"{row['spent']}", f"{row['max_epsilon']}")
+            spent, limit = (f"{float(row[key]):.6g}" for key in ("spent", "max_epsilon"))
+            table.add_row(name, row["job"], count, spent, limit)
             for query in row.get("queries", ()) if queries else ():
-                table.add_row("", "", query["query"], f"{query['epsilon']}", "")
+                table.add_row("", "", query["query"], f"{float(query['epsilon']):.6g}", "")
     Console().print(table)
 
 
