@@ -1,10 +1,14 @@
-"""Ranges and choices of parameters, and the one way to say that a value is outside of them."""
+"""Ranges and choices of parameters, types of what files have, and how errors name them."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import typing
 from collections.abc import Iterable
+from typing import Any
 
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataError, InvalidJob
 
 
 def within(
@@ -31,3 +35,43 @@ def one_of(table: str, name: str, value: object, known: Iterable[object]) -> Non
         raise InvalidJob(
             f"[{table}] {name}: expected one of {', '.join(map(str, choices))}, received {value!r}"
         )
+
+
+def read_as(kind: Any, value: Any, name: str = "value") -> Any:
+    """Return what JSON has of a type: of a dataclass's fields, of lists, tuples and mappings.
+
+    Parameters
+    ----------
+    kind : type
+        ``str``, ``int`` (64 bits), ``float`` (finite), ``bool``, ``Any``, a dataclass, or a list, a
+        tuple or a mapping of these.
+
+    Raises
+    ------
+    DataError
+        Another type, a missing field, or one that is not known; names it.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (list, tuple) and isinstance(value, list):
+        return origin(read_as(arguments[0], item, name) for item in value)
+    if origin is dict and isinstance(value, dict):
+        return {key: read_as(arguments[1], item, name) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind)
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        needed = {
+            name
+            for name, field in fields.items()
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        }
+        wrong = sorted((needed - value.keys()) | (value.keys() - fields.keys()))
+        if wrong:
+            raise DataError(f"{wrong[0][:80]}: missing, or not known")
+        return kind(**{name: read_as(hints[name], item, name) for name, item in value.items()})
+    if kind is float and type(value) in (int, float) and abs(value) < math.inf:
+        return float(value)
+    if type(value) is kind and (kind is not int or -1 << 63 <= value < 1 << 63):
+        return value
+    raise DataError(f"{name}: expected {getattr(kind, '__name__', kind)}")

@@ -1,5 +1,13 @@
 """What can go wrong between parties, by what happened; ``services`` maps each to a status code."""
 
+import struct
+
+FOREIGN = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+    ValueError, struct.error,
+)  # fmt: skip
+"""What reading malformed bytes may raise: decoders turn it into an error of their own."""
+
 
 class FederationError(Exception):
     """Root of what can go wrong between parties; each subclass has a status code in services.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import ModelRejected
+from hedgerow.boosting.errors import FOREIGN, ModelRejected
 from hedgerow.boosting.trees import ubjson
 from hedgerow.boosting.trees.ensemble import ROUND_ENDS, Ensemble, Tree
 from hedgerow.boosting.trees.limits import ANY_CATEGORIES, TreeLimits, fault, step_groups
@@ -92,7 +92,7 @@ def _load(raw: bytes, blank: Ensemble | None, limits: TreeLimits | None) -> Ense
         steps = [_whole(end) for end in gbm["model"]["iteration_indptr"]]
         attributes = _texts(learner["attributes"])
         ends = [_whole(end) for end in json.loads(attributes.pop(ROUND_ENDS, "[]"))]
-    except _FOREIGN as error:
+    except FOREIGN as error:
         raise ModelRejected("expected an XGBoost model of trees") from error
     found = Ensemble(ubjson.write(header), tuple(trees), tuple(steps[1:]), tuple(ends), attributes)
     if blank is not None:
@@ -104,12 +104,6 @@ def _load(raw: bytes, blank: Ensemble | None, limits: TreeLimits | None) -> Ense
     _check_trees(found, limits)
     _check_ends(found, steps[:1], limits)
     return found
-
-
-_FOREIGN = (
-    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
-)  # fmt: skip
-"""What reading a document of another shape may raise."""
 
 
 # --- the header ---
@@ -159,8 +153,16 @@ def _header(version: Any, learner: Any, model: Any) -> dict[str, Any]:
             "learner_model_param": facts,
             "objective": objective,
         },
-        "version": [_whole(part) for part in version],
+        "version": _version(version),
     }
+
+
+def _version(version: Any) -> list[int]:
+    """Return XGBoost's version; those before 2 read base scores in another way."""
+    parts = [_whole(part) for part in version]
+    if len(parts) != 3 or parts[0] < 2:
+        raise ModelRejected("expected a model of XGBoost 2 or later")
+    return parts
 
 
 def _whole(value: Any) -> int:

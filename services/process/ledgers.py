@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.checks import read_as
+from hedgerow.boosting.errors import FOREIGN, DataError, FederationError
 
 FIRST = "0" * 64
 """Chain value before the first line."""
@@ -155,8 +156,8 @@ def _lines(path: Path) -> Iterator[tuple[Entry, str]]:
             try:
                 fields = json.loads(line)
                 chain = fields.pop("chain")
-                entry = Entry(**fields)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                entry: Entry = read_as(Entry, fields)
+            except (*FOREIGN, DataError) as error:
                 raise LedgerBroken(f"{path} line {number}: not a line of a ledger") from error
             if chain != chain_of(last, fields):
                 raise LedgerBroken(

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.checkpoints import readable, whole
+from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
@@ -104,14 +105,24 @@ class TreeLog:
 
     @classmethod
     def decode(cls, checkpoint: bytes) -> tuple[TreeLog, History]:
-        """Return the log and history of :meth:`encode`."""
-        head, _, data = checkpoint.partition(b"\n")
-        kept = json.loads(head)
-        blocks, at = [], 0
-        for silo, round, steps, factor, size in kept["blocks"]:
-            blocks.append(TreeBlock(Silo(silo), round, steps, factor, data[at : at + size]))
-            at += size
-        return cls(blocks, kept["version"]), History(**kept["about"])
+        """Return the log and history of :meth:`encode`; raises DataError for anything else."""
+        with readable("a checkpoint of bagging"):
+            head, _, data = checkpoint.partition(b"\n")
+            kept = json.loads(head)
+            version = whole(kept["version"])
+            blocks, at = [], 0
+            for silo, round, steps, factor, size in kept["blocks"]:
+                end = at + whole(size, len(data))
+                rounds = whole(round, version - 1), whole(steps)
+                blocks.append(TreeBlock(Silo(silo), *rounds, float(factor), data[at:end]))
+                at = end
+            about = kept["about"]
+            history = History(
+                float(about["base_score"]), int(about["best_round"]), float(about["best_score"])
+            )
+            if at != len(data) or [b.round for b in blocks] != sorted(b.round for b in blocks):
+                raise DataError("expected the blocks of rising rounds, received others")
+            return cls(blocks, version), history
 
     def _add(self, block: TreeBlock) -> None:
         assert block.round == self.version, "blocks are added in the order of their rounds"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,17 +61,23 @@ class PrivateTree:
 
     @classmethod
     def decode(cls, data: bytes) -> PrivateTree:
-        """Return the state of :meth:`encode`."""
-        arrays, about = checkpoints.load(data)
+        """Return the state of :meth:`encode`; raises DataError for anything else."""
+        with checkpoints.readable("a checkpoint of a private tree"):
+            return cls._decode(*checkpoints.load(data))
+
+    @classmethod
+    def _decode(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> PrivateTree:
+        column = partial(checkpoints.array, arrays)
         tree = BinnedTree(
-            about["level"],
+            checkpoints.whole(about["level"]),
             tuple(np.array(own, dtype=np.float32) for own in about["edges"]),
-            arrays["feature"],
-            arrays["left"],
-            arrays["right"],
-            arrays["goes_left"],
+            column("feature", "<i4"),
+            column("left", "<i4"),
+            column("right", "<i4"),
+            column("goes_left", "|b1", 2),
         )
-        return cls(tree, arrays["content"], BudgetLedger.decode(about["ledger"].encode()))
+        ledger = BudgetLedger.decode(about["ledger"].encode())
+        return cls(tree, column("content", "<f8", 2), ledger)
 
 
 def artefact(parameters: DPTree, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.boosting import checkpoints
 from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.fedga.evolution import Generation, empty_generation, scores_of
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import SearchPhase
-from hedgerow.boosting.trees.genetics import LEAF, Genes, depth_of
+from hedgerow.boosting.trees.genetics import LEAF, MAX_DEPTH, Genes, depth_of
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -87,26 +89,38 @@ class SearchState:
 
     @classmethod
     def decode(cls, data: bytes) -> SearchState:
-        """Return the state of :meth:`encode`."""
-        arrays, about = checkpoints.load(data)
-        known = zip(arrays["known"], arrays["known_fitness"], strict=True)
+        """Return the state of :meth:`encode`; raises DataError for anything else."""
+        with checkpoints.readable("a checkpoint of FedGA"):
+            return cls._decode(*checkpoints.load(data))
+
+    @classmethod
+    def _decode(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> SearchState:
+        named = ("population", "brood", "known", "elite")
+        population, brood, known, elite = (
+            checkpoints.array(arrays, name, "<i2", 2) for name in named
+        )
+        fitness, known_fitness = (
+            checkpoints.array(arrays, name, "<f8") for name in ("fitness", "known_fitness")
+        )
+        if len({genes.shape[1] for genes in (population, brood, known, elite)}) > 1:
+            raise DataError("expected structures of one length")
         generation = Generation(
-            arrays["population"],
-            arrays["fitness"],
-            {form.tobytes(): float(fitness) for form, fitness in known},
-            tuple(form.tobytes() for form in arrays["elite"]),
-            about["stale"],
+            population,
+            fitness,
+            {form.tobytes(): float(f) for form, f in zip(known, known_fitness, strict=True)},
+            tuple(form.tobytes() for form in elite),
+            checkpoints.whole(about["stale"]),
         )
         return cls(
             generation,
-            arrays["brood"],
+            brood,
             SearchPhase(about["phase"]),
-            about["round"],
-            about["depth"],
-            about["full"],
-            {Silo(silo): rows for silo, rows in about["rows"].items()},
+            checkpoints.whole(about["round"]),
+            checkpoints.whole(about["depth"], MAX_DEPTH),
+            bool(about["full"]),
+            {Silo(silo): int(rows) for silo, rows in about["rows"].items()},
             frozenset(Silo(silo) for silo in about["active"]),
-            about["test"],
+            {str(name): float(value) for name, value in about["test"].items()},
         )
 
 

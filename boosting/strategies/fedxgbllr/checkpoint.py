@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
@@ -133,8 +135,18 @@ class Checkpoint:
     def decode(
         cls, parameters: FedXGBllr, job: JobParameters, schema: Schema, checkpoint: bytes
     ) -> Checkpoint:
-        """Return the state of :meth:`encode`."""
-        arrays = safetensors.numpy.load(checkpoint)
+        """Return the state of :meth:`encode`; raises DataError for anything else."""
+        with readable("a checkpoint of FedXGBllr"):
+            return cls._decode(parameters, job, schema, safetensors.numpy.load(checkpoint))
+
+    @classmethod
+    def _decode(
+        cls,
+        parameters: FedXGBllr,
+        job: JobParameters,
+        schema: Schema,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> Checkpoint:
         about = json.loads(arrays["about"].tobytes())
         terms = Terms(parameters, job, schema, about["n_steps"], about["center"], about["scale"])
         if "cuts.sizes" in arrays:

@@ -19,8 +19,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.checkpoints import array, readable, whole
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.errors import DataError, ModelRejected
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_search import LeafCombiner
@@ -230,39 +231,40 @@ class StackedModel:
 
         Raises
         ------
-        ValueError
+        DataError
             A file is missing or of another format, or they do not fit together.
+        ModelRejected
+            The trees are unsound.
         """
         for name in (ENSEMBLE, HEAD, MANIFEST):
             if name not in files:
-                raise ValueError(f"a FedXGBllr model needs the file {name}")
+                raise DataError(f"a FedXGBllr model needs the file {name}")
         manifest = _manifest(files)
         ensemble = load(files[ENSEMBLE])
-        try:
+        with readable(f"{HEAD} and {MANIFEST} of one model"):
             arrays = safetensors.numpy.load(files[HEAD])
             head = None
             if manifest["head"] is not None:
                 shape = dict(manifest["head"])
-                head = Head(**{**shape, "kind": HeadKind(shape["kind"])})
+                kind = HeadKind(shape.pop("kind"))
+                head = Head(kind, **{name: whole(size) for name, size in shape.items()})
             model = cls(
                 ensemble,
-                manifest["combiner"],
+                str(manifest["combiner"]),
                 Task(manifest["task"]),
-                tuple(silo["silo"] for silo in manifest["silos"]),
-                tuple(silo["rows"] for silo in manifest["silos"]),
-                arrays["point"] if head is None else head.flat(arrays),
+                tuple(str(silo["silo"]) for silo in manifest["silos"]),
+                tuple(whole(silo["rows"], 1 << 62) for silo in manifest["silos"]),
+                array(arrays, "point", "<f8") if head is None else head.flat(arrays),
                 head,
                 float(manifest["center"]),
                 float(manifest["scale"]),
-                arrays["rates"],
+                array(arrays, "rates", "<f8", 2),
             )
-        except (KeyError, TypeError, safetensors.SafetensorError) as error:
-            raise ValueError(f"{HEAD} and {MANIFEST} are not those of one model") from error
-        model.check()
+            model.check()
         return model
 
     def check(self) -> None:
-        """Raise ValueError where the parts belong to different models."""
+        """Raise DataError where the parts belong to different models."""
         n_trees, n_outputs = len(self.ensemble.trees), self.n_outputs
         if self.head is not None:
             expected = self.head.n_parameters
@@ -272,7 +274,7 @@ class StackedModel:
             expected = n_outputs + (table.n_leaves if self.combiner == "leaves" else n_trees)
             fits = True
         if not fits or self.point.shape != (expected,) or self.rates.shape != (n_outputs, n_trees):
-            raise ValueError(f"{HEAD} does not fit the {n_trees} trees of {ENSEMBLE}")
+            raise DataError(f"{HEAD} does not fit the {n_trees} trees of {ENSEMBLE}")
 
     def _combiner(self, table: LeafTable) -> Combiner:
         n_silos, n_outputs = max(1, len(self.silos)), self.n_outputs
@@ -288,14 +290,10 @@ def margins_of_files(files: Mapping[str, bytes], dataset: Dataset) -> Floats:
 
     Raises
     ------
-    DataError
-        The files are not those of one model.
+    DataError, ModelRejected
+        The files are not those of one model, or their trees are unsound.
     """
-    try:
-        model = StackedModel.load(files)
-    except (ModelRejected, ValueError) as error:
-        raise DataError(str(error)) from error
-    return model.margins(dataset.X)
+    return StackedModel.load(files).margins(dataset.X)
 
 
 def learnt_rates(files: Mapping[str, bytes]) -> tuple[SiloRates, ...]:
@@ -303,13 +301,17 @@ def learnt_rates(files: Mapping[str, bytes]) -> tuple[SiloRates, ...]:
 
     Raises
     ------
-    ValueError
+    DataError
         There is no manifest, or it is of another format.
     """
-    try:
-        return tuple(SiloRates(**silo) for silo in _manifest(files)["silos"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{MANIFEST}: expected the rates of each silo's trees") from error
+    with readable(f"the rates of each silo's trees in {MANIFEST}"):
+        return tuple(_rates_of(silo) for silo in _manifest(files)["silos"])
+
+
+def _rates_of(silo: Mapping[str, Any]) -> SiloRates:
+    names = ("share", "mean", "least", "largest", "first_half")
+    trees, rows = whole(silo["trees"]), whole(silo["rows"], 1 << 62)
+    return SiloRates(str(silo["silo"]), trees, rows, **{n: float(silo[n]) for n in names})
 
 
 def rates_by_tree(files: Mapping[str, bytes]) -> Floats:
@@ -320,18 +322,16 @@ def rates_by_tree(files: Mapping[str, bytes]) -> Floats:
     ndarray of shape (n_outputs, n_trees), float64
         Trees silo by silo in the manifest's order, in the order of boosting; a row an output.
     """
-    rates: Floats = safetensors.numpy.load(files[HEAD])["rates"]
-    return rates
+    with readable(f"the learnt rates in {HEAD}"):
+        return array(safetensors.numpy.load(files[HEAD]), "rates", "<f8", 2)
 
 
 def _manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
-    try:
+    with readable(f"JSON in {MANIFEST}"):
         manifest = json.loads(files.get(MANIFEST, b""))
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST} is no JSON") from error
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
-        raise ValueError(f"{MANIFEST}: expected format {FORMAT}, received {found}")
+        raise DataError(f"{MANIFEST}: expected format {FORMAT}, received {found}")
     return dict(manifest)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,12 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.checkpoints import array, readable, whole
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms, TrainingState
 
 Arrays = dict[str, NDArray[Any]]
+_WHAT = "a record of a histogram job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,12 @@ class RoundCheckpoint:
     @classmethod
     def decode(cls, data: bytes) -> RoundCheckpoint:
         """Read :meth:`encode`; raises DataError for anything else."""
-        with _readable():
+        with readable(_WHAT):
             arrays = safetensors.numpy.load(data)
             state = _read_state(arrays) if "model" in arrays else None
             score = float(arrays["best_score"][0])
-            return cls(_number(arrays, "round"), _number(arrays, "best_round"), score, state)
+            best = whole(_number(arrays, "best_round"))
+            return cls(whole(_number(arrays, "round")), best, score, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,12 @@ class BegunRound:
     @classmethod
     def decode(cls, data: bytes) -> BegunRound:
         """Read :meth:`encode`; raises DataError for anything else."""
-        with _readable():
+        with readable(_WHAT):
             arrays = safetensors.numpy.load(data)
             present = tuple(Silo(name) for name in json.loads(arrays["present"].tobytes()))
             terms = _read_terms(arrays) if "base_score" in arrays else None
-            return cls(_number(arrays, "round"), present, arrays["model"], terms)
+            model = array(arrays, "model", "|u1")
+            return cls(whole(_number(arrays, "round")), present, model, terms)
 
 
 def encode_state(round_: int, state: TrainingState) -> bytes:
@@ -102,9 +104,9 @@ def encode_state(round_: int, state: TrainingState) -> bytes:
 
 def decode_state(data: bytes) -> tuple[int, TrainingState]:
     """Read :func:`encode_state`; raises DataError for anything else."""
-    with _readable():
+    with readable(_WHAT):
         arrays = safetensors.numpy.load(data)
-        return _number(arrays, "round"), _read_state(arrays)
+        return whole(_number(arrays, "round")), _read_state(arrays)
 
 
 def _terms(terms: OpeningTerms) -> Arrays:
@@ -121,12 +123,12 @@ def _read_terms(arrays: Mapping[str, NDArray[Any]]) -> OpeningTerms:
         _number(arrays, "n_rows"),
         _number(arrays, "weight_exponent"),
         float(arrays["base_score"][0]),
-        CutPoints(arrays["cut_sizes"], arrays["cut_values"]),
+        CutPoints(array(arrays, "cut_sizes", "<i8"), array(arrays, "cut_values", "<f4")),
     )
 
 
 def _read_state(arrays: Mapping[str, NDArray[Any]]) -> TrainingState:
-    return TrainingState(arrays["model"], _read_terms(arrays))
+    return TrainingState(array(arrays, "model", "|u1"), _read_terms(arrays))
 
 
 def _numbers(**values: int) -> Arrays:
@@ -134,17 +136,9 @@ def _numbers(**values: int) -> Arrays:
 
 
 def _number(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
-    return int(arrays[name][0])
+    return int(array(arrays, name, "<i8")[0])
 
 
 def _save(arrays: Arrays) -> bytes:
     data: bytes = safetensors.numpy.save(arrays)
     return data
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except (safetensors.SafetensorError, KeyError, IndexError, ValueError) as error:
-        raise DataError("expected a record of a histogram job, received other bytes") from error

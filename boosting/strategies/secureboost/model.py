@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checkpoints import readable, whole
+from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import DataError
 
 FORMAT = 1
@@ -131,9 +133,10 @@ class ActivePart:
         DataError
             The file is no active party's part.
         """
-        document = _load(data, "active")
-        trees = [Skeleton(**tree) for tree in document.pop("trees")]
-        return cls(**_known(cls, document), trees=trees)
+        part: ActivePart = _load(data, "active", cls)
+        for number, tree in enumerate(part.trees):
+            _check_tree(part, tree, f"tree {number}")
+        return part
 
 
 @dataclass(slots=True)
@@ -190,31 +193,63 @@ class PassivePart:
         DataError
             The file is no passive party's part.
         """
-        return cls(**_known(cls, _load(data, "passive")))
+        part: PassivePart = _load(data, "passive", cls)
+        for key, division in part.nodes.items():
+            tree, node = _place(key)
+            kinds = [type(value) for value in division]
+            if kinds not in ([int, int, float, bool], [int, int, int, bool]):
+                raise DataError("a model part with a division that is none")
+            left, feature = division[:2]
+            if tree >= part.n_trees or left <= node or not 0 <= feature < len(part.features):
+                raise DataError(f"a model part whose node {key[:40]} is out of range")
+        for key in part.next_owner:
+            _place(key)
+        return part
 
 
 def _dump(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, allow_nan=False) + "\n").encode()
 
 
-def _load(data: bytes, role: str) -> dict[str, Any]:
-    try:
+def _load(data: bytes, role: str, kind: type[Any]) -> Any:
+    with readable("a part of a vertical model"):
         document = json.loads(data)
         if document["format"] != FORMAT or document["strategy"] != "secureboost":
             raise DataError("a model part of another version or strategy")
         if document["role"] != role:
-            raise DataError(f"expected the part of the {role} party, got {document['role']}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError("not a part of a vertical model") from error
-    return dict(document)
+            raise DataError(f"expected the part of the {role} party")
+        names = {f.name for f in fields(kind)}
+        return read_as(kind, {name: document[name] for name in names})
 
 
-def _known(kind: type[Any], document: dict[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(kind)} - {"trees"}
-    try:
-        return {name: document[name] for name in names}
-    except KeyError as error:
-        raise DataError(f"a model part without {error}") from error
+def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
+    """Refuse a tree whose nodes form none, or name a party, feature or output that is not there."""
+    n = len(tree.left)
+    columns = (
+        tree.owner, tree.feature, tree.threshold, tree.default_left, tree.value, tree.gain,
+        tree.cover,
+    )  # fmt: skip
+    splits = [node for node, left in enumerate(tree.left) if left >= 0]
+    children = [child for node in splits for child in (tree.left[node], tree.left[node] + 1)]
+    sound = (
+        all(len(column) == n for column in columns)
+        and sorted(children) == list(range(1, n))
+        and all(tree.left[node] > node for node in splits)
+        and all((tree.left[node] >= 0) == (tree.owner[node] >= 0) for node in range(n))
+        and all(owner < len(part.parties) for owner in tree.owner)
+        and all(0 <= tree.feature[k] < len(part.features) for k in splits if tree.owner[k] == 0)
+        and all(0 <= group < part.n_outputs for group in tree.groups)
+        and all(len(value) == len(tree.groups) for value in tree.value)
+    )
+    if not sound or not n:
+        raise DataError(f"{name} of a model part: expected nodes that form a tree")
+
+
+def _place(key: str) -> tuple[int, int]:
+    """Return tree and node of a node's name."""
+    tree, _, node = key.partition(":")
+    with readable("names of nodes in a model part"):
+        return whole(int(tree)), whole(int(node), 1 << 31)
 
 
 def load_part(data: bytes) -> ActivePart | PassivePart:
@@ -225,10 +260,8 @@ def load_part(data: bytes) -> ActivePart | PassivePart:
     DataError
         The file is no part.
     """
-    try:
+    with readable("a part of a vertical model"):
         role = json.loads(data)["role"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError("not a part of a vertical model") from error
     return ActivePart.load(data) if role == "active" else PassivePart.load(data)
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-from safetensors import SafetensorError
 
-from hedgerow.boosting.errors import ModelRejected
+from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.strategies.fedxgbllr import stacked_model
 from hedgerow.boosting.strategies.fedxgbllr.parameters import NETWORKS
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import ENSEMBLE, HEAD, MANIFEST, SiloRates
@@ -83,7 +82,7 @@ def rates_of(run: Run) -> Rates | None:
         rates = stacked_model.rates_by_tree(files)
         trees = loading.load(files[ENSEMBLE]).trees
         combiner = str(json.loads(files[MANIFEST]).get("combiner", ""))
-    except (ModelRejected, ValueError, KeyError, SafetensorError) as error:
+    except (FederationError, ValueError, AttributeError) as error:
         raise RunUnusable(f"{run.folder}: the learnt rates cannot be read: {error}") from error
     owners = [silo.silo for silo in silos for _ in range(silo.trees)]
     if not silos or len(owners) != len(trees) or rates.shape[1:] != (len(trees),):

@@ -1,0 +1,211 @@
+"""Fuzz what becomes trees: stock models in both forms, packs, results and checkpoints with trees.
+
+``python -m tests.fuzz.fuzz_models -max_total_time=60`` (libFuzzer's options). An input that raises
+anything but the stated refusals, that loads to what does not save again, or that XGBoost cannot
+score after it was accepted is a finding; a crash of XGBoost ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import atheris
+import numpy as np
+import xgboost
+
+# Readers only: numba cannot compile what is instrumented, so the rest is imported below.
+with atheris.instrument_imports(include=["hedgerow.boosting"]):
+    from hedgerow.boosting.errors import DataError, FederationError, ModelRejected, OfferRejected
+    from hedgerow.boosting.strategies.bagging.tree_log import History, TreeBlock, TreeLog
+    from hedgerow.boosting.trees import loading, packing, ubjson
+    from hedgerow.boosting.trees.limits import TreeLimits, read_upload
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
+from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
+from tests.boosting.trees.ensembles import KINDS, dataset, matrix, train
+from tests.federation import stacking, test_histogram
+from tests.federation.memory import run_in_memory
+from tests.fuzz.running import Provider, altered, changed, fuzz, odd_value
+
+BOOSTERS = [train(kind, dataset(kind, 60, 3), 2) for kind in KINDS]
+MODELS = [bytes(booster.save_raw("ubj")) for booster in BOOSTERS]
+TEXTS = [json.loads(booster.save_raw("json")) for booster in BOOSTERS]
+PACKS = [packing.pack(loading.trees_of(booster)) for booster in BOOSTERS[:4]]
+ROWS = [dataset(kind, 5, 4) for kind in KINDS]
+
+
+def altered_arrays(document: Any, provider: Provider) -> Any:
+    """Change a UBJSON document in one place: an element, a length, a type, a value."""
+    if isinstance(document, np.ndarray):
+        out = document.copy()
+        kind = provider.ConsumeIntInRange(0, 9)
+        if kind == 0:
+            return out[: provider.ConsumeIntInRange(0, len(out))]
+        if kind == 1:
+            return np.concatenate([out, out[:1]])
+        if kind == 2:
+            return odd_value(provider)
+        if len(out):
+            at = provider.ConsumeIntInRange(0, len(out) - 1)
+            if out.dtype.kind == "f":
+                out[at] = provider.ConsumeFloat()
+            else:
+                limits = np.iinfo(out.dtype)
+                wide = provider.ConsumeBool()
+                most = int(limits.max) if wide else min(int(limits.max), len(out) + 1)
+                out[at] = provider.ConsumeIntInRange(
+                    int(limits.min) if wide else -1 * (limits.min < 0), most
+                )
+        return out
+    if isinstance(document, dict) and document:
+        key = sorted(document)[provider.ConsumeIntInRange(0, len(document) - 1)]
+        if not provider.ConsumeIntInRange(0, 29):
+            return {k: v for k, v in document.items() if k != key}
+        return {**document, key: altered_arrays(document[key], provider)}
+    if isinstance(document, list) and document and provider.ConsumeIntInRange(0, 9):
+        at = provider.ConsumeIntInRange(0, len(document) - 1)
+        return [*document[:at], altered_arrays(document[at], provider), *document[at + 1 :]]
+    return altered(document, provider)
+
+
+def model_of(provider: Provider) -> tuple[int, bytes]:
+    """Return the number of a kind, and bytes that once were a model of it."""
+    number = provider.ConsumeIntInRange(0, len(KINDS) - 1)
+    form = provider.ConsumeIntInRange(0, 4)
+    if form == 0:
+        document = TEXTS[number]
+        for _ in range(provider.ConsumeIntInRange(1, 3)):
+            document = altered(document, provider)
+        return number, json.dumps(document).encode()
+    if form == 1:
+        return number, changed(MODELS[number], provider)
+    document = ubjson.read(MODELS[number])
+    for _ in range(provider.ConsumeIntInRange(1, 3)):
+        document = altered_arrays(document, provider)
+    try:
+        return number, ubjson.write(document)
+    except (ValueError, OverflowError, KeyError, AttributeError, TypeError, ArithmeticError):
+        return number, b""
+    except Exception as error:
+        if type(error).__name__ != "error":  # struct's
+            raise
+        return number, b""
+
+
+def scored(model: Any, number: int) -> None:
+    """Score a few rows, natively: what was accepted is sound."""
+    if model.about.n_features > 64 or len(model.trees) > 256:
+        return
+    rows = matrix(ROWS[number]) if model.about.n_features == 4 else None
+    try:
+        booster = model.booster()
+    except ModelRejected:
+        return  # an objective or a base score that XGBoost does not know
+    wide = np.zeros((2, model.about.n_features), np.float32)
+    booster.predict(rows or xgboost.DMatrix(wide), output_margin=True, validate_features=False)
+
+
+def model(provider: Provider) -> None:
+    """Load a model; what loads can be saved, loads again as the same, and can be scored."""
+    number, raw = model_of(provider)
+    try:
+        found = loading.load(raw)
+    except ModelRejected:
+        return
+    saved = found.save()
+    assert loading.load(saved).save() == saved
+    scored(found, number)
+
+
+LIMITS = TreeLimits((0, 0), (0, 0, 0, 9), max_depth=5)
+
+
+def pack(provider: Provider) -> None:
+    """Read an upload."""
+    valid = PACKS[provider.ConsumeIntInRange(0, len(PACKS) - 1)]
+    try:
+        trees = read_upload(changed(valid, provider), LIMITS, factor=provider.ConsumeFloat())
+    except OfferRejected:
+        return
+    assert all(np.isfinite(tree.threshold).all() for tree in trees)
+
+
+_log = TreeLog()
+_log.end_round([TreeBlock("ash", 0, 2, 0.5, PACKS[0])])  # type: ignore[arg-type]
+LOG = _log.encode(History(0.5))
+START = loading.load(MODELS[0]).slice(0)
+
+
+def bagging(provider: Provider) -> None:
+    """Read bagging's checkpoint, and the model in it."""
+    try:
+        log, _ = TreeLog.decode(changed(LOG, provider))
+        log.ensemble(START)
+    except FederationError:
+        return
+
+
+JOB = test_histogram.plain_job(rounds=2)
+PLAN = HistogramPlan.of(JOB.parameters, JOB, test_histogram.DATA.schema)  # type: ignore[arg-type]
+SILOS = test_histogram.silos_of(test_histogram.DATA, (300, 300, 300))
+PLAYED = test_histogram.run(JOB, SILOS).rounds[-1].checkpoint
+BEGUN = BegunRound(
+    1,
+    ("silo-0",),
+    RoundCheckpoint.decode(PLAYED).state.model,
+    None,  # type: ignore[arg-type,union-attr]
+).encode()
+
+
+def histogram(provider: Provider) -> None:
+    """Read histogram boosting's checkpoint or the record of a begun round, and the model in it."""
+    try:
+        if provider.ConsumeBool():
+            state = RoundCheckpoint.decode(changed(PLAYED, provider)).state
+            if state is not None:
+                opening = Opening.of(state.terms, PLAN.schema)
+                PLAN.read_model(state.model.tobytes(), opening, "a test")
+        else:
+            BegunRound.decode(changed(BEGUN, provider))
+    except FederationError:
+        return
+
+
+STACKED_JOB = stacking.job(Task.BINARY, stacking.small(combiner="mean"))
+STACKED_DATA = stacking.silos(Task.BINARY, 2)
+STACKED = run_in_memory(STACKED_JOB, STACKED_DATA)
+RECORD = STACKED.rounds[-1].checkpoint
+FILES = STACKED.artefact.files  # type: ignore[union-attr]
+STACKED_SCHEMA = stacking.table(Task.BINARY, 0, 0).schema
+
+
+def stacked(provider: Provider) -> None:
+    """Read FedXGBllr's checkpoint, or the files of its result and score rows by them."""
+    try:
+        if provider.ConsumeBool():
+            raw = changed(RECORD, provider)
+            Checkpoint.decode(STACKED_JOB.parameters, STACKED_JOB, STACKED_SCHEMA, raw)  # type: ignore[arg-type]
+            return
+        name = sorted(FILES)[provider.ConsumeIntInRange(0, len(FILES) - 1)]
+        files = {**FILES, name: changed(FILES[name], provider)}
+        if name == "manifest.json" and provider.ConsumeBool():
+            files[name] = json.dumps(altered(json.loads(FILES[name]), provider)).encode()
+        StackedModel.load(files).margins(STACKED_DATA["s00"].X[:5])
+    except (ModelRejected, DataError, FederationError):
+        return
+
+
+TARGETS = {
+    "model": model,
+    "pack": pack,
+    "bagging": bagging,
+    "histogram": histogram,
+    "stacked": stacked,
+}
+
+if __name__ == "__main__":
+    fuzz(TARGETS, "-len_control=0", "-max_len=1024")
