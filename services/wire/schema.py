@@ -8,7 +8,7 @@ from google.protobuf import json_format
 
 from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
+from hedgerow.boosting.errors import FOREIGN, OfferRejected, SchemaMismatch
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.wire.bounds import MAX_REQUEST_BYTES
 
@@ -100,5 +100,5 @@ def load(data: bytes) -> Schema:
     """
     try:
         return decode(json_format.Parse(data, schema_pb2.TableSchema()))
-    except json_format.ParseError as error:
+    except (*FOREIGN, json_format.ParseError) as error:
         raise OfferRejected("not a schema file") from error

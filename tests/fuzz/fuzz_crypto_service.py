@@ -7,7 +7,6 @@ ends otherwise than with an answer or a refusal is a finding.
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -33,6 +32,7 @@ with atheris.instrument_imports(
     from hedgerow.services.rpc.crypto import CryptoServicer
     from hedgerow.services.rpc.metering import Metrics
     from tests.services.rpc.crypto_servers import Caller
+from tests.fuzz.running import fuzz, of_bytes
 
 METHODS = list(service.DESCRIPTOR.services_by_name["CryptoService"].methods)
 REFUSED = {
@@ -194,15 +194,7 @@ def content(provider: Any, scheme: str, field: str, method: str) -> Any:
     return changed(VALID[field])
 
 
-TARGETS = [parsed, arranged, arranged]
-
-
-def one_input(data: bytes) -> None:
-    """Run the target that the first byte names on the rest."""
-    if data:
-        TARGETS[data[0] % len(TARGETS)](data[1:])
-
+TARGETS = of_bytes(parsed=parsed, arranged=arranged)
 
 if __name__ == "__main__":
-    atheris.Setup(sys.argv, one_input)
-    atheris.Fuzz()
+    fuzz(TARGETS)

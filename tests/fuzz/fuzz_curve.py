@@ -6,8 +6,6 @@ anything but the stated exceptions, or on which two kernels differ, is a finding
 
 from __future__ import annotations
 
-import sys
-
 import atheris
 import numpy as np
 
@@ -21,6 +19,7 @@ with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto.errors import KeyRejected, PsiRefused
     from hedgerow.crypto.identifiers import normalise_id
     from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy
+from tests.fuzz.running import fuzz, of_bytes
 
 KERNELS = [Engine(name, 1).curve() for name in available_kernels()]
 VALID = b"".join(curve.ristretto_encode(curve.multiply(n * n + 1, curve.BASE)) for n in range(3))
@@ -107,24 +106,16 @@ def read_ids(data: bytes) -> None:
     assert normalised is None or normalise_id(normalised) == normalised
 
 
-TARGETS = [
-    decode_rows,
-    lambda data: decode_rows(near(VALID, data)),
-    multiply_points,
-    map_hashes,
-    read_keys,
-    lambda data: read_keys(near(VALID[32:], data)),
-    take_messages,
-    read_ids,
-]
-
-
-def one_input(data: bytes) -> None:
-    """Run the target that the first byte names on the rest."""
-    if data:
-        TARGETS[data[0] % len(TARGETS)](data[1:])
-
+TARGETS = of_bytes(
+    rows=decode_rows,
+    near_rows=lambda data: decode_rows(near(VALID, data)),
+    points=multiply_points,
+    hashes=map_hashes,
+    keys=read_keys,
+    near_keys=lambda data: read_keys(near(VALID[32:], data)),
+    messages=take_messages,
+    ids=read_ids,
+)
 
 if __name__ == "__main__":
-    atheris.Setup(sys.argv, one_input)
-    atheris.Fuzz()
+    fuzz(TARGETS)

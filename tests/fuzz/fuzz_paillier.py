@@ -6,8 +6,6 @@ anything but the stated refusals, or that comes back changed, is a finding.
 
 from __future__ import annotations
 
-import sys
-
 import atheris
 import numpy as np
 
@@ -29,6 +27,8 @@ with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 # A fixed 64-bit key: small, so that overflows and special values are met often.
+from tests.fuzz.running import fuzz, of_bytes
+
 KEY = PrivateKey(PublicKey(4294967291 * 4294967279, insecure_test_key=True), 4294967291, 4294967279)
 ENGINE = Engine(available_kernels()[0], workers=1)
 HOLDER = KeyHolder(KEY, ENGINE)
@@ -137,15 +137,14 @@ def histogram(data: bytes) -> None:
     assert len(sums) == sum(n_bins)
 
 
-TARGETS = [public_key, private_key, ciphertexts, answer, unpack, histogram]
-
-
-def one_input(data: bytes) -> None:
-    """Run the target that the first byte names on the rest."""
-    if data:
-        TARGETS[data[0] % len(TARGETS)](data[1:])
-
+TARGETS = of_bytes(
+    public_key=public_key,
+    private_key=private_key,
+    ciphertexts=ciphertexts,
+    answer=answer,
+    unpack=unpack,
+    histogram=histogram,
+)
 
 if __name__ == "__main__":
-    atheris.Setup(sys.argv, one_input)
-    atheris.Fuzz()
+    fuzz(TARGETS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
-import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -36,6 +35,7 @@ with atheris.instrument_imports(include=["hedgerow.services.wire", "hedgerow.boo
     from hedgerow.services import wire
     from hedgerow.services.rpc.exchange import ExchangeServicer
     from hedgerow.services.wire.records import TYPES
+from tests.fuzz.running import changed, fuzz
 
 MODULES = [
     importlib.import_module(f"{wire.__name__}.{name}")
@@ -135,14 +135,6 @@ def fill_part(part: Message, provider: Any) -> None:
         fill(getattr(part, field.name), provider)
 
 
-def changed(valid: bytes, provider: Any) -> bytes:
-    """Change a few bytes of something valid."""
-    out = bytearray(valid)
-    for _ in range(provider.ConsumeIntInRange(0, 3) if out else 0):
-        out[provider.ConsumeIntInRange(0, len(out) - 1)] = provider.ConsumeIntInRange(0, 255)
-    return bytes(out)
-
-
 def offered(provider: Any, kind: str) -> Iterator[bytes]:
     """Yield the frames of an offer: filled at random, some with bytes changed, or any bytes."""
     request_type = REQUESTS[kind][1]
@@ -224,15 +216,7 @@ def unpack_trees(provider: Any) -> None:
     assert all(tree.n_nodes for tree in trees)
 
 
-def one_input(data: bytes) -> None:
-    """Run the target that the last byte names."""
-    provider = atheris.FuzzedDataProvider(data)
-    TARGETS[provider.ConsumeIntInRange(0, len(TARGETS) - 1)](provider)
-
-
-TARGETS = [*[decode_frames] * 6, open_box, unpack_trees]
-
+TARGETS = {"frames": decode_frames, "box": open_box, "pack": unpack_trees}
 
 if __name__ == "__main__":
-    atheris.Setup([*sys.argv, "-len_control=0", "-max_len=1024"], one_input)
-    atheris.Fuzz()
+    fuzz(TARGETS, "-len_control=0", "-max_len=1024")

@@ -27,6 +27,15 @@ def fuzz(targets: Targets, *options: str) -> None:
     atheris.Fuzz()
 
 
+def of_bytes(**readers: Callable[[bytes], None]) -> Targets:
+    """Return targets that read what is left of an input."""
+
+    def target(read: Callable[[bytes], None]) -> Callable[[Provider], None]:
+        return lambda provider: read(provider.ConsumeBytes(provider.remaining_bytes()))
+
+    return {name: target(read) for name, read in readers.items()}
+
+
 def changed(valid: bytes, provider: Provider) -> bytes:
     """Change a few bytes of something valid, or cut it, or put bytes into it."""
     out = bytearray(valid)

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-RUNS = {"crypto_service": 1_500, "curve": 6_000, "paillier": 15_000, "wire": 6_000}
+RUNS = {
+    "crypto_service": 1_500,
+    "curve": 6_000,
+    "models": 2_000,
+    "paillier": 15_000,
+    "records": 12_000,
+    "wire": 6_000,
+}
 
 
 def test_every_fuzzer_is_run() -> None:

@@ -1,0 +1,216 @@
+"""Fuzz what the parties keep or pass on: records, ledgers, schemas, parts, checkpoints, boxes.
+
+``python -m tests.fuzz.fuzz_records -max_total_time=60`` (libFuzzer's options). An input that raises
+anything but the stated refusals, or a damaged record that is taken for another, is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import atheris
+import numpy as np
+
+with atheris.instrument_imports(include=["hedgerow"]):
+    from hedgerow.boosting import checkpoints
+    from hedgerow.boosting.errors import DataError, OfferRejected
+    from hedgerow.boosting.exchange import Place
+    from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
+    from hedgerow.boosting.strategies.secureboost import steps
+    from hedgerow.boosting.strategies.secureboost.courier import Courier, padded
+    from hedgerow.boosting.strategies.secureboost.model import (
+        ActivePart,
+        PassivePart,
+        Skeleton,
+        load_part,
+    )
+    from hedgerow.client_agent.records import RecordDamaged, read_record, write_record
+    from hedgerow.crypto.key_agreement import encode_fields, expand, seal
+    from hedgerow.services.process import ledgers
+    from hedgerow.services.wire import BoxCodec
+    from hedgerow.services.wire import schema as schema_wire
+from tests.boosting.trees.ensembles import KINDS
+from tests.boosting.trees.ensembles import schema as schema_of
+from tests.fuzz.running import Provider, altered, changed, fuzz
+
+# A record is flushed to the disk many times a second: in memory, where there is such a folder.
+MEMORY = Path("/dev/shm")
+FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
+VALUES = (b"", b"first", b"second" * 40)
+
+
+def record(provider: Provider) -> None:
+    """Damage the slots of a record: what is read was once written, or the damage is named."""
+    file = FOLDER / "record"
+    for k in range(2):
+        file.with_name(f"record.{k}").unlink(missing_ok=True)
+    try:
+        for value in VALUES[: provider.ConsumeIntInRange(0, 3)]:
+            write_record(file, value)
+        for k in range(2):
+            slot = file.with_name(f"record.{k}")
+            if slot.exists() and provider.ConsumeBool():
+                slot.write_bytes(changed(slot.read_bytes(), provider))
+        assert read_record(file) in (None, *VALUES)
+        write_record(file, b"after")
+        assert read_record(file) == b"after"
+    except RecordDamaged:
+        return
+
+
+def line(previous: str, fields: dict[str, Any]) -> tuple[str, bytes]:
+    return ledgers.line_of(previous, fields)
+
+
+ENTRY: dict[str, Any] = {
+    "time": 1.5, "silo": "ash", "peer": "coordinator", "job": "j", "round": 0, "level": 0,
+    "passing": 0, "step": "trees", "call": "ExchangeTrees", "kind": "TreeOffer", "bytes": 9,
+    "sha256": "0" * 64, "reveals": "trees",
+}  # fmt: skip
+for _field in ledgers.Entry.__dataclass_fields__:
+    ENTRY.setdefault(_field, 1 if _field == "count" else "trees")
+
+
+def ledger(provider: Provider) -> None:
+    """Damage a ledger and its head; some lines are sound of chain and odd of content."""
+    chain, lines = ledgers.FIRST, []
+    for _ in range(provider.ConsumeIntInRange(0, 3)):
+        fields = altered(ENTRY, provider) if provider.ConsumeBool() else ENTRY
+        try:
+            chain, written = line(chain, fields)
+        except (TypeError, ValueError):
+            return
+        lines.append(written)
+    path = FOLDER / "ledger.jsonl"
+    path.write_bytes(changed(b"".join(lines), provider) + bytes(provider.ConsumeIntInRange(0, 2)))
+    head = ledgers.head_of(path)
+    head.write_bytes(changed(f"{len(lines):020} {chain}\n".encode(), provider))
+    try:
+        found = ledgers.verify(path)
+    except ledgers.LedgerBroken:
+        return
+    ledgers.totals(found.entries)
+
+
+SCHEMA = schema_wire.dump(schema_of(KINDS[3]))
+
+
+def schema(provider: Provider) -> None:
+    """Read a schema's file."""
+    raw = changed(SCHEMA, provider)
+    if provider.ConsumeBool():
+        raw = json.dumps(altered(json.loads(SCHEMA), provider)).encode()
+    try:
+        found = schema_wire.load(raw)
+    except OfferRejected:
+        return
+    assert schema_wire.load(schema_wire.dump(found)) == found
+
+
+ACTIVE = ActivePart(
+    "guest", ["guest", "host"], "m", "binary:logistic", "binary:logistic", "binary", 1, 0.0,
+    ["a"], {}, "label", [],
+    [Skeleton(0, [0], [1, -1, 3, -1, -1], [0, -1, 1, -1, -1], [0] * 5, [0.5] * 5, [False] * 5,
+              [[0.0]] * 5, [0.0] * 5, [1.0] * 5)],
+).dump()  # fmt: skip
+PASSIVE = PassivePart(
+    "host", "m", ["b"], {}, {"0:2": [3, 0, 0.5, True]}, {"0:3": "other"}, "", [1], 1, 1
+).dump()
+
+
+def part(provider: Provider) -> None:
+    """Read a party's part of a vertical model."""
+    valid = (ACTIVE, PASSIVE)[provider.ConsumeIntInRange(0, 1)]
+    raw = changed(valid, provider)
+    if provider.ConsumeIntInRange(0, 3):
+        raw = json.dumps(altered(json.loads(valid), provider)).encode()
+    try:
+        found = load_part(raw)
+    except DataError:
+        return
+    found.importance()
+    found.dump()
+
+
+SEARCH = SearchState().encode()
+
+
+def search(provider: Provider) -> None:
+    """Read FedGA's checkpoint."""
+    arrays, about = checkpoints.load(SEARCH)
+    raw = changed(SEARCH, provider)
+    if provider.ConsumeBool():
+        try:
+            raw = checkpoints.dump(arrays, altered(about, provider))
+        except ValueError:
+            return
+    try:
+        SearchState.decode(raw).encode()
+    except DataError:
+        return
+
+
+ROOT, CODEC = bytes(range(32)), BoxCodec()
+CONTENTS = (
+    steps.LeftRows(b"\x05", (1, 2)),
+    steps.CandidateCount(7),
+    steps.RowsAtNodes(*(np.arange(3, dtype=np.int32) for _ in range(4))),
+    steps.LevelDivisions((steps.NodeDivision(0, 1, (2,)),), b"\x01"),
+    steps.RowDigest(bytes(32)),
+    steps.ModelState(bytes(32), 3, 2),
+)
+
+
+class Reply:
+    """A relay that answers with what the other party is said to have sent."""
+
+    def __init__(self, reply: steps.RelayPass) -> None:
+        self.reply = reply
+
+    def exchange(self, step: Any, at: Place, offer: Any) -> steps.RelayPass:
+        """Answer."""
+        return self.reply
+
+
+def parcel(provider: Provider) -> None:
+    """Open what a party sealed, damaged before or after: the refusal names the party."""
+    content = CONTENTS[provider.ConsumeIntInRange(0, len(CONTENTS) - 1)]
+    plain = changed(CODEC.dump(content), provider)
+    framed = padded(plain)
+    if provider.ConsumeBool():
+        framed = changed(framed[:64], provider) + framed[64:]
+    key = expand(ROOT, encode_fields("box", "host", "guest"))
+    where = encode_fields(b"job", steps.SPLITS.name, 0, 0, "host", "guest")
+    box = seal(key, framed, where, lambda n: bytes(n))
+    if not provider.ConsumeIntInRange(0, 3):
+        box = changed(box, provider)
+    cut = provider.ConsumeIntInRange(0, len(box))
+    pieces: list[Any] = [steps.SealedPiece("host", box[:cut]), steps.SealedPiece("host", box[cut:])]
+    number = provider.ConsumeIntInRange(0, 3)
+    pieces += [steps.CiphertextPiece("host", k * number, b"\1" * 8) for k in range(number)]
+    note = steps.PassNote(then=steps.StepName.BITMAPS)
+    courier = Courier(Reply(steps.RelayPass(tuple(pieces), note)), "guest", b"job", CODEC, bytes)  # type: ignore[arg-type]
+    courier.keys = {"host": ROOT}
+    kind = type(CONTENTS[provider.ConsumeIntInRange(0, len(CONTENTS) - 1)])
+    try:
+        received = courier.send(steps.SPLITS)
+        received.read("host", kind)
+    except OfferRejected as refusal:
+        if "host" not in str(refusal):
+            raise AssertionError("a refusal that names nobody") from refusal
+
+
+TARGETS = {
+    "record": record,
+    "ledger": ledger,
+    "schema": schema,
+    "part": part,
+    "search": search,
+    "parcel": parcel,
+}
+
+if __name__ == "__main__":
+    fuzz(TARGETS, "-len_control=0", "-max_len=1024")
