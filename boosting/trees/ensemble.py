@@ -336,7 +336,11 @@ def _base_margin(header: bytes) -> tuple[float, ...]:
     import xgboost
 
     row = xgboost.DMatrix(np.zeros((1, _about(header).n_features), np.float32))
-    margin = _booster(header, 1).predict(row, output_margin=True, validate_features=False)
+    booster = _booster(header, 1)
+    try:  # only now XGBoost looks at the base score
+        margin = booster.predict(row, output_margin=True, validate_features=False)
+    except xgboost.core.XGBoostError as error:
+        raise ModelRejected(f"XGBoost refuses the model: {first_line(error)}") from error
     return tuple(float(m) for m in margin.reshape(-1))
 
 

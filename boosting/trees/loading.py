@@ -99,6 +99,8 @@ def _load(raw: bytes, blank: Ensemble | None, limits: TreeLimits | None) -> Ense
         if found.about != blank.about:
             raise ModelRejected("expected a model that begins as the job's, received another")
         found = replace(found, header=blank.header)
+    else:
+        found.base_margins(1)  # an objective and a base score that XGBoost knows
     if limits is None:
         limits = stock_limits(found.header, 0)
     _check_trees(found, limits)
@@ -125,10 +127,9 @@ def _header(version: Any, learner: Any, model: Any) -> dict[str, Any]:
         facts["num_target"] = "1"
     if "boost_from_average" in given:
         facts["boost_from_average"] = str(_number(given["boost_from_average"], 0, 1))
-    objective: dict[str, Any] = {
-        key: _text(value) if key == "name" else _texts(value)
-        for key, value in learner["objective"].items()
-    }
+    given_objective = dict(learner["objective"])
+    objective: dict[str, Any] = {"name": _text(given_objective.pop("name"))}
+    objective |= {_text(key): _texts(value) for key, value in given_objective.items()}
     of_classes = objective.get("softmax_multiclass_param", {}).get("num_class", facts["num_class"])
     if of_classes != facts["num_class"]:
         raise ModelRejected("expected as many classes in the objective as in the model")

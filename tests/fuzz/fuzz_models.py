@@ -101,10 +101,7 @@ def scored(model: Any, number: int) -> None:
     if model.about.n_features > 64 or len(model.trees) > 256:
         return
     rows = matrix(ROWS[number]) if model.about.n_features == 4 else None
-    try:
-        booster = model.booster()
-    except ModelRejected:
-        return  # an objective or a base score that XGBoost does not know
+    booster = model.booster()
     wide = np.zeros((2, model.about.n_features), np.float32)
     booster.predict(rows or xgboost.DMatrix(wide), output_margin=True, validate_features=False)
 
