@@ -106,7 +106,7 @@ def test_a_file_that_is_no_part_is_named(tmp_path: Path, data: bytes) -> None:
     folder = vertical_folder(tmp_path / "run", *parts())
     (folder / "silos/south/part.json").write_bytes(data)
     (run,) = read_runs([folder])
-    with pytest.raises(RunUnusable, match=r"south/part\.json: not a part of a vertical model"):
+    with pytest.raises(RunUnusable, match=r"south/part\.json: expected a part of a vertical model"):
         forest_of_parties(run)
 
 
