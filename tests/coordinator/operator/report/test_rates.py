@@ -89,7 +89,7 @@ def test_a_run_of_another_strategy_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        (MANIFEST, b"{", "manifest.json is no JSON"),
+        (MANIFEST, b"{", "expected JSON in manifest.json"),
         (MANIFEST, b'{"format": 1, "silos": []}', "do not fit together"),
         (HEAD, b"", "the learnt rates cannot be read"),
         ("ensemble.ubj", b"x", "the learnt rates cannot be read"),
