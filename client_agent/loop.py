@@ -13,6 +13,7 @@ from hedgerow.boosting.errors import FederationError, JobStopped, StaleAttempt, 
 from hedgerow.client_agent.attempt import AgentParts, Attempt
 from hedgerow.client_agent.lease import Lease
 from hedgerow.client_agent.records import StateUnwritable
+from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process.logs import where
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import Agreement, Answer, AttemptKey, FederationClient
@@ -165,7 +166,7 @@ class Agent:
             log.error("declined for now", job=key.job_id, attempt=key.attempt, why=error)
         except (JobStopped, StaleAttempt) as stopped:
             log.info("stopped", job=key.job_id, attempt=key.attempt, why=str(stopped))
-        except FederationError as failure:
+        except (FederationError, Refusal) as failure:
             error = str(failure)
             # A cause of our own may name columns: it is for this silo's log alone.
             mine = failure.__cause__ if isinstance(failure.__cause__, FederationError) else failure

@@ -16,6 +16,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.errors import InputRefused
+
 RINGS = (32, 48, 64)
 """Supported ring widths in bits; a residue takes 4, 6 or 8 bytes on the wire."""
 
@@ -23,7 +25,7 @@ MAX_FRACTION_BITS = 52
 """More would quantise beyond the precision of a float64 between 1 and 2."""
 
 
-class OutOfRange(ValueError):
+class OutOfRange(InputRefused):
     """A value that is not finite or exceeds the bound that the range proof assumes."""
 
 
@@ -151,8 +153,7 @@ class FixedPoint:
         """
         x = np.asarray(values, dtype=np.float64)
         if x.size and not np.abs(x).max() <= self.bound:  # NaN fails the comparison too
-            bad = int(np.count_nonzero(~(np.abs(x) <= self.bound)))
-            raise OutOfRange(f"{bad} of {x.size} values are not finite or exceed the bound")
+            raise OutOfRange(f"some of {x.size} values are not finite or exceed the bound")
         scaled = np.ldexp(x, self.fraction_bits)
         if rng is None:
             np.rint(scaled, out=scaled)

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import OfferRejected, SumCorrupt
+from hedgerow.boosting.errors import SumCorrupt
 from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.requests import SumOutcome
@@ -27,8 +27,6 @@ from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
 Floats = NDArray[np.float64]
 Offer = TypeVar("Offer")
 Reply = TypeVar("Reply")
-
-_EXPONENTS = (-1074, 1023)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +147,9 @@ async def total_securely(
 ) -> SecureTotal[Reply]:
     """Return the sum of the participants' vectors (coordinator half)."""
     members = sums.participants
-    exponents = await hub.collect(
-        kind.bound, at, read=_exponent, silos=members, quorum=max(quorum, 1)
-    )
-    bound = ExponentBound(max(exponents.values()), len(members))
+    exponents = await hub.collect(kind.bound, at, silos=members, quorum=max(quorum, 1))
+    largest = max(offer.exponent for offer in exponents.values())
+    bound = ExponentBound(largest, len(members))
     hub.answer(kind.bound, at, dict.fromkeys(exponents, bound))
     outcome = await sums.sum(kind.secure, at, n_values, ring_bits=kind.ring_bits)
     assert outcome.total is not None, "only sums over a fixed set are abandoned"
@@ -162,14 +159,6 @@ async def total_securely(
     except OutOfRange as error:
         raise SumCorrupt(f"sum {kind.name!r} of round {at.round}: {error}") from error
     return SecureTotal(total, outcome, sums, kind.secure)
-
-
-def _exponent(silo: Silo, offer: ExponentOffer) -> int:
-    if not _EXPONENTS[0] <= offer.exponent <= _EXPONENTS[1]:
-        raise OfferRejected(
-            f"exponent: expected {_EXPONENTS[0]} to {_EXPONENTS[1]}, received {offer.exponent}"
-        )
-    return offer.exponent
 
 
 def _fixed(n_silos: int, exponent: int, ring_bits: int) -> FixedPoint:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hedgerow.boosting.errors import PlacePassed, SignatureInvalid, SumRefused
+from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.ports import Identity, SiloStart
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
@@ -149,6 +149,7 @@ class SiloSums:
         self._certificates: dict[Silo, bytes] = {}
         self._participants: tuple[Silo, ...] = ()
         self._number = 0
+        self._asked = (0, 0)
         self._tree: _OpenTree | None = None
         self._key = f"secure-sums/{job_id}"
         self._record = UnmaskingRecord.parse(link.recall(self._key))
@@ -263,6 +264,7 @@ class SiloSums:
         values = np.ascontiguousarray(residues, dtype=residue_dtype(ring_bits))
         if values.ndim != 1:
             raise ValueError(f"expected a vector, received {values.ndim} dimensions")
+        self._asked = (len(values), ring_bits)
         if not self._parameters.secure:
             return self._link.exchange(steps.plain, at, PlainVector(values, ring_bits))
         if self._group is None:
@@ -281,13 +283,29 @@ class SiloSums:
         return self.opened(self.sum(SUM, at, residues, state=state, ring_bits=ring_bits))
 
     def opened(self, total: SumTotal) -> SumTotal:
-        """Return the last sum's total without its group masks (blind coordinator)."""
+        """Return the last sum's total without its group masks (blind coordinator).
+
+        Raises
+        ------
+        OfferRejected
+            The total that was relayed has another length or ring than the sum.
+        SumRefused
+            It is over another set.
+        """
+        if (total.values.shape[0], total.ring_bits) != self._asked:
+            raise OfferRejected(
+                f"total: expected {self._asked[0]} residues of {self._asked[1]} bits, received "
+                f"{total.values.shape[0]} of {total.ring_bits}"
+            )
         if not self._parameters.secure or not self._parameters.blind_coordinator:
             return total
         if self._tree is not None and self._tree.view:
             seeds = self._tree.group_seeds(total.present)
         else:
-            seeds = self._vault.derive_group_masks(self._session, self._number - 1, total.present)
+            with _vault_rules():
+                seeds = self._vault.derive_group_masks(
+                    self._session, self._number - 1, total.present
+                )
         values = masking.masked(total.values, total.ring_bits, (), seeds)
         return SumTotal(values, total.ring_bits, total.present)
 

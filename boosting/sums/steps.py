@@ -168,11 +168,21 @@ class SumTotal:
     present: tuple[Silo, ...]
 
 
+def check_exponent(*exponents: int) -> None:
+    """Raise ValueError unless all are exponents of a float64."""
+    for exponent in exponents:
+        if not -1074 <= exponent <= 1023:
+            raise ValueError(f"exponent: expected -1074 to 1023, received {exponent}")
+
+
 @dataclass(frozen=True, slots=True)
 class ExponentOffer:
     """The least ``e`` with ``|value| <= 2**e`` for all of a silo's values, -1074 to 1023."""
 
     exponent: int
+
+    def __post_init__(self) -> None:
+        check_exponent(self.exponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +191,9 @@ class ExponentBound:
 
     exponent: int
     n_silos: int
+
+    def __post_init__(self) -> None:
+        check_exponent(self.exponent)
 
 
 KEYS = Step(

@@ -27,6 +27,7 @@ from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
 from hedgerow.coordinator.server.waiting import StorePatience, Waiting, situation
+from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import (
@@ -264,7 +265,7 @@ class JobRun:
     async def _run(self) -> None:
         try:
             await self._attempts()
-        except FederationError as error:
+        except (FederationError, Refusal) as error:
             await self._finish(JobState.FAILED, str(error))
         except asyncio.CancelledError:
             self._ending = True

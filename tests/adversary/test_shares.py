@@ -40,7 +40,7 @@ def test_a_wrong_share_is_refused_and_the_sum_goes_on_without_it() -> None:
 def test_where_all_shares_are_needed_the_sender_of_a_wrong_one_is_named() -> None:
     ended = Federation(SEVEN, SumParameters(threshold=7)).run(honest, wrong_share)
     assert isinstance(ended.error, QuorumLost)
-    assert f"{VICTIM}: not the share" in str(ended.error)
+    assert f"{VICTIM} (not the share" in str(ended.error)
 
 
 def test_a_dealer_of_shares_that_fit_nothing_is_named() -> None:

@@ -75,18 +75,22 @@ class MemoryLink:
             raise SiloKilled
         if self.through_wire:
             offer = through_wire(offer)
-        parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: offer)
-
-        async def meet() -> Any:
-            return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
-
-        future = asyncio.run_coroutine_threadsafe(meet(), self.loop)
+        parcel = self.parcel(step, at, offer)
+        future = asyncio.run_coroutine_threadsafe(self.meet(step, at, parcel), self.loop)
         if fault is not None:
             raise SiloKilled
         reply = future.result(timeout=120)
         self.answered.set()
         assert isinstance(reply, step.reply), f"{step.name}: {type(reply).__name__}"
         return through_wire(reply) if self.through_wire else reply
+
+    def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> ArrivedOffer[Any]:
+        """Return the offer as it arrives at the coordinator."""
+        return ArrivedOffer(step.call, lambda _: offer)
+
+    async def meet(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
+        """Give an offer to the hub and wait for its reply, on the loop."""
+        return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
 
     def check(self) -> None:
         if self.stopped.is_set():
@@ -165,10 +169,11 @@ def run_in_memory(
     late: Mapping[str, float] | None = None,
     joins_after: Mapping[str, int] | None = None,
     journal: Journal | None = None,
-    make_link: type[MemoryLink] = MemoryLink,
+    make_link: Callable[..., MemoryLink] = MemoryLink,
     participate_as: Callable[..., Any] | None = None,
     accountants: Mapping[str, Accountant] | None = None,
     may_send: frozenset[Discloses] = EVERY_CLASS,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
 
@@ -279,4 +284,5 @@ def run_in_memory(
             artefact = job.strategy.artefact(job.parameters, job, schema, rounds[-1].checkpoint)
         return Outcome(rounds, artefact, kept, errors, lost, open_places, error)
 
-    return asyncio.run(main())
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        return runner.run(main())

@@ -99,6 +99,8 @@ class SiloSide:
         """Take over what the coordinator has decided; refuse structures that do not fit."""
         self.structures = self.structures[:0]
         if due.depth == 0 and due.structures is None:
+            if due.phase in (SearchPhase.PROPOSE, SearchPhase.SCORE) and self._takes_part(due):
+                raise OfferRejected("from the coordinator: expected a depth, received none")
             return
         if not 1 <= due.depth <= MAX_DEPTH:
             raise OfferRejected(

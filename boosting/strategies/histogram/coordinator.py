@@ -13,7 +13,7 @@ from hedgerow.boosting.exchange import Hub, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.histogram.admission import Admission
 from hedgerow.boosting.strategies.histogram.decided_sums import decided, integers
-from hedgerow.boosting.strategies.histogram.opening import CoordinatorOpening, sound_exponent
+from hedgerow.boosting.strategies.histogram.opening import CoordinatorOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
@@ -170,11 +170,7 @@ class _Coordinator:
     async def _bounds(self, at: Place) -> tuple[float, float]:
         """Agree on the silos' largest gradients."""
         offers = await self.hub.collect(
-            BOUNDS,
-            at,
-            read=_sound_exponents,
-            silos=self.sums.participants,
-            quorum=self.plan.least_silos,
+            BOUNDS, at, silos=self.sums.participants, quorum=self.plan.least_silos
         )
         largest = GradientExponents(
             max(own.grad for own in offers.values()), max(own.hess for own in offers.values())
@@ -300,9 +296,3 @@ class _Coordinator:
         """Return an ensemble that has one round's trees only."""
         assert self.ensemble is not None
         return self.ensemble.slice(0).extend(trees, n_steps=1)
-
-
-def _sound_exponents(silo: Silo, offer: GradientExponents) -> GradientExponents:
-    sound_exponent(offer.grad)
-    sound_exponent(offer.hess)
-    return offer

@@ -84,12 +84,12 @@ class CoordinatorOpening:
         offers = await self._hub.collect(
             OPENING,
             _AT,
-            read=lambda silo, offer: sound_exponent(offer.exponent),
             silos=self._sums.participants,
             quorum=self._plan.least_silos,
         )
         proportional = self._plan.parameters.bins_policy == "proportional"
-        bounds = OpeningBounds(max(offers.values()), self._n_largest if proportional else None)
+        largest = max(offer.exponent for offer in offers.values())
+        bounds = OpeningBounds(largest, self._n_largest if proportional else None)
         self._hub.answer(OPENING, _AT, dict.fromkeys(offers, bounds))
         return bounds.weight_exponent
 
@@ -319,13 +319,6 @@ def _proposed(search: Bisector) -> Bisected:
 
 
 # --- what the coordinator reads ---
-
-
-def sound_exponent(exponent: int) -> int:
-    """Return an exponent of a float64; raises OfferRejected for any other number."""
-    if not -1074 <= exponent <= 1023:
-        raise OfferRejected(f"exponent: expected -1074 to 1023, received {exponent}")
-    return exponent
 
 
 def _count(silo: Silo, offer: ProposalCount) -> int:

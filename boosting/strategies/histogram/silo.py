@@ -155,7 +155,11 @@ class _Silo:
         rows = DividedRows(plan, self.rows, shape, (g, h), sample, quantiser, r)
         trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)
         ring_bits = plan.search_ring(None if self.blind else opening.n_rows)
-        closed = self._grow(rows, trees, ring_bits, state) or self._renew(rows, trees, state)
+        closed = self._grow(rows, trees, ring_bits, state)
+        if closed is None:
+            if not self.parameters.coarse_bits:
+                raise OfferRejected("level: expected leaf values with the last one, received none")
+            closed = self._renew(rows, trees, state)
         self.rows.add(rows, closed.values)
         self.round += 1
         self.n_known += 1

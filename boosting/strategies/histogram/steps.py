@@ -9,10 +9,11 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hedgerow.boosting.engine.summaries import QuantileSummaries
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
 from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt32s
 from hedgerow.boosting.sums.floats import float_sum
-from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, sum_steps
+from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, check_exponent, sum_steps
 from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
 from hedgerow.crypto.masking import Residues
 
@@ -117,6 +118,9 @@ class OpeningTerms:
     base_score: float
     cuts: CutPoints
 
+    def __post_init__(self) -> None:
+        check_exponent(self.weight_exponent)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
@@ -153,6 +157,9 @@ class WeightExponent:
 
     exponent: int
 
+    def __post_init__(self) -> None:
+        check_exponent(self.exponent)
+
 
 @dataclass(frozen=True, slots=True)
 class OpeningBounds:
@@ -160,6 +167,9 @@ class OpeningBounds:
 
     weight_exponent: int
     largest_silo: int | None
+
+    def __post_init__(self) -> None:
+        check_exponent(self.weight_exponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +213,9 @@ class GradientExponents:
 
     grad: int
     hess: int
+
+    def __post_init__(self) -> None:
+        check_exponent(self.grad, self.hess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +331,12 @@ class RelayedTotal:
 
     def total(self, ring_bits: int) -> SumTotal:
         """Return the total, still under the group masks."""
-        n_values = self.residues.shape[0] * 8 // ring_bits
+        n_values, over = divmod(self.residues.shape[0] * 8, ring_bits)
+        if over:
+            raise OfferRejected(
+                f"residues: expected {ring_bits // 8} bytes each, received "
+                f"{self.residues.shape[0]} bytes"
+            )
         if not self.present:
             return SumTotal(np.empty(0, residue_dtype(ring_bits)), ring_bits, ())
         return SumTotal(unpack([self.residues.data], n_values, ring_bits), ring_bits, self.present)

@@ -1,0 +1,229 @@
+"""Tiny federations of every strategy that run in a few milliseconds, without a clock.
+
+:class:`UrgentLoop` has virtual time: where all parties wait, it goes on to the next deadline. A job
+that needs a deadline to end takes no longer than another, and one that would wait for ever is an
+error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import selectors
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import SignatureInvalid
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.coordinator.server.rendezvous import ArrivedOffer
+from hedgerow.crypto.local_vault import LocalVault
+from tests.federation import vertical
+from tests.federation.memory import MemoryLink, Outcome, run_in_memory
+
+STUCK_SECONDS = 20.0
+"""Of the wall's clock, after which a loop that nothing wakes is taken to wait for ever."""
+STEP_SECONDS = 30.0
+"""Of virtual time: a step's deadline."""
+
+
+class WaitsForever(BaseException):
+    """All parties wait, and there is no deadline."""
+
+
+class _Selector(selectors.DefaultSelector):
+    loop: UrgentLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        loop = self.loop
+        if timeout == 0:
+            return super().select(0)
+        if loop.busy == 0 and timeout is not None:
+            events = super().select(0)
+            if not events:
+                loop.now += timeout
+            return events
+        events = super().select(STUCK_SECONDS)
+        if not events and loop.busy == 0:
+            raise WaitsForever
+        return events
+
+
+class UrgentLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while no silo computes."""
+
+    def __init__(self) -> None:
+        selector = _Selector()
+        selector.loop = self
+        self.busy = 0
+        self.now = 0.0
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        self.busy += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._rested)
+        return future
+
+    def _rested(self, future: Any) -> None:
+        self.busy -= 1
+
+
+class UrgentLink(MemoryLink):
+    """A silo's end on an :class:`UrgentLoop`."""
+
+    async def meet(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
+        assert isinstance(self.loop, UrgentLoop)
+        self.loop.busy -= 1
+        try:
+            return await super().meet(step, at, parcel)
+        finally:
+            self.loop.busy += 1
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A job and the tables of its silos."""
+
+    job: JobParameters
+    tables: Mapping[str, Dataset]
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, make_link: Callable[..., MemoryLink] = UrgentLink) -> Outcome:
+        """Run the job once."""
+        rest: dict[str, Any] = {}
+        if not self.job.vertical:
+            rest = {"vaults": lambda _: LocalVault(), "identities": KeyedIdentity}
+        else:
+            rest = {
+                "vaults": vertical.vaults(),
+                "memories": {silo: {} for silo in self.tables},
+                "schema": self.tables["guest"].schema,
+            }
+        return run_in_memory(
+            self.job,
+            self.tables,
+            timeout_seconds=STEP_SECONDS,
+            make_link=make_link,
+            make_loop=UrgentLoop,
+            **rest,
+        )
+
+
+class KeyedIdentity:
+    """An identity whose signatures are keyed hashes: quick, and nobody forges them here."""
+
+    def __init__(self, silo: str) -> None:
+        self.silo = silo
+        self.certificate = b"certificate of " + silo.encode()
+
+    def sign(self, message: bytes) -> bytes:
+        return _signed(self.silo, message)
+
+    def verify(self, silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
+        if certificate != b"certificate of " + silo.encode():
+            raise SignatureInvalid(f"expected a certificate of {silo}")
+        if signature != _signed(silo, message):
+            raise SignatureInvalid(f"not signed by {silo}")
+
+
+def _signed(silo: str, message: bytes) -> bytes:
+    return hmac.digest(b"key of " + silo.encode(), message, "sha256")
+
+
+def _tables(task: Task, n_silos: int = 4, n_rows: int = 30) -> dict[str, Dataset]:
+    """Return tables with two numeric columns and one of three categories."""
+    n_classes = {Task.REGRESSION: 0, Task.BINARY: 2, Task.MULTICLASS: 3}[task]
+    features = (Feature("age"), Feature("dose"), Feature("site", ("a", "b", "c")))
+    schema = Schema(features, "label", task, n_classes)
+    tables = {}
+    for k in range(n_silos):
+        rng = np.random.default_rng(100 + k)
+        X = rng.normal(size=(n_rows + 5 * k, 3)).astype(np.float32)
+        X[:, 2] = rng.integers(0, 3, len(X))
+        X[:3, 2] = np.arange(3)
+        signal = X[:, 0] + (X[:, 2] == 1) + rng.normal(0, 0.3, len(X))
+        y = np.asarray(signal, np.float64)
+        if n_classes:
+            edges = [0.3] if n_classes == 2 else [-0.2, 0.6]
+            y = np.digitize(signal, edges).astype(np.float64)
+        tables[f"silo-{k}"] = Dataset(schema, X, y)
+    return tables
+
+
+def _job(strategy: Any, task: Task, **booster: Any) -> JobParameters:
+    booster = {"max_depth": 2, "max_bin": 6, **booster}
+    return JobParameters(
+        "lies", strategy, task=task, seed=7, min_silos=3, booster=Booster(**booster)
+    )
+
+
+def _horizontal(strategy: Any, task: Task = Task.BINARY, **booster: Any) -> Variant:
+    job = _job(strategy, task, **booster)
+    job.parameters.validate(job)
+    return Variant(job, _tables(task))
+
+
+def _vertical(**changes: Any) -> Variant:
+    whole = vertical.table(40, 4)
+    booster = {"max_depth": 2, "max_bin": 4}
+    job = vertical.job(booster=booster, **{"rounds": 1, **changes})
+    return Variant(job, vertical.cut_by_columns(whole, [2, 2]))
+
+
+def _llr(**given: Any) -> FedXGBllr:
+    return FedXGBllr(**{"trees": 8, "rounds": 2, "epochs": 1, "channels": 2, **given})
+
+
+VARIANTS: dict[str, Callable[[], Variant]] = {
+    "bagging": lambda: _horizontal(Bagging(rounds=2, validation=0.3)),
+    "bagging-mean": lambda: _horizontal(Bagging(rounds=2, scrub="stats"), Task.REGRESSION),
+    "bagging-gain": lambda: _horizontal(Bagging(rounds=2, lr_mode="gain")),
+    "llr-cnn": lambda: _horizontal(_llr(combiner="cnn", validation=0.3)),
+    "llr-leaves": lambda: _horizontal(_llr(combiner="leaves", secure=True)),
+    "llr-ridge": lambda: _horizontal(
+        _llr(combiner="ridge", shared_cuts=4, secure=True), Task.REGRESSION
+    ),
+    "llr-rates": lambda: _horizontal(_llr(combiner="logit_ridge", validation=0.3, scrub="none")),
+    "hist-plain": lambda: _horizontal(Histogram(rounds=2, secure=False)),
+    "hist-secure": lambda: _horizontal(Histogram(rounds=2, binning="recursive", validation=0.2)),
+    "hist-summary": lambda: _horizontal(Histogram(rounds=1), Task.REGRESSION),
+    "hist-blind": lambda: _horizontal(
+        Histogram(rounds=1, blind_coordinator=True, binning="recursive")
+    ),
+    "hist-coarse": lambda: _horizontal(
+        Histogram(rounds=1, coarse_bits=5, sampling="mvs", sampling_scope="global")
+    ),
+    "hist-single": lambda: _horizontal(
+        Histogram(rounds=1, dropout_recovery=False, growth="lossguide"), max_leaves=4
+    ),
+    "hist-classes": lambda: _horizontal(Histogram(rounds=1), Task.MULTICLASS),
+    "fedga": lambda: _horizontal(
+        FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2)
+    ),
+    "dp": lambda: _horizontal(DPTree(8.0, depth=2, bins=4)),
+    "dp-candidates": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, query="candidates")),
+    "dp-quantile": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, binning="quantile")),
+    "vertical": lambda: _vertical(),
+    "vertical-mix": lambda: _vertical(mode="mix", encryption="elgamal", fraction_bits=16),
+}  # fmt: skip
+
+
+@cache
+def variant(name: str) -> Variant:
+    """Return a variant by its name."""
+    return VARIANTS[name]()

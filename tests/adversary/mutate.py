@@ -1,0 +1,368 @@
+"""Lies in every field of every reply and offer of every strategy; ``tests.adversary.lies``.
+
+``python -m tests.adversary.mutate --cases 1000000 --seed 1`` runs as many and prints what it found.
+``--only N`` repeats one case of a seed. Cases are numbered over all groups (strategy, direction,
+step, message and field) in turn, so that any run of at least one round of them covers each field.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing as mp
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import Any
+
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.coordinator.server.rendezvous import ArrivedOffer
+from tests.adversary import oracle
+from tests.adversary.arena import VARIANTS, UrgentLink, Variant, WaitsForever, variant
+from tests.adversary.lies import Parts, Target, decoded, parts_of, targets, told
+from tests.adversary.oracle import Honest
+
+STUCK_SECONDS = 90.0
+"""After which a case that has not ended is taken to hang."""
+CHUNK = 200
+
+Moment = tuple[str, str, Place]
+"""``"reply"`` or ``"offer"``, step and place."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One lie."""
+
+    number: int
+    variant: str
+    moment: Moment
+    target: Target
+    lie: str
+    silos: frozenset[Silo]
+    seed: str
+
+    def __str__(self) -> str:
+        direction, step, at = self.moment
+        path = ".".join(f"{n}" if k is None else f"{n}[{k}]" for n, k in self.target.path)
+        return (
+            f"case {self.number}: {self.variant}, {direction} of {step} at "
+            f"{at.round}/{at.level}/{at.passing}, {self.target.pair} at {path or 'frames'}: "
+            f"{self.lie}; {', '.join(sorted(self.silos))}"
+        )
+
+    @property
+    def group(self) -> tuple[str, str, str, str]:
+        return (self.variant, self.moment[0], self.moment[1], self.target.pair)
+
+
+@dataclass
+class Verdict:
+    """What a case came to, and what must not be."""
+
+    result: str
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a variant's parties exchange when nobody lies."""
+
+    honest: Honest
+    kinds: dict[Moment, type[Any]]
+    payloads: dict[Moment, dict[Silo, Parts]]
+
+    def other(self, moment: Moment, silo: Silo, rng: Random) -> Parts:
+        """Return another payload of the same step: of another silo, or of another place."""
+        direction, step, _ = moment
+        choices = [
+            parts
+            for known, by_silo in self.payloads.items()
+            if known[:2] == (direction, step)
+            for who, parts in by_silo.items()
+            if (known, who) != (moment, silo)
+        ]
+        return rng.choice(choices) if choices else self.payloads[moment][silo]
+
+
+class WatchedLink(UrgentLink):
+    """A silo's end that notes what leaves, and lies where a case says so."""
+
+    case: Case | None = None
+    record: Recording | None = None
+    noted: dict[Moment, dict[Silo, tuple[type[Any], Any]]]
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        oracle._NOW[0].offers.append((self.silo, step.name, at, step.discloses))
+        self.noted.setdefault(("offer", step.name, at), {})[self.silo] = (step.offer, offer)
+        reply = super().exchange(step, at, offer)
+        self.noted.setdefault(("reply", step.name, at), {})[self.silo] = (step.reply, reply)
+        if self._lies(("reply", step.name, at)):
+            return self._lie(step.reply, parts_of(reply))
+        return reply
+
+    def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> ArrivedOffer[Any]:
+        if not self._lies(("offer", step.name, at)):
+            return super().parcel(step, at, offer)
+        return ArrivedOffer(step.call, lambda kind: self._lie(kind, parts_of(offer)))
+
+    def _lies(self, moment: Moment) -> bool:
+        case = self.case
+        return case is not None and case.moment == moment and self.silo in case.silos
+
+    def _lie(self, kind: type[Any], parts: Parts) -> Any:
+        assert self.case is not None
+        assert self.record is not None
+        return decoded(kind, lie_of(self.case, self.record, parts, self.silo))
+
+
+def lie_of(case: Case, record: Recording, parts: Parts, silo: Silo) -> Parts:
+    """Return parts with the case's lie; the same to all silos that are to get the same."""
+    rng = Random(case.seed)
+    other = record.other(case.moment, silo, rng)
+    try:
+        return told(parts, case.target, case.lie, other, rng)
+    except (IndexError, KeyError, AttributeError):
+        return parts  # this run has another form here
+
+
+def _run(of: Variant, case: Case | None, record: Recording | None) -> Any:
+    noted: dict[Moment, Any] = {}
+
+    def make_link(*args: Any, **rest: Any) -> WatchedLink:
+        link = WatchedLink(*args, **rest)
+        link.case, link.record, link.noted = case, record, noted
+        return link
+
+    with oracle.witnessed() as witness:
+        return of.run(make_link), witness, noted
+
+
+@cache
+def recording(name: str) -> Recording:
+    """Return what happens in a variant when nobody lies."""
+    runs = [_run(variant(name), None, None) for _ in range(2)]
+    noted = runs[0][2]
+    return Recording(
+        Honest.of([run[:2] for run in runs]),
+        {moment: next(iter(of.values()))[0] for moment, of in noted.items()},
+        {
+            moment: {silo: parts_of(payload) for silo, (_, payload) in sorted(of.items())}
+            for moment, of in noted.items()
+        },
+    )
+
+
+Group = tuple[str, str, str, str]
+
+
+@cache
+def groups(names: tuple[str, ...]) -> list[tuple[Group, list[tuple[Moment, Target, str]]]]:
+    """Return all lies by strategy, direction, step, and message and field."""
+    found: dict[Group, list[tuple[Moment, Target, str]]] = {}
+    for name in names:
+        payloads = recording(name).payloads
+        for moment in sorted(payloads):
+            silo = min(payloads[moment])
+            for target in targets(payloads[moment][silo]):
+                group = (name, moment[0], moment[1], target.pair)
+                found.setdefault(group, []).extend((moment, target, lie) for lie in target.lies)
+    return sorted(found.items(), key=lambda item: item[0])
+
+
+def case_of(names: tuple[str, ...], seed: int, number: int) -> Case:
+    """Return a case by its number."""
+    known = groups(names)
+    group, lies = known[number % len(known)]
+    turn, k = divmod(number // len(known), len(lies))
+    order = Random(f"{seed}/{group}").sample(range(len(lies)), len(lies))
+    moment, target, lie = lies[order[k]]
+    rng = Random(f"{seed}/{number}")
+    silos = sorted(recording(group[0]).payloads[moment])
+    if moment[0] == "offer" or len(silos) == 1:
+        chosen = [rng.choice(silos)]
+    else:
+        n_silos = (1, len(silos) - 1, len(silos))[(k + turn) % 3]
+        chosen = rng.sample(silos, n_silos)
+    return Case(number, group[0], moment, target, lie, frozenset(chosen), f"{seed}/{number}")
+
+
+def judge(case: Case) -> Verdict:
+    """Run a case; a lie that no decoder lets through, or that is none, needs no federation."""
+    record = recording(case.variant)
+    silo = min(case.silos)
+    parts = record.payloads[case.moment][silo]
+    if not any(
+        _changed(record, case, parts_, who)
+        for who, parts_ in record.payloads[case.moment].items()
+        if who in case.silos
+    ):
+        return Verdict("no lie")
+    try:
+        decoded(record.kinds[case.moment], lie_of(case, record, parts, silo))
+    except OfferRejected:
+        return Verdict("refused by the decoder")
+    except Exception as error:
+        return Verdict("decoder", [f"the decoder raises {type(error).__name__}: {error}"])
+    of = variant(case.variant)
+    try:
+        outcome, witness, _ = _run(of, case, record)
+    except (WaitsForever, Exception) as error:
+        return Verdict("run", [f"the run raises {type(error).__name__}: {error}"])
+    lying_silo = case.moment[0] == "offer"
+    nobody: frozenset[Silo] = frozenset()
+    found = oracle.faults(
+        outcome,
+        witness,
+        record.honest,
+        case.silos if lying_silo else nobody,
+        nobody if lying_silo else case.silos,
+        of.tables,
+        judged=lying_silo,
+    )
+    if outcome.error is not None:
+        return Verdict("ended by the coordinator", found)
+    if outcome.errors:
+        return Verdict("left by silos", found)
+    files = record.honest.files
+    same = files is None or (outcome.artefact is not None and outcome.artefact.files == files)
+    return Verdict("same model" if same else "another model", found)
+
+
+def _changed(record: Recording, case: Case, parts: Parts, silo: Silo) -> bool:
+    lied = lie_of(case, record, parts, silo)
+    return [p.SerializeToString(deterministic=True) for p in lied] != [
+        p.SerializeToString(deterministic=True) for p in parts
+    ]
+
+
+@dataclass
+class Tally:
+    """What cases came to."""
+
+    results: Counter[str] = field(default_factory=Counter)
+    pairs: set[str] = field(default_factory=set)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    models: Counter[str] = field(default_factory=Counter)
+    cpu_seconds: float = 0.0
+
+    @property
+    def n_told(self) -> int:
+        """Cases that were lies."""
+        return sum(self.results.values()) - self.results["no lie"]
+
+
+def _work(connection: Any, at: Any, names: tuple[str, ...], seed: int) -> None:
+    with oracle.watching():
+        while (numbers := connection.recv()) is not None:
+            began = time.process_time()
+            done = []
+            for number in numbers:
+                at.value = number
+                case = case_of(names, seed, number)
+                verdict = judge(case)
+                done.append((str(case), case.group, verdict.result, verdict.faults))
+            connection.send((done, time.process_time() - began))
+
+
+def run(
+    numbers: range, seed: int, names: tuple[str, ...] = tuple(VARIANTS), *, show: bool = False
+) -> Tally:
+    """Run cases in a process of their own; one that ends or hangs it is a fault of its case."""
+    tally = Tally()
+    context = mp.get_context("spawn")
+    pending = list(numbers)
+    worker: Any = None
+    while pending:
+        if worker is None:
+            ours, theirs = context.Pipe()
+            at = context.Value("q", -1)
+            worker = context.Process(target=_work, args=(theirs, at, names, seed), daemon=True)
+            worker.start()
+            theirs.close()
+        chunk, pending = pending[:CHUNK], pending[CHUNK:]
+        ours.send(chunk)
+        ended = _await(worker, ours, at)
+        if not ended:
+            with suppress(EOFError, OSError):
+                done, seconds = ours.recv()
+                _count(tally, done, seconds, show)
+                continue
+            ended = f"the process ends with {worker.exitcode}"
+        worker.kill()
+        worker.join()
+        case = case_of(names, seed, at.value) if at.value >= 0 else "no case"
+        tally.faults.append((str(case), ended))
+        before = [number for number in chunk if number < at.value]
+        pending = [*before, *(number for number in chunk if number > at.value), *pending]
+        worker = None
+    if worker is not None:
+        ours.send(None)
+        worker.join()
+    return tally
+
+
+def _await(worker: Any, connection: Any, at: Any) -> str:
+    """Wait for a chunk's end; return why there is none, or nothing."""
+    last, since = at.value, time.monotonic()
+    while not connection.poll(0.5):
+        if not worker.is_alive():
+            worker.join()
+            return f"the process ends with {worker.exitcode}"
+        if at.value != last:
+            last, since = at.value, time.monotonic()
+        elif time.monotonic() - since > STUCK_SECONDS:
+            return "hangs"
+    return ""
+
+
+def _count(tally: Tally, done: list[Any], seconds: float, show: bool) -> None:
+    tally.cpu_seconds += seconds
+    for case, group, result, found in done:
+        tally.results[result] += 1
+        if result != "no lie":
+            tally.pairs.add("/".join(group))
+        if result == "another model":
+            tally.models["/".join(group)] += 1
+        tally.faults += [(case, fault) for fault in found]
+        if show:
+            for fault in found:
+                print(f"{case}\n    {fault}", flush=True)
+
+
+def main() -> Iterator[str]:
+    """Yield the lines of a report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    options = parser.parse_args()
+    names = tuple(options.variants.split(","))
+    if options.only is not None:
+        with oracle.watching():
+            case = case_of(names, options.seed, options.only)
+            verdict = judge(case)
+        yield f"{case}\n    {verdict.result}"
+        yield from (f"    {fault}" for fault in verdict.faults)
+        return
+    tally = run(range(options.first, options.first + options.cases), options.seed, names, show=True)
+    yield json.dumps(tally.results)
+    yield f"another model: {json.dumps(tally.models, indent=1)}"
+    yield (
+        f"{tally.n_told} lies in {len(tally.pairs)} fields, {len(tally.faults)} faults, "
+        f"{tally.cpu_seconds:.0f} s of CPU"
+    )
+
+
+if __name__ == "__main__":
+    for line in main():
+        print(line)
+    sys.exit()

@@ -1,0 +1,280 @@
+"""What must hold whatever a party lies in; TRUST in docs/threat-model.md has it in words.
+
+:class:`Witness` sees what silos put into sums, what is opened, and what leaves each silo.
+:func:`faults` says what of it must not be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.exchange import Discloses, Place, Silo
+from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
+from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.view import sum_view
+from hedgerow.crypto.errors import Refusal
+from hedgerow.crypto.fixed_point import residue_dtype
+from tests.federation.memory import Outcome
+
+SumKey = tuple[str, Place]
+Residues = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a silo adds to a sum, and from what it says that it computed it."""
+
+    view: bytes
+    vector: Residues
+    ring_bits: int
+
+
+@dataclass
+class Witness:
+    """One run, seen from inside every party."""
+
+    parts: dict[tuple[Silo, SumKey], Part] = field(default_factory=dict)
+    totals: dict[SumKey, SumOutcome] = field(default_factory=dict)
+    opened: list[tuple[Silo, SumKey, tuple[Silo, ...], Residues]] = field(default_factory=list)
+    offers: list[tuple[Silo, str, Place, Discloses]] = field(default_factory=list)
+    last: dict[Silo, SumKey] = field(default_factory=dict)
+    secure: bool = False
+    blind: bool = False
+
+
+_NOW: list[Witness] = [Witness()]
+
+
+@contextmanager
+def witnessed() -> Iterator[Witness]:
+    """Watch what happens until the end of the block."""
+    _NOW[0] = witness = Witness()
+    yield witness
+
+
+@contextmanager
+def watching(*, believing: bool = True) -> Iterator[None]:
+    """Let :func:`witnessed` see sums; where ``believing``, the coordinator compares no views."""
+    sum_in, sum_of, opened = SiloSums.sum, CoordinatorSums.sum, SiloSums.opened
+
+    def silo_sum(self: SiloSums, steps: Any, at: Place, residues: Residues, **rest: Any) -> Any:
+        ring_bits = rest.get("ring_bits", 64)
+        vector = np.array(residues, residue_dtype(ring_bits), copy=True)
+        view = sum_view(self._job_digest, steps.name, at, len(vector), ring_bits, rest["state"])
+        witness, key = _NOW[0], (steps.name, at)
+        witness.secure |= self._parameters.secure
+        witness.blind |= self._parameters.blind_coordinator
+        if key not in witness.totals:  # nothing that comes after its opening is in a total
+            witness.parts[self._silo, key] = Part(view, vector, ring_bits)
+        witness.last[self._silo] = key
+        return sum_in(self, steps, at, residues, **rest)
+
+    async def coordinator_sum(
+        self: CoordinatorSums, steps: Any, at: Place, *values: Any, **rest: Any
+    ) -> SumOutcome:
+        outcome = await sum_of(self, steps, at, *values, **rest)
+        _NOW[0].totals[steps.name, at] = outcome
+        return outcome
+
+    def silo_opened(self: SiloSums, total: Any) -> Any:
+        result = opened(self, total)
+        witness = _NOW[0]
+        key = witness.last[self._silo]
+        witness.opened.append((self._silo, key, result.present, np.array(result.values)))
+        return result
+
+    with (
+        patch.object(SiloSums, "sum", silo_sum),
+        patch.object(SiloSums, "opened", silo_opened),
+        patch.object(CoordinatorSums, "sum", coordinator_sum),
+        patch.object(
+            CoordinatorSums,
+            "_alike",
+            (lambda self, step, ask, uploads: uploads) if believing else CoordinatorSums._alike,
+        ),
+    ):
+        yield
+
+
+@dataclass(frozen=True)
+class Honest:
+    """What two runs without a lie have in common."""
+
+    vectors: Mapping[tuple[Silo, SumKey], bytes]
+    files: Mapping[str, bytes] | None
+    classes: Mapping[Silo, frozenset[Discloses]]
+    last_round: int
+    n_offers: int
+
+    @classmethod
+    def of(cls, runs: list[tuple[Outcome, Witness]]) -> Honest:
+        """Return what runs have in common: noise and fresh keys differ."""
+        (outcome, first), (again, second) = runs
+        assert outcome.error is None, outcome.error
+        assert not outcome.errors, outcome.errors
+        vectors = {
+            key: part.vector.tobytes()
+            for key, part in first.parts.items()
+            if np.array_equal(part.vector, second.parts[key].vector)
+        }
+        same = (
+            outcome.artefact is not None
+            and again.artefact is not None
+            and outcome.artefact.files == again.artefact.files
+        )
+        silos = {silo for silo, *_ in first.offers}
+        return cls(
+            vectors,
+            outcome.artefact.files if same and outcome.artefact is not None else None,
+            {
+                silo: frozenset(what for who, _, _, what in first.offers if who == silo)
+                for silo in silos
+            },
+            max(at.round for _, _, at, _ in first.offers),
+            len(first.offers),
+        )
+
+
+def faults(
+    outcome: Outcome,
+    witness: Witness,
+    honest: Honest,
+    liars: frozenset[Silo],
+    victims: frozenset[Silo],
+    tables: Mapping[str, Dataset],
+    *,
+    judged: bool,
+) -> list[str]:
+    """Return what must not be of a run with a lie.
+
+    Parameters
+    ----------
+    liars : set of Silo
+        Silos that lie; empty where the coordinator does.
+    victims : set of Silo
+        Silos that the coordinator lies to.
+    judged : bool
+        Whether the coordinator half is honest, so that its own error counts.
+    """
+    found: list[str] = []
+    errors: dict[str, BaseException] = {
+        str(silo): error for silo, error in outcome.errors.items() if silo not in liars
+    }
+    if judged and outcome.error is not None:
+        errors["coordinator"] = outcome.error
+    for who, error in errors.items():
+        found += _error_faults(who, error, tables)
+    if witness.secure:
+        found += _sum_faults(witness, honest, liars, victims)
+    for silo, step, at, what in witness.offers:
+        if silo in liars:
+            continue
+        if what not in honest.classes.get(silo, frozenset()) | {Discloses.KEYS}:
+            found.append(f"{silo} discloses {what.value} at {step}, honestly it does not")
+        if at.round > honest.last_round and what not in (Discloses.NOTHING, Discloses.KEYS):
+            found.append(f"{silo} offers {step} of round {at.round}, beyond the job's rounds")
+    return found
+
+
+def _error_faults(who: str, error: BaseException, tables: Mapping[str, Dataset]) -> list[str]:
+    text = str(error)
+    if not isinstance(error, FederationError | Refusal):
+        return [f"{who} raises {type(error).__name__}: {text[:200]}"]
+    if not text:
+        return [f"{who} raises {type(error).__name__} without a text"]
+    if re.search(r"[0-9a-f]{32}|\\x[0-9a-f]{2}", text):
+        return [f"the error of {who} shows bytes: {text[:200]}"]
+    numbers = {number.lstrip("-") for number in re.findall(r"-?\d+\.\d{4,}", text)}
+    if numbers and numbers & _values(tables):
+        return [f"the error of {who} shows a value of a table: {text[:200]}"]
+    return []
+
+
+def _values(tables: Mapping[str, Dataset]) -> set[str]:
+    shown = set()
+    for data in tables.values():
+        for column in (*data.X.T, *(() if data.y is None else (data.y,))):
+            shown |= {str(abs(value)) for value in column.tolist()}
+            shown |= {str(np.abs(value)) for value in column}
+    return shown
+
+
+def _sum_faults(
+    witness: Witness, honest: Honest, liars: frozenset[Silo], victims: frozenset[Silo]
+) -> list[str]:
+    seen = [
+        (f"the coordinator opens {key[0]} at {key[1]}", key, outcome.present, outcome.total)
+        for key, outcome in witness.totals.items()
+        if outcome.total is not None
+    ]
+    seen += [
+        (f"{silo} opens {key[0]} at {key[1]}", key, present, values)
+        for silo, key, present, values in witness.opened
+    ]
+    found = []
+    for what, key, present, total in seen:
+        parts = {s: witness.parts[s, key] for s in present if (s, key) in witness.parts}
+        if not parts or liars & parts.keys():
+            continue
+        hidden = witness.blind and what.startswith("the coordinator")
+        found += [f"{what}: {fault}" for fault in _total_faults(parts, total, hidden)]
+        if victims and not hidden and _exact(tuple(parts.values()), total):
+            mixed = _mixed(parts, key, honest, victims)
+            if mixed:
+                found.append(f"{what}: computed from different questions, and opened: {mixed}")
+    return found
+
+
+def _mixed(
+    parts: Mapping[Silo, Part], key: SumKey, honest: Honest, victims: frozenset[Silo]
+) -> str:
+    """Return which silos put in another vector than honestly while the others put in theirs."""
+    changed = set()
+    for silo, part in parts.items():
+        expected = honest.vectors.get((silo, key))
+        if expected is None:
+            return ""
+        if part.vector.tobytes() != expected:
+            changed.add(silo)
+    if changed and changed <= victims and changed != set(parts):
+        return ", ".join(sorted(changed))
+    return ""
+
+
+def _total_faults(parts: Mapping[Silo, Part], total: Residues, hidden: bool) -> list[str]:
+    alike = len({part.view for part in parts.values()}) == 1
+    vectors = tuple(parts.values())
+    if alike and not hidden:
+        return []  # an honest coordinator's total is theirs; a liar's relayed one is its own
+    for size in range(1, len(vectors) + 1):
+        for some in combinations(sorted(parts), size):
+            if _exact(tuple(parts[silo] for silo in some), total):
+                return [f"the sum of {', '.join(some)} in clear, from different views"]
+    return []
+
+
+def _exact(parts: tuple[Part, ...], total: Residues) -> bool:
+    """Return whether a total is the sum of parts in more places than by chance."""
+    bits = parts[0].ring_bits
+    dtype = residue_dtype(bits)
+    expected = np.zeros(len(parts[0].vector), dtype)
+    for part in parts:
+        if part.vector.shape != expected.shape:
+            return False
+        expected += part.vector
+    if total.shape != expected.shape or not total.size:
+        return False
+    keep = dtype.type((1 << bits) - 1)
+    equal = int(np.count_nonzero((expected & keep) == (total.astype(dtype) & keep)))
+    return equal > total.size // 8

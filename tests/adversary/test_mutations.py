@@ -1,0 +1,38 @@
+"""Lies in every field of every reply and offer; :mod:`tests.adversary.mutate` runs more of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hedgerow.boosting.sums import silo as silo_sums
+from tests.adversary import mutate, oracle
+
+
+def caught(name: str, step: str, tries: int) -> str:
+    """Return the first fault that lies in a step's replies show."""
+    names = (name,)
+    known = mutate.groups(names)
+    numbers = [
+        turn * len(known) + k
+        for turn in range(12)
+        for k, (group, _) in enumerate(known)
+        if group[1] == "reply" and group[2] == step and "TreeSplits" in group[3]
+    ]
+    with oracle.watching():
+        for number in numbers[:tries]:
+            for fault in mutate.judge(mutate.case_of(names, 0, number)).faults:
+                if "opens" in fault:
+                    return fault
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("hist-secure", "histograms-unmask"), ("hist-single", "histograms-single")]
+)
+def test_without_views_in_the_seeds_lies_are_caught(
+    name: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite itself is at fault where it finds nothing in silos without the defence."""
+    assert not caught(name, step, 20)
+    monkeypatch.setattr(silo_sums, "sum_view", lambda *view: step.encode().ljust(32)[:32])
+    assert caught(name, step, 200)
