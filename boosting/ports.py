@@ -88,7 +88,7 @@ class CoordinatorStart:
     schema : Schema
         The schema all silos of the roster agreed on; of a vertical job without any names.
     n_samples : Mapping[Silo, int]
-        Rows per silo as told when it accepted: rounded up to a power of two, unless the
+        Rows per silo as reported when it accepted: rounded up to a power of two, unless the
         strategy's ``exact_rows`` is set.
     checkpoint : bytes or None
         The last round's checkpoint when the job is resumed.
@@ -228,7 +228,7 @@ class Safeguards:
     epsilon : float or None
         Differential privacy's budget, where the strategy has one.
     private : bool
-        Whether a finite budget covers all that is told, and only sums are told.
+        Whether a finite budget covers all that leaves, and only sums leave.
     bins : int
         Most bins of a feature; 0 where there are none.
     leaf_rows : int or None

@@ -111,7 +111,7 @@ class Attempt:
 
     @property
     def stopped(self) -> bool:
-        """Whether the attempt was told to end."""
+        """Whether the attempt is to end."""
         return bool(self._stopped)
 
     def stop(self, reason: str) -> None:

@@ -26,13 +26,13 @@ PATH = click.Path(path_type=Path)
 
 
 class Unusable(click.ClickException):
-    """Bad input: told in one line, exit code 2."""
+    """Bad input: one line, exit code 2."""
 
     exit_code = 2
 
 
 class Broken(click.ClickException):
-    """A ledger that does not hold: told in one line, exit code 1."""
+    """A ledger that does not hold: one line, exit code 1."""
 
     exit_code = 1
 
@@ -51,7 +51,7 @@ def _telling() -> Iterator[None]:
 
 
 def find(path: Path) -> tuple[Path, ...]:
-    """Return the ledgers that a path stands for.
+    """Return the ledgers of a path.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _checked(path: Path, silo: str, head: str, received: ReceivedBytes | None) -
     # The copies in a run folder say in their names whose they are.
     silo = silo or (named if path.stem.startswith("ledger-") else "")
     found = ledgers.verify(path, silo=silo, head=head)
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "file": str(path),
         "silo": ", ".join(found.silos),
         "lines": len(found.entries),
@@ -111,13 +111,13 @@ def _checked(path: Path, silo: str, head: str, received: ReceivedBytes | None) -
         "note": "",
     }
     if received is not None:
-        _compare(found, silo or told["silo"], received, told)
+        _compare(found, silo or summary["silo"], received, summary)
     elif ledgers.read_head(path) is None:
-        told["note"] = "no head beside it: lines cut off its end would not be found"
-    return told
+        summary["note"] = "no head beside it: lines cut off its end would not be found"
+    return summary
 
 
-def _compare(found: Verified, silo: str, received: ReceivedBytes, told: dict[str, Any]) -> None:
+def _compare(found: Verified, silo: str, received: ReceivedBytes, summary: dict[str, Any]) -> None:
     """Hold a ledger against the coordinator's record of the same job."""
     if silo not in received.bytes_by_silo:
         raise LedgerBroken(
@@ -130,8 +130,8 @@ def _compare(found: Verified, silo: str, received: ReceivedBytes, told: dict[str
             f"{found.path}: lines are missing: the coordinator received {got} bytes from {silo} "
             f"for job {received.job}, the ledger has {sent}"
         )
-    told["agrees"] = sent == got
-    told["note"] = (
+    summary["agrees"] = sent == got
+    summary["note"] = (
         f"equal to report.json: {got:,} bytes"
         if sent == got
         else f"{sent - got:,} bytes more than the coordinator counted: they were sent again, or "
@@ -162,18 +162,18 @@ def verify(
     paths: tuple[Path, ...], silo: str, head: str, report: Path | None, as_json: bool
 ) -> None:
     """Check every line: a deleted, changed or moved one is found and named."""
-    told = []
+    summary = []
     with _telling():
         for path in (file for given in paths for file in find(given)):
             beside = path.with_name("report.json")
             against = report or (beside if beside.is_file() else None)
             received = None if against is None else _received(against)
-            told.append(_checked(path, silo, head, received))
+            summary.append(_checked(path, silo, head, received))
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(summary))
         return
     table = Table("file", "silo", "lines", "data", "control", "jobs", "holds")
-    for row in told:
+    for row in summary:
         table.add_row(
             Path(row["file"]).name,
             row["silo"] or "–",
@@ -184,7 +184,7 @@ def verify(
             f"yes, {row['note']}" if row["note"] else "yes",
         )
     Console().print(table)
-    for row in told:
+    for row in summary:
         click.echo(f"{Path(row['file']).name} head {row['head']}")
 
 
@@ -319,12 +319,12 @@ def privacy(path: Path, queries: bool, as_json: bool) -> None:
         found = read_accounts(path)
     except AccountDamaged as error:
         raise Broken(str(error)) from error
-    told = found.summary()
+    summary = found.summary()
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(summary))
         return
     table = Table("table", "job", "queries", "epsilon spent", "limit")
-    for of_table in told:
+    for of_table in summary:
         for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
             name, count = of_table["table"], str(len(row["queries"])) if "queries" in row else ""
             spent, limit = (f"{float(row[key]):.6g}" for key in ("spent", "max_epsilon"))

@@ -30,7 +30,7 @@ class Lease:
         Returns a client on the current channel.
     registration : Registration
     stop_attempts : callable
-        Called with the attempts that the coordinator wants stopped.
+        Called with the attempts that the coordinator stops.
     working : callable
         Attempts under way.
     idle_jobs : callable

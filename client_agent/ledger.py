@@ -1,9 +1,10 @@
 """The silo's ledger: an append-only, hash-chained record of every payload that left it.
 
-Its format is in :mod:`services.process.ledgers`. A payload's line is on disk before its bytes are
-sent; when the disk is full, nothing is sent. So is the line of a control call that tells something
-of the silo's data. Calls that only keep the connection up, as a lease renewal every other second
-does, are counted and share a line: at a job's end, every hour, and when the agent ends.
+Its format is in :mod:`hedgerow.services.process.ledgers`. A payload's line is on disk before its
+bytes are sent; when the disk is full, nothing is sent. So is the line of a control call that
+reveals something of the silo's data. Calls that only keep the connection up, as a lease renewal
+every other second does, are counted and share a line: at a job's end, every hour, and when the
+agent ends.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Policy(BaseModel):
     max_rounds: int | None = Field(default=None, ge=1, description="Most rounds.")
     require_dp: bool = Field(
         default=False,
-        description="Whether only jobs may run of which a finite epsilon covers all that is told.",
+        description="Whether only jobs may run of which a finite epsilon covers all that leaves.",
     )
     max_epsilon: float | None = Field(
         default=None, gt=0, description="Most that all jobs together may spend on the table."

@@ -6,10 +6,10 @@ its renaming and the flushes of both; secure sums wait for it at every sum. What
 disk leaves half-written is the older slot.
 
 Whether the newest slot was torn while it was written, and so was never relied on, or damaged later
-is told by a counter in another folder: it has the number of the last record that was on disk, it
-is set after that record's flush, and it needs none of its own. After a power cut it may be behind,
-never ahead. Slots and counter carry a keyed checksum. A record that is older than the counter, or
-whose counter is lost while not both slots are whole, is refused.
+is recognised by a counter in another folder: it has the number of the last record that was on disk,
+it is set after that record's flush, and it needs none of its own. After a power cut it may be
+behind, never ahead. Slots and counter carry a keyed checksum. A record that is older than the
+counter, or whose counter is lost while not both slots are whole, is refused.
 """
 
 from __future__ import annotations

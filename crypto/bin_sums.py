@@ -1,6 +1,6 @@
 """Which rows to add up for the histograms of many features, with as few additions as possible.
 
-A histogram of ciphertexts wants, for every feature and bin, the sum of the rows in that bin: one
+A histogram of ciphertexts needs, for every feature and bin, the sum of the rows in that bin: one
 addition a row and feature. Two facts save most of them, whatever the ciphertext scheme:
 
 * **joint cells**: features whose bins have few combinations are summed once by combination, and
@@ -30,7 +30,7 @@ _WORTH_DERIVING = 4
 class Segments:
     """Sums over runs of an index: sum s is over ``index[starts[s]:starts[s + 1]]``.
 
-    In the index of points, ``~i`` stands for minus point i.
+    In the index of points, ``~i`` is minus point i.
     """
 
     index: NDArray[np.int64]

@@ -232,7 +232,7 @@ def _invsqrt(v: int) -> tuple[bool, int]:
 
 
 def ristretto_decode(encoding: bytes) -> Point:
-    """Decode 32 bytes into a point that stands for the element (RFC 9496, section 4.3.1).
+    """Decode 32 bytes into a point that represents the element (RFC 9496, section 4.3.1).
 
     Raises
     ------
@@ -261,7 +261,7 @@ def ristretto_decode(encoding: bytes) -> Point:
 
 
 def ristretto_encode(point: Point) -> bytes:
-    """Encode the element that a point stands for into 32 canonical bytes (RFC 9496, 4.3.2)."""
+    """Encode the element that a point represents into 32 canonical bytes (RFC 9496, 4.3.2)."""
     p = PRIME
     x0, y0, z0, t0 = point
     u1 = (z0 + y0) * (z0 - y0) % p

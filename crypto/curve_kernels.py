@@ -25,7 +25,7 @@ class CurveSums(Protocol):
         ...
 
     def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> CurveSums:
-        """Give sum s over ``index[starts[s]:starts[s + 1]]``; ~i stands for minus sum i."""
+        """Give sum s over ``index[starts[s]:starts[s + 1]]``; ~i is minus sum i."""
         ...
 
     def append(self, others: CurveSums) -> CurveSums:

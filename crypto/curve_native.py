@@ -1,4 +1,4 @@
-"""Curve arithmetic by the C kernels of ``crypto.native._curve``; threads share large batches.
+"""Curve arithmetic by the C kernels of ``hedgerow.crypto.native``; threads share large batches.
 
 Points that stay here are arrays of 64-bit words: 16 a decoded point, 24 a sum (see
 ``curve_points.h``). Tables are made once a process for each base.

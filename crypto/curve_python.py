@@ -165,7 +165,10 @@ class PythonMasker:
 
 
 class PythonOpener:
-    """See :class:`crypto.curve_kernels.Opener`: baby steps in a dictionary, giant steps batched."""
+    """See :class:`hedgerow.crypto.curve_kernels.Opener`: baby steps in a dictionary.
+
+    Giant steps are batched.
+    """
 
     def __init__(self, x1: int, x2: int, limit: int) -> None:
         self._keys, self._limit = (ORDER - x1, ORDER - x2), limit

@@ -211,7 +211,7 @@ class ElGamalOperations:
             raise ValueError(f"as many g as h expected, received {len(g)} and {len(h)}")
         if len(g) > self.value_range.n_rows:
             raise RangeRefused(
-                f"the range was proved for {self.value_range.n_rows} rows, {len(g)} came"
+                f"the range was proved for {self.value_range.n_rows} rows, received {len(g)}"
             )
         limit = self.value_range.value_limit
         for values in (g, h):
@@ -232,7 +232,7 @@ class ElGamalOperations:
         if len(ciphertexts) > ROW_BYTES * self.value_range.n_rows:
             raise RangeRefused(
                 f"the range was proved for {self.value_range.n_rows} rows, "
-                f"{len(ciphertexts) // ROW_BYTES} came"
+                f"received {len(ciphertexts) // ROW_BYTES}"
             )
         return self.kernel.load(ciphertexts)
 

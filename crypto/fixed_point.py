@@ -235,7 +235,7 @@ def unpack(
     given = list(pieces)
     n_bytes = sum(len(piece) for piece in given)
     if n_bytes != packed.shape[0]:
-        raise ValueError(f"expected {packed.shape[0]} bytes of residues, {n_bytes} came")
+        raise ValueError(f"expected {packed.shape[0]} bytes of residues, received {n_bytes}")
     at = 0
     for piece in given:
         packed[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)

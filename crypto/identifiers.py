@@ -61,18 +61,18 @@ def normalise_id(value: RawId) -> bytes | None:
         try:
             return normalise_id(value.decode())
         except UnicodeDecodeError as error:
-            raise PsiRefused("an id in bytes has to be UTF-8 text") from error
+            raise PsiRefused("ids: expected UTF-8 text where they are bytes") from error
     if isinstance(value, bool):
-        raise PsiRefused("an id has to be text or a whole number, a truth value came")
+        raise PsiRefused("ids: expected text or a whole number, received a truth value")
     if isinstance(value, int):
         return b"%d" % value
     if isinstance(value, float):
         if value != value:
             return None
         if not value.is_integer():
-            raise PsiRefused("an id has to be text or a whole number, a fraction came")
+            raise PsiRefused("ids: expected text or a whole number, received a fraction")
         return b"%d" % int(value)
-    raise PsiRefused(f"an id has to be text or a whole number, {type(value).__name__} came")
+    raise PsiRefused(f"ids: expected text or a whole number, received {type(value).__name__}")
 
 
 def distinct_ids(values: Iterable[RawId]) -> DistinctIds:

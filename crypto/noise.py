@@ -83,7 +83,7 @@ class Polya:
         at = np.searchsorted(self._words, draws, side="right")
         above = self._words[np.minimum(at, len(self._words) - 1)]
         below = self._words[np.maximum(at - 1, 0)]
-        # Table entries are within one unit of the truth, and a draw stands for an interval.
+        # Table entries are within one unit of the truth, and a draw is an interval.
         undecided = (at == len(self._words)) | (above - draws < 2)
         undecided |= (at > 0) & (draws - below < 2)
         out = at.astype(np.int64)

@@ -258,13 +258,13 @@ class PsiParty:
             If it does not belong here, comes twice, is malformed or breaks the policy.
         """
         if not self._started:
-            raise PsiRefused("a message came before this party has started")
+            raise PsiRefused("received a message before this party has started")
         if message.recipient != self._name or message.owner not in self._roster:
             raise PsiRefused(f"a message from {message.sender} is not for this party")
         if (message.kind, message.owner) in self._seen:
             raise PsiRefused(f"{message.sender} sent {message.kind.name} twice")
         if message.sender != self._expected_sender(message):
-            raise PsiRefused(f"{message.kind.name} came from {message.sender}, out of turn")
+            raise PsiRefused(f"received {message.kind.name} from {message.sender} out of turn")
         if message.kind is PsiKind.POINTS:
             out = self._take_points(message)
         elif message.kind is PsiKind.TAGS:

@@ -97,7 +97,7 @@ class CipherVault(Protocol):
         Raises
         ------
         CiphertextRejected, HistogramRefused, KeyRejected
-            What came does not fit together.
+            The arguments do not fit together.
         """
         ...
 

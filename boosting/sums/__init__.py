@@ -22,7 +22,7 @@ secure sums it is the one exchange ``NAME-plain``. Both end with the strategy's 
 Rules for strategies:
 
 * :meth:`~.silo.SiloSums.setup` comes first and fixes who takes part. Silos that were lost stay out
-  until the next setup, at which silos that came back join.
+  until the next setup, which silos that are back join.
 * Places of one :class:`.steps.SumSteps` only grow within an attempt.
 * ``opens_tree=True`` says that sums inside a tree follow; these have ``whole=True`` and are over
   the set of the first. A silo that is lost inside a tree leaves that sum closed (``total is

@@ -226,7 +226,7 @@ def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ..
     -------
     tuple of Curve
         Empty where the result is no stock XGBoost model, or the model does not say which trees
-        came in which round.
+        are of which round.
 
     Raises
     ------
@@ -259,8 +259,8 @@ def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ..
 
 def dump(curves: tuple[Curve, ...]) -> bytes:
     """Return ``baselines.json``; see docs/file-formats.md."""
-    told = {"schema": 1, "curves": [curve.model_dump() for curve in curves]}
-    return json.dumps(told, allow_nan=False).encode()
+    stored = {"schema": 1, "curves": [curve.model_dump() for curve in curves]}
+    return json.dumps(stored, allow_nan=False).encode()
 
 
 def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:

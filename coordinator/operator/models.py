@@ -62,7 +62,7 @@ class Model:
         return () if self.schema is None else self.schema.classes
 
     def read(self, path: str, label: str) -> tuple[Dataset, Any]:
-        """Return a table under the model's schema, and the Arrow table it came from.
+        """Return a table under the model's schema, and the Arrow table that it is from.
 
         Parameters
         ----------

@@ -161,7 +161,9 @@ class Artefacts:
 
 
 class JobJournal:
-    """What a strategy's half keeps of a job inside its rounds; see :class:`boosting.ports.Journal`.
+    """What a strategy's half keeps of a job inside its rounds.
+
+    See :class:`hedgerow.boosting.ports.Journal`.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class JobAttempt:
             self.notes[silo] = f"{what} at {clock_of(self.now())}"
 
     def bar(self, silo: Silo, what: str) -> None:
-        """Note that a silo has said, or was told, why it takes no part."""
+        """Note that a silo has said, or the coordinator found, why it takes no part."""
         self.notes.pop(silo, None)
         self.note(silo, what)
         self.barred.add(silo)

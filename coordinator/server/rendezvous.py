@@ -53,7 +53,7 @@ class ArrivedOffer(Generic[T]):
             if self.call is not step.call:
                 raise OfferRejected(
                     f"step {step.name!r} travels by {step.call.value}, "
-                    f"the offer came by {self.call.value}"
+                    f"received the offer by {self.call.value}"
                 )
             self._payload = self.decode(step.offer)
             self.decode = _spent
@@ -337,7 +337,7 @@ class Rendezvous:
         decode: Callable[[type[Any]], Any],
         n_bytes: int = 0,
     ) -> asyncio.Future[Any]:
-        """Take an offer in as it came from a transport; see :meth:`offer`."""
+        """Take an offer in as a transport received it; see :meth:`offer`."""
         return self.offer(silo, step, at, ArrivedOffer(call, decode, remote=True, n_bytes=n_bytes))
 
     def delivered(self, silo: Silo, step: str, at: Place) -> None:

@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def uri(self) -> str:
-        """The subject as it stands in a certificate."""
+        """The subject as a certificate has it."""
         return f"hedgerow://{self.federation}/{self.role}/{self.name}"
 
 
@@ -193,7 +193,7 @@ def _leaf(certificate: bytes) -> x509.Certificate:
     if len(certificate) > MAX_CERTIFICATE_BYTES:
         raise IdentityUnusable(
             f"expected a certificate of at most {MAX_CERTIFICATE_BYTES} bytes, "
-            f"{len(certificate)} came"
+            f"received {len(certificate)}"
         )
     return parse(certificate, "the certificate")[0]
 
@@ -220,7 +220,7 @@ def federation_of(root: x509.Certificate) -> str:
 
 
 def read(path: Path) -> bytes:
-    """Return a file's bytes; a missing or unreadable one is told by its path."""
+    """Return a file's bytes; a missing or unreadable one is reported by its path."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -136,7 +136,7 @@ def read_head(path: Path) -> tuple[int, str] | None:
         data = head_of(path).read_bytes()
     except FileNotFoundError:
         return None
-    if not data.strip(b"\0"):  # a power cut came before anything of it was on disk
+    if not data.strip(b"\0"):  # a power cut before anything of it was on disk
         return None
     try:
         count, chain = data.decode("ascii").split()

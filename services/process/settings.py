@@ -14,7 +14,7 @@ from hedgerow.boosting.errors import FederationError
 
 
 class SettingsInvalid(FederationError):
-    """A configuration that cannot be used; names the key, what was expected and what came."""
+    """A configuration that cannot be used; names the key, what was expected and received."""
 
 
 class FileSettings(BaseSettings):

@@ -6,7 +6,7 @@ the process keeps in memory is bounded by its admitted calls. The vault's work r
 threads; kernels let each other run, so that all cores work.
 
 What the vault refuses reaches the caller as the exception that the vault raised. Anything else that
-goes wrong is told by its type only, for a message could hold what must not leave.
+goes wrong is reported by its type only, for a message could hold what must not leave.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class CallLimits:
 
 
 def refused(error: grpc.RpcError, address: str) -> Exception:
-    """Return the exception that a failed call of the vault stands for."""
+    """Return the exception of a failed call of the vault."""
     known = REFUSALS.error(error)
     if known is not None:
         return known

@@ -176,7 +176,7 @@ def _info(status: status_pb2.Status) -> error_details_pb2.ErrorInfo | None:
 
 
 def from_rpc(error: grpc.RpcError, peer: str) -> errors.FederationError:
-    """Return the exception that a failed call stands for.
+    """Return the exception of a failed call.
 
     ``peer`` is the address that was dialled; an ``Unreachable`` names it.
     """

@@ -2,7 +2,7 @@
 
 A codec turns a payload into the frames of one field of the ``frame`` oneof of the exchange
 messages, and back. ``decode`` validates everything that a hostile peer could have written and
-raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected and what came.
+raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected and received.
 
 To add a payload: define its frozen dataclass in ``boosting``, its message with the same field
 names in ``proto``, its field in the RPC's request and response, and its line in the :func:`family`

@@ -17,7 +17,7 @@ _BYTES = 2
 
 
 def head(number: int, n_bytes: int) -> bytes:
-    """Return what stands before a field of bytes: its tag and its length."""
+    """Return what precedes a field of bytes: its tag and its length."""
     out = bytearray()
     for value in (number << 3 | _BYTES, n_bytes):
         while value > 0x7F:

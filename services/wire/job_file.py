@@ -27,7 +27,7 @@ def load(path: Path) -> bytes:
     ------
     InvalidJob
         The file is missing or no TOML, a key is unknown (the nearest known key is named), or a
-        value has the wrong type (what was expected and what came).
+        value has the wrong type (what was expected and received).
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
 
 
 def _wrong(where: str, expected: str, value: Any) -> InvalidJob:
-    return InvalidJob(f"{where}: expected {expected}, {value!r} came")
+    return InvalidJob(f"{where}: expected {expected}, received {value!r}")
 
 
 def dump(spec: bytes) -> str:

@@ -41,7 +41,7 @@ class SignedJob:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the statement: it stands for the job, its nonce included."""
+        """SHA-256 of the statement: it identifies the job, its nonce included."""
         return sha256(self.statement).digest()
 
     @property

@@ -249,9 +249,9 @@ def test_values_and_rows_beyond_the_proof_are_refused_without_showing_them(kerne
     with pytest.raises(RangeRefused, match=r"values within ±2\^4 expected") as caught:
         public.encrypt(np.array([1, 17]), fine)
     assert "17" not in str(caught.value)
-    with pytest.raises(RangeRefused, match="3 rows, 4 came"):
+    with pytest.raises(RangeRefused, match="3 rows, received 4"):
         public.encrypt(np.arange(4), np.arange(4))
-    with pytest.raises(RangeRefused, match="3 rows, 4 came"):
+    with pytest.raises(RangeRefused, match="3 rows, received 4"):
         public.load(bytes(96 * 4))
     with pytest.raises(ValueError, match="as many g as h"):
         public.encrypt(np.arange(3), fine)

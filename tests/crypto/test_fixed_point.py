@@ -123,9 +123,9 @@ def test_packing_takes_the_rings_width_and_is_undone_by_unpacking(
 
 
 def test_a_torn_packing_and_an_unknown_ring_are_rejected() -> None:
-    with pytest.raises(ValueError, match="expected 12 bytes of residues, 11 came"):
+    with pytest.raises(ValueError, match="expected 12 bytes of residues, received 11"):
         fixed_point.unpack([bytes(11)], 2, 48)
-    with pytest.raises(ValueError, match="expected 12 bytes of residues, 13 came"):
+    with pytest.raises(ValueError, match="expected 12 bytes of residues, received 13"):
         fixed_point.unpack([bytes(13)], 2, 48)
     with pytest.raises(ValueError, match="not 40"):
         FixedPoint(1, 1.0, 1, ring_bits=40)

@@ -92,7 +92,8 @@ class StackedModel:
     silos, rows : tuple
         The silos whose trees these are, and their training rows.
     point : ndarray
-        State of the combiner that predicts; see :mod:`boosting.strategies.fedxgbllr.combiners`.
+        State of the combiner that predicts; see
+        :mod:`hedgerow.boosting.strategies.fedxgbllr.combiners`.
     head : Head or None
         The network's shape, where there is one.
     center, scale : float

@@ -1,9 +1,9 @@
 """A silo's trees on the wire: exact, or smaller by options that round them.
 
-Exact is a pack (:mod:`boosting.trees.packing`) of scrubbed trees. ``leaf_bits = 16`` sends leaf
-values as float16 beside the structure. Shared cuts make every numeric threshold an index into cut
-points that all silos have. The pack has the index in place of the threshold, as the float32 with
-that bit pattern, because a pack stores differences of bit patterns.
+Exact is a pack (:mod:`hedgerow.boosting.trees.packing`) of scrubbed trees. ``leaf_bits = 16`` sends
+leaf values as float16 beside the structure. Shared cuts make every numeric threshold an index into
+cut points that all silos have. The pack has the index in place of the threshold, as the float32
+with that bit pattern, because a pack stores differences of bit patterns.
 """
 
 from __future__ import annotations

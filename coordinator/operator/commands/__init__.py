@@ -11,7 +11,7 @@ from hedgerow.boosting.errors import FederationError
 
 
 class Refused(click.ClickException):
-    """Bad input: told in one line, exit code 2."""
+    """Bad input: one line, exit code 2."""
 
     exit_code = 2
 

@@ -98,8 +98,8 @@ def compare(
     if why:
         console.print(f"no report: {why}", markup=False)
     if json_:
-        told = {"rows": rows, "report": str(page) if page else None}
-        click.echo(json.dumps(told))
+        shown = {"rows": rows, "report": str(page) if page else None}
+        click.echo(json.dumps(shown))
     else:
         _print(console, rows)
         if page is not None:
@@ -192,8 +192,8 @@ def _baselines(
         curves = baselines.baselines(job, cohort, n_steps, n_threads)
         own = {c.name: baselines.by_silo(out / c.name, c.job, cohort) for c in contenders}
     for contender in contenders:
-        told = baselines.dump((*own.get(contender.name, ()), *curves))
-        write_atomically(out / contender.name / "baselines.json", told, mode=0o644)
+        shown = baselines.dump((*own.get(contender.name, ()), *curves))
+        write_atomically(out / contender.name / "baselines.json", shown, mode=0o644)
     return curves, ""
 
 
@@ -268,8 +268,8 @@ def _print(console: Console, rows: list[dict[str, Any]]) -> None:
     wide = console.width >= WIDE
     console.print(_table(rows, wide))
     for row in rows if not wide else ():
-        told = f"{row['name']} reveals: {_first_sentence(row['reveals'])}"
-        console.print(told, markup=False, soft_wrap=True)
+        shown = f"{row['name']} reveals: {_first_sentence(row['reveals'])}"
+        console.print(shown, markup=False, soft_wrap=True)
 
 
 def _table(rows: list[dict[str, Any]], wide: bool) -> Table:

@@ -320,7 +320,7 @@ def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
         if name not in silos:
             near = difflib.get_close_matches(name, silos, 1, 0.0)
             raise InvalidJob(
-                f"silos: the job wants {name}, which has no --silo; did you mean {near[0]}?"
+                f"silos: the job needs {name}, which has no --silo; did you mean {near[0]}?"
             )
     if len(silos) < job.min_silos:
         raise InvalidJob(

@@ -83,9 +83,9 @@ def evaluate(
 ) -> None:
     """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels.
 
-    Where each silo has a model of its own (fedga), --silo says whose; without it, all are told,
-    and their mean. The model of a vertical run is in parts: DATA is then PARTY=FILE for every
-    party.
+    Where each silo has a model of its own (fedga), --silo says whose; without it, all of them
+    predict, and their mean. The model of a vertical run is in parts: DATA is then PARTY=FILE for
+    every party.
     """
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
     from hedgerow.coordinator.operator.models import open_model, owners
@@ -101,9 +101,9 @@ def evaluate(
             n_rows, found = _evaluated(open_model(run_or_model, silo), _one(data), chosen, label)
         else:
             models = {own: open_model(run_or_model, own) for own in silos}
-            told = {own: _evaluated(one, _one(data), chosen, label) for own, one in models.items()}
-            each = {own: scores for own, (_, scores) in told.items()}
-            n_rows, first = told[silos[0]]
+            parts = {own: _evaluated(one, _one(data), chosen, label) for own, one in models.items()}
+            each = {own: scores for own, (_, scores) in parts.items()}
+            n_rows, first = parts[silos[0]]
             found = {n: sum(own[n] for own in each.values()) / len(each) for n in first}
     if as_json:
         document = {"rows": n_rows, "metrics": _plain(found)}

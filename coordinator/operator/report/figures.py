@@ -37,7 +37,7 @@ TOP_FEATURES = 15
 def bytes_by_step(runs: Sequence[Run]) -> Figure | None:
     """Return what silos moved for each step, up and down, beside the plan.
 
-    Silos of a horizontal job move the same, so one row stands for all; parties of a vertical job
+    Silos of a horizontal job move the same, so one row is for all; parties of a vertical job
     have rows of their own.
     """
     rows = [row for run in runs for row in (_of_parties(run) if _parted(run) else _of_all(run))]

@@ -64,7 +64,7 @@ def render(runs: Sequence[Run], title: str = "") -> str:
         overview=_overview(runs),
         sections=sections,
         forests=forests,
-        told=[(run, _told(run)) for run in runs],
+        summaries=[(run, _summary_of(run)) for run in runs],
         silos=[(run, _silos(run), _rounded(run)) for run in runs],
         specs=_script_safe(json.dumps(specs, allow_nan=False)),
         vega=_vega(),
@@ -94,7 +94,7 @@ def _asset(name: str) -> str:
 
 
 def _script_safe(text: str) -> Markup:
-    """Return JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element that it is in."""
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))  # noqa: S704
 
 
@@ -165,10 +165,10 @@ def _best(run: Run) -> dict[tuple[str, str], float | None]:
 
 
 def _state(run: Run) -> str:
-    told = run.report.state.lower()
+    summary = run.report.state.lower()
     if run.report.attempts > 1:
-        told += f" after {run.report.attempts} attempts"
-    return told + (f": {run.report.detail}" if run.report.detail else "")
+        summary += f" after {run.report.attempts} attempts"
+    return summary + (f": {run.report.detail}" if run.report.detail else "")
 
 
 def _rounded(run: Run) -> bool:
@@ -209,7 +209,7 @@ def _silos(run: Run) -> list[tuple[str, list[Cell]]]:
     return rows
 
 
-def _told(run: Run) -> list[tuple[str, str, int, int, str]]:
+def _summary_of(run: Run) -> list[tuple[str, str, int, int, str]]:
     """Return (step, payload, times, bytes, what it tells) over all ledgers of a run."""
     from hedgerow.services.process.ledgers import totals
 

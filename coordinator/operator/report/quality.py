@@ -142,7 +142,7 @@ def quality_by_silo(runs: Sequence[Run]) -> tuple[Figure, ...]:
 
 
 def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> Figure:
-    """Return lines over rounds, one a series; baselines are told by their dashes."""
+    """Return lines over rounds, one a series; baselines have dashes."""
     order = list(dict.fromkeys(str(row["series"]) for row in rows))
     known = [row for row in rows if row["value"] is not None]
     most = max((len({r["round"] for r in known if r["series"] == s}) for s in order), default=0)

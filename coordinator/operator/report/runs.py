@@ -202,8 +202,8 @@ def read_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     scored = [run for run in runs if run.report.metrics]
     common = [set(run.report.metrics) for run in scored]
     if common and not set.intersection(*common):
-        told = "; ".join(f"{run.label} has {', '.join(run.report.metrics)}" for run in scored)
-        raise RunUnusable(f"these runs have no metric in common: {told}")
+        listed = "; ".join(f"{run.label} has {', '.join(run.report.metrics)}" for run in scored)
+        raise RunUnusable(f"these runs have no metric in common: {listed}")
     return runs
 
 

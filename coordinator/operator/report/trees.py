@@ -266,6 +266,6 @@ class _Asker:
         if right is None:
             return name, f"< {self._tree.threshold[node]:.6g}", ("yes", "no")
         known = self._names.categories[feature]
-        told = [known[code] if code < len(known) else str(code) for code in right.tolist()]
-        shown = ", ".join(told[:2]) + (f" +{len(told) - 2}" if len(told) > 2 else "")
+        names = [known[code] if code < len(known) else str(code) for code in right.tolist()]
+        shown = ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
         return name, f"is {shown}", ("no", "yes")
