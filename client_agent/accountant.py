@@ -217,21 +217,27 @@ class TableAccount:
                 accounts.tables | {self._table: changed},
                 accounts.limits | {self._table: self._limit},
             )
-            data = following.encode()
-            try:
-                for name in _FILES:
-                    write_atomically(self._folder / name, data)
-            except OSError as error:
-                raise FederationError(
-                    f"the privacy accountant cannot be written ({error.strerror or error}); "
-                    "nothing was sent"
-                ) from error
+            self._write(following, _FILES)
             self._accounts = following
 
     def _loaded(self) -> Accounts:
         if self._accounts is None:
-            self._accounts = read_accounts(self._folder.parent)
+            found = read_accounts(self._folder.parent)
+            if found.turn:  # a crash may have left the copy behind: a second one must not
+                self._write(found, _FILES[1:])
+            self._accounts = found
         return self._accounts
+
+    def _write(self, accounts: Accounts, names: tuple[str, ...]) -> None:
+        data = accounts.encode()
+        try:
+            for name in names:
+                write_atomically(self._folder / name, data)
+        except OSError as error:
+            raise FederationError(
+                f"the privacy accountant cannot be written ({error.strerror or error}); "
+                "nothing was sent"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
