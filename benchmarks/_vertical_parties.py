@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo, Step
-from hedgerow.boosting.ports import Artefact, CoordinatorStart, JobParameters, SiloStart
+from hedgerow.boosting.ports import (
+    Artefact,
+    CoordinatorStart,
+    JobParameters,
+    PartyLimits,
+    SiloStart,
+)
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.routing import (
     Router,
@@ -120,10 +126,12 @@ def in_process(
     parties: Mapping[str, Dataset],
     tests: Mapping[str, Dataset] | None = None,
     model: Mapping[str, Artefact] | None = None,
+    limits: PartyLimits | None = None,
 ) -> tuple[Phases, float, dict[str, Artefact]]:
     """Run a job with all halves in this process; return phases, wall seconds and parts.
 
-    ``model`` has the parts of a model that the job finds under the name ``model``.
+    ``model`` has the parts of a model that the job finds under the name ``model``; ``limits`` are
+    of every party's policy.
     """
     phases = Phases()
     silos = tuple(Silo(name) for name in sorted(parties))
@@ -139,6 +147,7 @@ def in_process(
             start = SiloStart(
                 job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
                 dataset=parties[silo], test=(tests or {}).get(silo), codec=BoxCodec(),
+                limits=limits or PartyLimits(),
             )  # fmt: skip
             records = {}
             if model is not None:

@@ -113,6 +113,26 @@ class CoordinatorStart:
 
 
 @dataclass(frozen=True, slots=True)
+class PartyLimits:
+    """What a silo's policy holds other parties of a vertical job to.
+
+    Parameters
+    ----------
+    least_ids, most_ids : int
+        Distinct row ids of any party.
+    least_bin_rows : int
+        Rows that any two sums over the bins of a column differ by.
+    most_gradient_bits : int
+        Of an encrypted gradient; 0 for any number.
+    """
+
+    least_ids: int = 1
+    most_ids: int = 20_000_000
+    least_bin_rows: int = 1
+    most_gradient_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SiloStart:
     """What a silo half starts from.
 
@@ -130,8 +150,8 @@ class SiloStart:
         Evaluation rows of this silo: of a vertical party, or to score a model of its own.
     trainer : LocalTrainer or None
         Where stock XGBoost's trees grow; None for this process.
-    ids : tuple of int
-        Least and most distinct row ids that this silo's policy takes from any party.
+    limits : PartyLimits
+        Of the silo's policy, for a vertical job.
     codec : PayloadCodec or None
         Of messages that silos seal for each other.
     job_digest : bytes
@@ -152,7 +172,7 @@ class SiloStart:
     n_threads: int = 1
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
-    ids: tuple[int, int] = (1, 20_000_000)
+    limits: PartyLimits = PartyLimits()
     codec: PayloadCodec | None = None
     job_digest: bytes = b""
     accountant: Accountant | None = None
@@ -234,6 +254,10 @@ class Safeguards:
     leaf_rows : int or None
         Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where
         noise covers small leaves.
+    classes, trees : int
+        Of a vertical job: classes of the label, and trees in all; 0 where it trains nothing.
+    gradient_bits : int
+        Of a vertical job: bits of an encrypted gradient, as far as the job says.
     key_bits : int or None
         Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
         strategy has no such key.
@@ -245,6 +269,9 @@ class Safeguards:
     bins: int = 0
     leaf_rows: int | None = 1
     key_bits: int | None = None
+    classes: int = 0
+    trees: int = 0
+    gradient_bits: int = 0
 
 
 class Parameters(Protocol):

@@ -213,7 +213,7 @@ class Attempt:
             n_threads=parts.n_threads,
             identity=identity,
             trainer=parts.trainer,
-            ids=(parts.policy.min_ids, parts.policy.max_ids),
+            limits=parts.policy.limits,
             codec=BoxCodec(),
             job_digest=digest,
             accountant=accountant,

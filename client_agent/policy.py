@@ -11,7 +11,7 @@ from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, discl
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
-from hedgerow.boosting.ports import Forecast, JobParameters
+from hedgerow.boosting.ports import Forecast, JobParameters, PartyLimits
 from hedgerow.boosting.strategies import NAMES
 
 
@@ -63,6 +63,18 @@ class Policy(BaseModel):
         ge=1,
         description="Most distinct row ids of any party of a vertical job.",
     )
+    min_bin_rows: int = Field(
+        default=1,
+        ge=1,
+        description="Least rows between two sums over bins of a column in a vertical job.",
+    )
+    max_classes: int | None = Field(
+        default=None, ge=2, description="Most classes of the label of a vertical job."
+    )
+    max_trees: int | None = Field(default=None, ge=1, description="Most trees of a vertical job.")
+    max_gradient_bits: int | None = Field(
+        default=None, ge=8, description="Most bits of an encrypted gradient of a vertical job."
+    )
     may_send: tuple[Discloses, ...] | None = Field(
         default=None,
         description="Classes of what may leave; unset allows all but quantiles and counts.",
@@ -76,6 +88,12 @@ class Policy(BaseModel):
         default=1, ge=1, description="Least rows of a leaf that a job's parameters allow."
     )
     max_attempts: int = Field(default=100, ge=1, description="Most attempts at one job.")
+
+    @property
+    def limits(self) -> PartyLimits:
+        """What this silo's half of a vertical job holds the other parties to."""
+        bits = self.max_gradient_bits or 0
+        return PartyLimits(self.min_ids, self.max_ids, self.min_bin_rows, bits)
 
     @property
     def classes(self) -> frozenset[Discloses]:
@@ -145,8 +163,14 @@ class Policy(BaseModel):
                 _decline("min_key_bits", "the job does not encrypt")
         elif kept.key_bits is not None and kept.key_bits < self.min_key_bits:
             _decline("min_key_bits", f"{kept.key_bits} is under {self.min_key_bits}")
-        if kept.bins > self.max_bin:
-            _decline("max_bin", f"{kept.bins} is over {self.max_bin}")
+        for rule, asked, most in (
+            ("max_bin", kept.bins, self.max_bin),
+            ("max_classes", kept.classes, self.max_classes),
+            ("max_trees", kept.trees, self.max_trees),
+            ("max_gradient_bits", kept.gradient_bits, self.max_gradient_bits),
+        ):
+            if most is not None and asked > most:
+                _decline(rule, f"{asked} is over {most}")
         if kept.leaf_rows is not None and kept.leaf_rows < self.min_leaf_rows:
             _decline(
                 "min_leaf_rows",

@@ -41,8 +41,7 @@ def value_range(layout: PairLayout) -> elgamal.ValueRange:
     RangeRefused
         Precision bits + log2 rows are above 40.
     """
-    largest = max(layout.largest_grad, layout.largest_hess)
-    return elgamal.ValueRange((largest - 1).bit_length(), layout.n_rows)
+    return elgamal.ValueRange(layout.value_bits, layout.n_rows)
 
 
 class ElGamalOwner:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.bin_groups import SummedBins, check_groups
 from hedgerow.crypto.blinding import LocalBlinder
 from hedgerow.crypto.cipher_roles import (
     Bins,
@@ -38,6 +39,9 @@ MOST_IDLE_PEERS = 4
 class _Tree:
     rows: HeldRows
     public_key: bytes
+    bins: Bins
+    n_bins: tuple[int, ...]
+    least_rows: int
 
 
 class LocalCipherVault:
@@ -100,13 +104,14 @@ class LocalCipherVault:
         rows: Sequence[Buffer],
         bins: Bins,
         n_bins: Sequence[int],
+        least_rows: int = 1,
     ) -> None:
         peer = self._peer(public_key)
         with self._lock:  # never two trees' rows at a time
             self._trees.pop(session, None)
         held = peer.hold(layout, rows, bins, n_bins)
         with self._lock:
-            self._trees[session] = _Tree(held, public_key)
+            self._trees[session] = _Tree(held, public_key, bins, tuple(n_bins), least_rows)
 
     def sum_bins(
         self,
@@ -121,6 +126,9 @@ class LocalCipherVault:
             tree = self._trees.get(session)
         if tree is None:
             raise NothingHeld(f"no row ciphertexts of session {session} are held here")
+        if tree.least_rows > 1:
+            groups = SummedBins(tree.bins, tree.n_bins, cumulative, missing)
+            check_groups(groups, nodes, order, tree.least_rows)
         return tree.rows.answer(nodes, cumulative=cumulative, missing=missing, order=order)
 
     def decrypt_histograms(

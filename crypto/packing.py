@@ -111,6 +111,11 @@ class PairLayout:
         )
 
     @property
+    def value_bits(self) -> int:
+        """Bits of the largest stored g or h, sign apart."""
+        return (max(self.largest_grad, self.largest_hess) - 1).bit_length()
+
+    @property
     def grad_bits(self) -> int:
         """W_g: two's complement width of the largest sum of g."""
         return (self.n_rows * self.largest_grad).bit_length() + 1

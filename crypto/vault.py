@@ -89,10 +89,13 @@ class CipherVault(Protocol):
         rows: Sequence[Buffer],
         bins: NDArray[np.uint8] | NDArray[np.uint16],
         n_bins: Sequence[int],
+        least_rows: int = 1,
     ) -> None:
         """Take a tree's row ciphertexts (all parts) and this party's bins of the same rows.
 
         They replace those of the tree before, which are let go first, even where these are refused.
+        With ``least_rows`` above 1, :meth:`sum_bins` refuses sums that differ by fewer rows, see
+        :func:`hedgerow.crypto.bin_groups.check_groups`.
 
         Raises
         ------

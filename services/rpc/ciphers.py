@@ -121,7 +121,9 @@ class CipherServicer:
             rows = wire.parts(received["ciphertexts"])
             bins = wire.bins(head, received)
             layout, n_bins = wire.read_layout(head.layout), tuple(head.n_bins)
-            self._ciphers.hold_rows(head.session, head.public_key, layout, rows, bins, n_bins)
+            self._ciphers.hold_rows(
+                head.session, head.public_key, layout, rows, bins, n_bins, max(head.least_rows, 1)
+            )
             self._count("load", *[bins] * len(rows))
             return [pb.HoldRowsResponse()]
 
@@ -359,6 +361,7 @@ class RemoteCipherVault:
         rows: Sequence[Buffer],
         bins: Bins,
         n_bins: Sequence[int],
+        least_rows: int = 1,
     ) -> None:
         check_bins(bins, n_bins)
 
@@ -369,6 +372,7 @@ class RemoteCipherVault:
                 layout=wire.layout(layout),
                 n_bins=[int(n) for n in n_bins],
                 bin_bytes=bins.itemsize,
+                least_rows=least_rows,
             )
             yield pb.HoldRowsRequest(head=head)
             little = np.ascontiguousarray(bins, bins.dtype.newbyteorder("<"))

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected, PolicyDeclined
+from hedgerow.boosting.exchange import Discloses, Place
+from hedgerow.boosting.ports import PartyLimits
 from hedgerow.boosting.strategies.secureboost import steps
 from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveTree
+from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.boosting.strategies.secureboost.steps import (
     CiphertextPiece,
     NodeDivision,
@@ -26,10 +29,11 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     SealedPiece,
     StepName,
 )
+from hedgerow.client_agent.policy import Policy
 from hedgerow.crypto import paillier_keys
 from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
 from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.errors import KeyRejected
+from hedgerow.crypto.errors import HistogramRefused, KeyRejected
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier_keys import PublicKey, generate_private_key
@@ -221,6 +225,145 @@ def test_sums_are_sent_once(lies: Any) -> None:
 def test_more_trees_than_the_job_has_are_refused(lies: Any) -> None:
     go_on(lies, StepName.GRADIENTS)
     refused(run(), "guest grows more than 1 trees in round 0")
+
+
+# --- bins with few rows ----------------------------------------------------------------------
+
+
+def with_limits(**limits: Any) -> Callable[..., Any]:
+    def participates(parameters: Any, link: Any, vault: Any, start: Any) -> Any:
+        return participate(parameters, link, vault, replace(start, limits=PartyLimits(**limits)))
+
+    return participates
+
+
+def small_groups(known: dict[int, Any], tree: PassiveTree, least: int) -> list[int]:
+    """Return the sizes, below ``least``, of groups of rows that the known sums tell apart.
+
+    Naively, from the rows that each known division sends left, for every node and column.
+    """
+    table, found = tree._table, []
+    for node in set(known) & set(tree._partition.nodes):
+        rows = tree._partition.rows(node)
+        if not len(rows):
+            continue
+        for column in table.features:
+            at = np.flatnonzero(known[node] & (table.feature == column))
+            sides = [table.goes_left(d, tree._binned, rows) for d in at]
+            missing = tree._binned.by_feature[column][rows] == tree._binned.n_bins[column]
+            for d, side in zip(at, sides, strict=True):  # what is summed: present rows of one side
+                side[missing] = False
+                if table.default_left[d]:
+                    side[:] = ~side & ~missing
+            if not len(at):
+                continue
+            sums = [np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_), *sides]
+            for one in sums:
+                for other in sums:
+                    if not (one & ~other).any():
+                        found.append(int((other & ~one).sum()) % len(rows))
+                    if not (one & other).any():
+                        found.append(int((~one & ~other).sum()) % len(rows))
+    return [n for n in found if 0 < n < least]  # a whole node is nothing new
+
+
+@pytest.mark.parametrize("least", [1, 2, 7])
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_no_two_sums_of_a_column_differ_by_few_rows(
+    least: int, missing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the nodes whose sums are sent, nor in those that follow by subtraction."""
+    small: list[int] = []
+    answer = PassiveTree.answer
+
+    def looked_at(self: PassiveTree) -> StepName:
+        try:
+            return answer(self)
+        finally:
+            small.extend(small_groups(self._known, self, max(least, 2)))
+
+    monkeypatch.setattr(PassiveTree, "answer", looked_at)
+    job = vertical.job(booster={"max_depth": 4, "min_child_weight": 0, "max_bin": 16})
+    parties = vertical.cut_by_columns(vertical.table(150, 5, missing=missing), (2, 3))
+    outcome = run_in_memory(
+        job, parties, schema=parties["guest"].schema, vaults=vertical.vaults(),
+        participate_as=with_limits(least_bin_rows=least),
+    )  # fmt: skip
+    assert outcome.error is None, outcome.error
+    _, passive = vertical.parts(outcome.kept)
+    assert passive["host-1"].nodes, "the party still divides nodes"
+    assert bool(small) == (least == 1)
+
+
+def test_a_vault_refuses_sums_that_tell_few_rows_apart() -> None:
+    vault = LocalVault(ENGINE, insecure_test_keys=True)
+    key = vault.create_cipher_key("job", 512)
+    layout = PairLayout.fit(n_rows=10, max_abs_grad=1, max_hess=1, fraction_bits=12)
+    rows = vault.encrypt_gradients("job", layout, np.ones((10, 1)), np.ones((10, 1)))
+    bins = np.array([[0, 0, 0, 1, 2, 2, 2, 3, 3, 3]], np.uint8).T  # the last is of missing values
+    everything = [np.arange(10)]
+
+    def ask(order: list[int], nodes: Any = everything, least: int = 3, **more: Any) -> Any:
+        vault.hold_rows("job", key, layout, rows, bins, [4], least)
+        options = {"cumulative": True, "missing": [True], **more}
+        return vault.sum_bins("job", nodes, order=np.array(order), **options)
+
+    # Running sums: bins to 0, to 1, to 2; then bins from 1, from 2.
+    for order in ([0], [0, 2], [1], [2, 4], [0, 3]):
+        ask(order)
+    for order in ([0, 1], [3, 4], [0, 4]):
+        with pytest.raises(HistogramRefused, match="differ by 3 rows"):
+            ask(order)
+    with pytest.raises(HistogramRefused, match="differ by 3 rows"):
+        ask([0], [np.array([0, 1, 4, 5, 6])])
+    with pytest.raises(HistogramRefused, match="differ by 3 rows"):
+        ask([1], cumulative=False, missing=None)
+    ask([0, 2], cumulative=False, missing=None)
+    ask([0, 1], least=1)
+
+
+# --- a policy of one's own -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "job", "said"),
+    [
+        ({"max_classes": 2}, vertical.job(Task.MULTICLASS), "max_classes: 3 is over 2"),
+        ({"max_trees": 5}, vertical.job(Task.MULTICLASS), "max_trees: 6 is over 5"),
+        ({"max_gradient_bits": 20}, vertical.job(), "max_gradient_bits: 26 is over 20"),
+    ],
+)
+def test_a_passive_partys_policy_declines_wide_or_long_jobs(
+    rule: Sent, job: Any, said: str
+) -> None:
+    def check(rules: Sent, asked: Any) -> None:
+        parties = vertical.cut_by_columns(vertical.table(20, 4, asked.task), (2, 2))
+        schema = parties["host-1"].schema
+        silos = ("guest", "host-1")
+        kinds = {"may_send": tuple(Discloses), **rules}
+        Policy(**kinds).check(
+            asked, operator="", silos=silos, schema=schema, n_samples=20,
+            forecast=asked.strategy.forecast(
+                asked.parameters, asked, schema, dict.fromkeys(silos, 20)
+            ),
+            allowances=asked.strategy.allowances(asked.parameters, asked, schema, 2),
+        )  # fmt: skip
+
+    loose = {name: most * 9 for name, most in rule.items()}
+    job = replace(job, parameters=replace(job.parameters, key_bits=2048))
+    check(loose, job)
+    with pytest.raises(PolicyDeclined, match=said):
+        check(rule, job)
+
+
+def test_a_bound_of_this_rounds_gradients_does_not_lift_a_policys_bits() -> None:
+    """Where the loss has no bound, what the active party says of it is held to the policy."""
+    job = vertical.job(Task.REGRESSION)
+    assert job.parameters.safeguards(job).gradient_bits == 26
+    outcome = run(job=job, participate_as=with_limits(most_gradient_bits=26))
+    refused(outcome, "host-1: guest: gradients of 2")
+    assert "policy rule max_gradient_bits of host-1 allows 26" in str(outcome.error)
+    assert run(job=job, participate_as=with_limits(most_gradient_bits=40)).error is None
 
 
 # --- gradients that are none -----------------------------------------------------------------
@@ -427,8 +570,6 @@ def test_a_coordinator_that_shows_parties_different_jobs_brings_them_no_common_k
     """The digest of the job is in the roots of all boxes, and in what each party signs."""
 
     def other_job(parameters: Any, link: Any, vault: Any, start: Any) -> Any:
-        from hedgerow.boosting.strategies.secureboost.silo import participate
-
         digest = str(start.silo).encode()
         return participate(parameters, link, vault, replace(start, job_digest=digest))
 

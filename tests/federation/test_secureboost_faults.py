@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Link
-from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.ports import Artefact, PartyLimits, SiloStart
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.crypto.engine import Engine
@@ -133,7 +133,7 @@ def test_a_silos_own_limits_of_ids_bind_the_alignment(
 
     def strict(parameters: Any, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
         if start.silo == party:
-            start = replace(start, ids=ids)
+            start = replace(start, limits=PartyLimits(*ids))
         return participate(parameters, link, vault, start)
 
     outcome = run_in_memory(

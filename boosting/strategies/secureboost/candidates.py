@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures
@@ -100,6 +101,7 @@ class DivisionTable:
         partition: RowPartition,
         nodes: Sequence[int],
         counted: NDArray[np.int64],
+        known: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
         """Return which sum each division of nodes has: that of the first with the same rows.
 
@@ -110,6 +112,8 @@ class DivisionTable:
         ----------
         counted : ndarray of shape (n_samples, 2), int64
             One in both columns for rows that are summed, else zero.
+        known : ndarray of shape (n_nodes, n_divisions), bool
+            Divisions whose sums are sent, see :meth:`large_enough`; of the others none is.
 
         Returns
         -------
@@ -133,11 +137,53 @@ class DivisionTable:
         # Divisions of a feature in one direction are nested: as many rows are the same rows.
         first = np.ones(len(self), np.bool_)
         first[1:] = (np.diff(self.feature) != 0) | (np.diff(self.default_left.astype(int)) != 0)
-        fresh = np.ones_like(out, np.bool_)
-        fresh[:, 1:] = (np.diff(n_rows, axis=1) != 0) | first[1:]
-        out[:] = np.maximum.accumulate(np.where(fresh, np.arange(len(self)), 0), axis=1)
+        chain = np.cumsum(first)
+        for k in range(len(nodes)):
+            at = np.flatnonzero(known[k])
+            fresh = np.ones(len(at), np.bool_)
+            fresh[1:] = (np.diff(n_rows[k, at]) != 0) | (np.diff(chain[at]) != 0)
+            out[k, at] = at[np.maximum.accumulate(np.where(fresh, np.arange(len(at)), 0))]
         out[n_rows == totals[:, None]] = ALL_ROWS
-        out[n_rows == 0] = NO_ROWS
+        out[(n_rows == 0) | ~known] = NO_ROWS
+        return out
+
+    def large_enough(
+        self,
+        cuts: Cuts,
+        binned: BinnedFeatures,
+        partition: RowPartition,
+        nodes: tuple[int, ...],
+        counted: NDArray[np.int64],
+        parent: NDArray[np.bool_],
+        least: int,
+    ) -> NDArray[np.bool_]:
+        """Return the divisions of a node and its sibling whose sums separate enough rows.
+
+        Bins with fewer than ``least`` rows are merged with those above them, so that between two
+        sums of a feature, and on either end, there are no rows or at least ``least``, in both
+        nodes: who knows the parent's sums and one child's has the other's by subtraction.
+
+        Parameters
+        ----------
+        nodes : tuple of int
+            The root, or two siblings.
+        counted : ndarray of shape (n_samples, 2), int64
+            One in both columns for rows that are summed, else zero.
+        parent : ndarray of shape (n_divisions,), bool
+            What was returned for their parent; all divisions for the root.
+
+        Returns
+        -------
+        ndarray of shape (n_divisions,), bool
+        """
+        out = np.zeros(len(self), np.bool_)
+        if not len(self):
+            return out
+        layout = layout_of(cuts, self.features)
+        counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
+        totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
+        starts = np.searchsorted(self.feature, self.features)
+        _merge(layout.offsets, starts, self.missing, counts, totals, parent, least, out)
         return out
 
     def too_few(
@@ -177,3 +223,35 @@ class DivisionTable:
             left = left + np.where(self.default_left[mine], absent[:, None], 0)
             out[:, mine] = (left < least) | (totals[:, None] - left < least)
         return out
+
+
+@njit(cache=True, nogil=True)
+def _merge(offsets, starts, missing, counts, totals, parent, least, out):  # type: ignore[no-untyped-def]
+    """Fill in :meth:`DivisionTable.large_enough`: from the left, cut where enough rows are."""
+    n_nodes = counts.shape[0]
+    since, after = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64)
+    for k in range(len(starts)):
+        low, n, at = offsets[k], offsets[k + 1] - offsets[k], starts[k]
+        # Missing values are a group of their own, or belong to the last one.
+        apart = missing[k] and parent[at + n - 1]
+        for i in range(n_nodes):
+            after[i] = counts[i, low : low + n].sum()
+            absent = totals[i] - after[i]
+            apart = apart and (absent == 0 or absent >= least)
+        if not apart:
+            after[:] = totals
+        elif n > 0:
+            out[at + n - 1] = True
+        since[:] = 0
+        for c in range(n - 1):
+            fits = parent[at + c]
+            for i in range(n_nodes):
+                since[i] += counts[i, low + c]
+                after[i] -= counts[i, low + c]
+                fits = fits and (since[i] == 0 or since[i] >= least)
+                fits = fits and (after[i] == 0 or after[i] >= least)
+            if fits:
+                since[:] = 0
+                out[at + c] = True
+                if apart:
+                    out[at + n + (n - 2 - c)] = True

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import bound_of_exponents, static_bound
 from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.strategies.secureboost.parameters import (
+    ELGAMAL_VALUE_BITS,
+    PAILLIER_FRACTION_BITS,
+    SecureBoost,
+)
 from hedgerow.boosting.strategies.secureboost.steps import size_class
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.packing import PairLayout
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
-    from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
-PAILLIER_FRACTION_BITS = 26
-ELGAMAL_VALUE_BITS = 16
-"""Of a quantised gradient: discrete logarithms of sums have to be found."""
 ELGAMAL_SUM_BITS = 40
 
 

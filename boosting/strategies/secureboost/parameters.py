@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
 MOST_PARTIES = 5
+PAILLIER_FRACTION_BITS = 26
+ELGAMAL_VALUE_BITS = 16
+"""Of a quantised gradient: discrete logarithms of sums have to be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,12 @@ class SecureBoost:
     allow_insecure: bool = False
 
     @property
+    def gradient_bits(self) -> int:
+        """Bits of an encrypted gradient where neither loss nor weights ask for more."""
+        default = ELGAMAL_VALUE_BITS if self.encryption == "elgamal" else PAILLIER_FRACTION_BITS
+        return self.fraction_bits or default
+
+    @property
     def n_results(self) -> int:
         """Rounds that are reported, at most."""
         return self.rounds
@@ -141,8 +150,17 @@ class SecureBoost:
             unbounded = self.complete_secure and not deepest
             deepest = 0 if unbounded else max(both, deepest if self.complete_secure else 0)
         key_bits = {"paillier": self.key_bits, "plain": 0}.get(self.encryption)
+        trains = not self.predict_from
         return Safeguards(
-            deepest, bins=job.booster.max_bin, leaf_rows=self.min_leaf, key_bits=key_bits
+            deepest,
+            bins=job.booster.max_bin,
+            leaf_rows=self.min_leaf,
+            key_bits=key_bits,
+            classes=max(self.n_outputs(job), 2)
+            if trains and job.task is not Task.REGRESSION
+            else 0,
+            trees=self.rounds * self.trees_per_round(job) if trains else 0,
+            gradient_bits=self.gradient_bits if trains else 0,
         )
 
     def validate(self, job: JobParameters) -> None:

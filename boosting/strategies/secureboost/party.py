@@ -138,7 +138,10 @@ class Party:
                     self.parameters.alignment,
                     then if k == len(tables) - 1 or then is None else StepName.IDENTIFIERS,
                     self.vault,
-                    PsiPolicy(min_elements=self.start.ids[0], max_elements=self.start.ids[1]),
+                    PsiPolicy(
+                        min_elements=self.start.limits.least_ids,
+                        max_elements=self.start.limits.most_ids,
+                    ),
                 )
             )
         train, categories = numeric(found[0].dataset)

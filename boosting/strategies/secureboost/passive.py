@@ -62,6 +62,7 @@ class PassiveParty(Party):
             parameters=self.tree_parameters,
             check=self._check_layout,
             fewest=parameters.sampler(self.job.booster).fewest(len(self.fit)),
+            least_rows=start.limits.least_bin_rows,
         )
         self.number = self.part.n_trees
         self.begun = 0
@@ -86,8 +87,13 @@ class PassiveParty(Party):
         return public_key
 
     def _check_layout(self, stated: PairLayout) -> None:
-        active = self.parameters.active
+        active, most = self.parameters.active, self.start.limits.most_gradient_bits
         check_layout(stated, self.parameters, self.job, len(self.fit), active)
+        if most and stated.value_bits > most:
+            raise OfferRejected(
+                f"{active}: gradients of {stated.value_bits} bits, "
+                f"policy rule max_gradient_bits of {self.courier.party} allows {most}"
+            )
 
     def _earlier(self) -> PassivePart:
         """Return the part that this job starts from, with the table's columns in its order."""

@@ -59,6 +59,8 @@ class PassiveFeatures:
         Raises :class:`OfferRejected` for a layout of gradients that the job cannot have.
     fewest : int
         Rows of ``fit`` that a sample has at least.
+    least_rows : int
+        Rows that any two sums of a feature at a node differ by, unless they are the same.
     """
 
     has_missing: NDArray[np.bool_]
@@ -68,6 +70,7 @@ class PassiveFeatures:
     parameters: TreeParameters
     check: Callable[[PairLayout], None]
     fewest: int
+    least_rows: int
 
 
 class PassiveTree:
@@ -117,6 +120,9 @@ class PassiveTree:
         self._n_leaves = 1
         self._request: tuple[int, ...] = (0,)
         """Nodes whose sums are owed to the active party."""
+        self._known = {0: np.ones(len(self._table), np.bool_)}
+        """By node: the divisions whose sums the active party knows, or for the root may know."""
+        self._parents: dict[int, int] = {}
 
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
@@ -147,7 +153,7 @@ class PassiveTree:
         try:
             setup.vault.hold_rows(
                 setup.session, public_key, content.layout, parts, cast("Bins", bins),
-                self._table.n_bins,
+                self._table.n_bins, self._own.least_rows,
             )  # fmt: skip
         except REFUSED as error:
             raise OfferRejected(
@@ -160,11 +166,13 @@ class PassiveTree:
         if not self._request:
             raise OfferRejected(f"{self._active} asks for sums of nodes that it has already")
         fresh = sorted({n for node in self._request for n in _siblings(node)})
+        self._merge_bins()
         parts, sources = self._sums()
         allowed = ~self._table.too_few(
             self._setup.cuts, self._binned, self._partition, fresh, self._counted,
             self._own.min_leaf,
         )  # fmt: skip
+        allowed &= np.stack([self._known[node] for node in fresh])
         if self._columns is not None:
             for k, node in enumerate(fresh):
                 columns = self._columns.of_node(self._depths[node])
@@ -209,6 +217,17 @@ class PassiveTree:
         """Numbers of the parties."""
         return range(len(self._setup.parties))
 
+    def _merge_bins(self) -> None:
+        """Note whose sums the active party will know of the requested nodes and their siblings."""
+        for node in self._request:
+            pair, parent = _siblings(node), self._known[self._parents.get(node, 0)]
+            if self._own.least_rows > 1:
+                parent = self._table.large_enough(
+                    self._setup.cuts, self._binned, self._partition, pair, self._summed, parent,
+                    self._own.least_rows,
+                )  # fmt: skip
+            self._known.update(dict.fromkeys(pair, parent))
+
     def _sums(self) -> tuple[tuple[NDArray[np.uint8], ...], Sources]:
         """Return the ciphertext sums of the requested nodes, and which sum each candidate has."""
         table, n, setup = self._table, len(self._table), self._setup
@@ -218,9 +237,10 @@ class PassiveTree:
         parts: tuple[NDArray[np.uint8], ...] = ()
         nodes: list[NDArray[np.integer]] = []
         order: list[NDArray[np.int64]] = []
-        same = table.sides(setup.cuts, self._binned, self._partition, self._request, self._summed)[
-            :, self._order
-        ]
+        known = np.stack([self._known[node] for node in self._request])
+        same = table.sides(
+            setup.cuts, self._binned, self._partition, self._request, self._summed, known
+        )[:, self._order]
         place = np.empty(n, np.int64)
         for k, node in enumerate(self._request):
             rows = self._partition.rows(node)
@@ -312,6 +332,8 @@ class PassiveTree:
         for node, left in zip(nodes, lefts, strict=True):
             depth = self._depths[node] + 1
             self._depths += [depth, depth]
+            self._parents[left] = self._parents[left + 1] = node
+            self._known.setdefault(node, self._known[self._parents.get(node, 0)])
             if not full and not (self._limit and depth >= self._limit):
                 request.append(left + 1 if counts[node][1] < counts[node][0] else left)
             if node in mine:

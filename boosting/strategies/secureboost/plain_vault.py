@@ -42,6 +42,7 @@ class PlainVault(LocalCipherVault):
         rows: Sequence[Buffer],
         bins: Bins,
         n_bins: Sequence[int],
+        least_rows: int = 1,
     ) -> None:
         """Take the rows' integers and this party's bins of them."""
         self._values = _integers(rows, layout)

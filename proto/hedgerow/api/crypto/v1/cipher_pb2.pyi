@@ -207,12 +207,15 @@ class HoldRowsHead(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     N_BINS_FIELD_NUMBER: _builtins.int
     BIN_BYTES_FIELD_NUMBER: _builtins.int
+    LEAST_ROWS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Session."""
     public_key: _builtins.bytes
     """The active party's public key."""
     bin_bytes: _builtins.int
     """Bytes of a bin number: 1 or 2."""
+    least_rows: _builtins.int
+    """Rows that any two sums of a feature at a node differ by at least, unless by none."""
     @_builtins.property
     def layout(self) -> Global___PairLayout:
         """Layout of the rows' plaintexts."""
@@ -229,10 +232,11 @@ class HoldRowsHead(_message.Message):
         layout: Global___PairLayout | None = ...,
         n_bins: _abc.Iterable[_builtins.int] | None = ...,
         bin_bytes: _builtins.int = ...,
+        least_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_bytes", b"bin_bytes", "layout", b"layout", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_bytes", b"bin_bytes", "layout", b"layout", "least_rows", b"least_rows", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
