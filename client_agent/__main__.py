@@ -41,7 +41,7 @@ from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 
-CRYPTO_SECONDS = 30.0
+CRYPTO_SECONDS = 60.0
 """How long an attempt waits for the silo's crypto process."""
 
 

@@ -24,6 +24,7 @@ from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.store import Store
+from hedgerow.coordinator.server.warming import warm_up
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity.certificates import IdentityPaths
@@ -70,6 +71,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
         open_job=lambda signed: open_job(signed, FileIdentity(paths)),
     )
     jobs = Jobs(environment, roster)
+    await asyncio.to_thread(warm_up)
     serving = await serve(
         config.listen,
         [

@@ -209,10 +209,9 @@ class Jobs:
             remaining = deadline - time.monotonic()
             if remaining <= 0.0:
                 return None
-            try:
-                await asyncio.wait_for(self._arrived.wait(), min(remaining, SWEEP_SECONDS))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):  # wait_for of Python 3.11 may lose a cancellation
+                async with asyncio.timeout(min(remaining, SWEEP_SECONDS)):
+                    await self._arrived.wait()
 
     async def accept(
         self, silo: Silo, lease_id: str, key: AttemptKey, answer: Answer, timeout_seconds: float

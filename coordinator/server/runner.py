@@ -7,6 +7,7 @@ store, counts bytes, and starts another attempt where one has lost its quorum.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -255,10 +256,9 @@ class JobRun:
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something about the job has changed, or until the time is over."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await self._changed.wait()
 
     # --- attempts ---
 

@@ -26,17 +26,14 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield made
 
 
-def test_the_demo_trains_a_model_within_ninety_seconds(tmp_path: Path) -> None:
+def test_the_demo_trains_a_model_and_leaves_nothing(tmp_path: Path) -> None:
     with project(tmp_path) as made:
-        started = time.monotonic()
         made.up()
         code = docker("wait", made.container("demo"))
-        seconds = time.monotonic() - started
         said = made.log("demo")
         assert code == "0", said
         assert "succeeded: 20 rounds" in said
         assert "test: accuracy" in said
-        assert seconds < 90
         assert made.left()
         made.down()
         assert not made.left()

@@ -247,3 +247,34 @@ def test_a_full_disk_under_the_checkpoints_fails_the_job_and_keeps_earlier_round
         assert "Traceback" not in fed.log("coordinator")
         # The next job is not harmed by the failed one, but for the lack of room.
         assert fed.alive("coordinator")
+
+
+def test_who_was_frozen_while_silos_gather_is_asked_again(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    with federation(tmp_path, start=False, lease_seconds=2.0) as fed:
+        fed.start_coordinator()
+        for silo in ("s0", "s1"):
+            fed.start_agent(silo)
+        job_id = fed.submit(job().replace("start_timeout_seconds = 20", ""))
+        fed.wait(job_id, lambda v: "for s2: answers to the job" in v.detail)
+        fed.kill("agent-s0", signal.SIGSTOP)
+        fed.wait(job_id, lambda v: "s0 was lost (its lease ended: no sign of life)" in v.detail)
+        fed.kill("agent-s0", signal.SIGCONT)
+        fed.wait(job_id, lambda v: "for s2: answers to the job" in v.detail)
+        fed.kill("coordinator", signal.SIGSTOP)
+        wait_until(lambda: "coordinator away" in fed.log("agent-s1"), 60, "it is missed")
+        fed.kill("coordinator", signal.SIGCONT)
+        fed.start_agent("s2")
+        view = succeeded(fed.end(job_id))
+        assert view.attempt == 1
+        assert fed.client.download(job_id)[1] == undisturbed
+        names = ["coordinator", *(f"agent-{silo}" for silo in fed.silos)]
+        job_id = fed.submit(job(rounds=3000))
+        fed.wait(job_id, rounds_done(2))
+        for name in names:
+            fed.kill(name, signal.SIGTERM)
+            assert fed.processes[name].returncode == 0
+        for name in names:
+            assert "Traceback" not in fed.log(name)
+            assert "CancelledError" not in fed.log(name)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hedgerow.boosting.trees.loading import load
-from tests.federation.processes import Federation
+from tests.federation.processes import PATIENCE_SECONDS, Federation
 from tests.interop.vectors import FOLDER as VECTORS
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ COMMON = """
 strategy = "bagging"
 seed = 3
 min_silos = 3
-start_timeout_seconds = 60
+start_timeout_seconds = 300
 silos = ["ours-0", "ours-1", "theirs"]
 features = ["x0", "x1", "x2"]
 """
@@ -88,7 +88,7 @@ def test_the_silo_in_javascript_agrees_with_the_vectors(node: str) -> None:
         [node, str(HERE / "silo/check_vectors.mjs"), str(VECTORS), str(ROOT / "proto")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -117,7 +117,7 @@ class Ran:
                 self.models.append(load(federation.client.download(job_id)[1]))
                 _, raw = federation.client.download(job_id, "provenance.json")
                 self.provenance.append(json.loads(raw))
-            assert silo.wait(60) == 0, (folder / "node.log").read_text()
+            assert silo.wait(PATIENCE_SECONDS) == 0, (folder / "node.log").read_text()
             self.reports = json.loads((folder / "report.json").read_text())
         finally:
             federation.stop()
