@@ -83,6 +83,11 @@ class Bisector:
         self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
 
     @property
+    def n_slots(self) -> int:
+        """Most values of a column that are proposed at a time: one for each threshold."""
+        return self._low.shape[1]
+
+    @property
     def done(self) -> bool:
         """Whether all thresholds are found."""
         return self.key.shape[0] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,7 @@ class Counter:
     def cells(self, search: EdgeSearch, silos: tuple[Silo, ...]) -> Counts:
         """Return noisy counts by interval, one vector, for a sum over ``silos``."""
         check_search(search, self._queries.schema)
+        self._check_bins(search.intervals)
         parts = [
             count_cells(self._dataset.X[:, feature], own.tolist(), search.stage).reshape(-1)
             for feature, own in enumerate(search.intervals)
@@ -83,6 +84,7 @@ class Counter:
         """Return noisy class counts of the open nodes and those of their splits, one vector."""
         queries = self._queries
         check_tree(tree, queries.schema)
+        self._check_bins(tree.edges)
         bins = self._bins_of(tree.edges)
         nodes, Q = nodes_of(tree, bins), queries.n_classes
         parts = [count_classes(nodes, tree.open_nodes, self._labels, Q)]
@@ -93,6 +95,12 @@ class Counter:
                 split = count_candidates(split, n_bins)
             parts.append(split)
         return self._answer(tree, parts, silos)
+
+    def _check_bins(self, asked: tuple[NDArray[Any], ...]) -> None:
+        """Refuse more edges, or intervals that contain some, than the job's bins have."""
+        most = self._queries.parameters.bins - 1
+        if max(map(len, asked), default=0) > most:
+            raise OfferRejected(f"from the coordinator: expected at most {most} edges a feature")
 
     def _bins_of(self, edges: tuple[Float32s, ...]) -> NDArray[np.int32]:
         # Of this query's edges, whatever was asked before: noise covers what the query says.
@@ -134,6 +142,7 @@ def check_tree(tree: BinnedTree, schema: Schema) -> None:
             tree.goes_left.shape == (n_nodes, most)
             and int(tree.feature.max()) < schema.n_features
             and len(np.unique(children)) == len(children)
+            and len(tree.open_nodes) <= 1 << tree.level
             and bool(((children > 0) & (children < n_nodes)).all())
             and all(bool((np.diff(own) > 0).all()) for own in tree.edges)
         )

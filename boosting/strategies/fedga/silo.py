@@ -34,7 +34,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
 )
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, OBJECTIVES, DecisionTree
-from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes
+from hedgerow.boosting.trees.genetics import Genes
 
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
@@ -88,6 +88,7 @@ class SiloSide:
         self._start = start
         self._depth = 0
         self._introduced = False
+        self._asked: tuple[int, Genes] = (-1, np.empty((0, 1), dtype=np.int16))
         self.structures: Genes = np.empty((0, 1), dtype=np.int16)
         self.trees = LocalTrees(start.dataset, parameters, self._rng)
 
@@ -102,15 +103,33 @@ class SiloSide:
             if due.phase in (SearchPhase.PROPOSE, SearchPhase.SCORE) and self._takes_part(due):
                 raise OfferRejected("from the coordinator: expected a depth, received none")
             return
-        if not 1 <= due.depth <= MAX_DEPTH:
+        deepest = self._parameters.max_depth
+        if not 1 <= due.depth <= deepest:
             raise OfferRejected(
-                f"from the coordinator: expected a depth of 1 to {MAX_DEPTH}, received {due.depth}"
+                f"from the coordinator: expected a depth of 1 to {deepest}, received {due.depth}"
             )
         if due.structures is not None:
             n_features = self._start.dataset.schema.n_features
             self.structures = opened(due.structures, due.depth, n_features, "from the coordinator")
+            if due.phase is SearchPhase.SCORE:
+                self._check_asked(due.round)
         self._depth = due.depth
         self.trees.full = due.full
+
+    def _check_asked(self, round_: int) -> None:
+        """Refuse more structures than a brood has, or others for a round that was asked before."""
+        most = 2 * self._parameters.population + len(self._start.silos)
+        if self.structures.shape[0] > most:
+            raise OfferRejected(
+                f"from the coordinator: expected at most {most} structures, received "
+                f"{self.structures.shape[0]}"
+            )
+        before, structures = self._asked
+        if round_ < before or (
+            round_ == before and not np.array_equal(structures, self.structures)
+        ):
+            raise OfferRejected(f"from the coordinator: other structures for round {round_}")
+        self._asked = (round_, self.structures)
 
     def _takes_part(self, due: SearchTask) -> bool:
         return due.active and self.trees.n_rows > 0

@@ -89,6 +89,8 @@ class _StackingSilo:
         self.candidates: NDArray[Any]
         self.choice = 0
         self.round = 0
+        self.answered = 0
+        self.trained: tuple[int, NDArray[Any]] | None = None
         self.final = False
         self.n_syncs = 0
 
@@ -210,9 +212,16 @@ class _StackingSilo:
         at, known = Place(self.round), self.candidates[0]
         kind = WEIGHTS if self.parameters.is_network else SUMS
         rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_TRAINING)
-        vector = self.combiner.local(
-            self.candidates, self.rows, self.round, self.choice, rng, self.link.check
-        )
+        if self.round <= self.answered:
+            # Still the round before, or a coordinator that asks a round again from other points.
+            raise PlacePassed(f"round {self.round} was answered before")
+        if self.trained is None or self.trained[0] != self.round:
+            vector = self.combiner.local(
+                self.candidates, self.rows, self.round, self.choice, rng, self.link.check
+            )
+            self.trained = (self.round, vector)
+        # A round that is asked again, as its answer was late, gets the same vector.
+        vector = self.trained[1]
         self.sums.setup(at)
         if self.parameters.secure:
             reply = add_securely(self.link, self.sums, kind, at, vector, self._state)
@@ -220,6 +229,7 @@ class _StackingSilo:
             rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
             offer = self.combiner.write(vector, self.round, known, rng)
             reply = self.link.exchange(kind.plain, at, offer)
+        self.answered = self.round
         self.candidates = self.combiner.read_points(reply.points, known)
         self.final = reply.final
         if self.parameters.validation:

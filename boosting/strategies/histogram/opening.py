@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.bisection import MOST_PASSES, Bisector, count_below
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.start import found_median, median_search, weight_exponent
@@ -47,6 +47,8 @@ from hedgerow.boosting.sums.view import state_digest
 
 _AT = Place(0)
 _LABELS_AT = Place(0, 0, 1)
+_PASSES = 4 * MOST_PASSES
+"""Passes of a bisection in all attempts at a job: an honest one takes a dozen, or starts again."""
 
 
 class CoordinatorOpening:
@@ -267,6 +269,7 @@ class SiloOpening:
         """Count below proposed values until there are none; return the last decision."""
         decided, passing = _proposed(search) if ordered else found(), 0
         blind = self._decisions.blind
+        asked = np.empty(0, np.int64)
         while decided.proposals is not None:
             at = Place(0, 0, passing)
             column = decided.proposals.column.astype(np.int64)
@@ -277,6 +280,15 @@ class SiloOpening:
                 or np.any(column >= len(ordered))
             ):
                 raise OfferRejected("proposals: expected keys of columns that exist")
+            fresh = column << 32 | key
+            if np.bincount(column).max() > search.n_slots or (
+                np.union1d(asked, fresh).shape[0] != asked.shape[0] + fresh.shape[0]
+            ):
+                raise OfferRejected(
+                    f"proposals: expected at most {search.n_slots} new values of a column"
+                )
+            asked = np.concatenate([asked, fresh])
+            self._count_pass(kind.decided.name)
             if blind:
                 self._link.exchange(PROPOSALS, at, ProposalCount(column.shape[0]))
             own = count_below(ordered, column, key)
@@ -291,6 +303,14 @@ class SiloOpening:
         if blind:
             self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))
         return decided
+
+    def _count_pass(self, name: str) -> None:
+        """Count a pass, over all attempts: with ever more of them single values would be found."""
+        record = f"histogram/passes/{name}"
+        times = int(self._link.recall(record) or 0) + 1
+        if times > _PASSES:
+            raise OfferRejected(f"proposals: expected at most {_PASSES} passes over all attempts")
+        self._link.remember(record, str(times).encode())
 
 
 # --- what either half decides from counts ---

@@ -17,7 +17,7 @@ from hedgerow.boosting.engine.quantising import Quantiser, static_bound
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
-from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected
+from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
@@ -213,6 +213,16 @@ class HistogramPlan:
         if bits and n_rows is not None and n_rows << bits < 1 << 30:
             return 32
         return 64 if bits else self.parameters.ring_bits
+
+    def check_bins(self, cuts: Cuts) -> None:
+        """Raise :class:`OfferRejected` for more bins of a feature than the job says."""
+        most = self._most_bins
+        if np.any(cuts.n_bins > most):
+            feature = int(np.flatnonzero(cuts.n_bins > most)[0])
+            raise OfferRejected(
+                f"cut points: expected at most {most[feature]} bins of feature {feature}, received "
+                f"{cuts.n_bins[feature]}"
+            )
 
     # lengths that reveal nothing of the trees
 

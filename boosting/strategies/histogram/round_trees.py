@@ -209,10 +209,15 @@ class TreeMirror:
     Parameters
     ----------
     n_bins : ndarray of shape (n_features,), int64
+    max_depth, max_leaves : int
+        Of the job, 0 for any.
     """
 
     n_bins: NDArray[np.int64]
+    max_depth: int = 0
+    max_leaves: int = 0
     left: list[int] = field(default_factory=lambda: [-1])
+    depth: list[int] = field(default_factory=lambda: [0])
     splits: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     categories: dict[int, NDArray[np.int32]] = field(default_factory=dict)
     request: tuple[int, ...] = (0,)
@@ -243,14 +248,26 @@ class TreeMirror:
                 raise OfferRejected(f"splits: node {node} is no leaf")
             if not -1 <= bin_ < self.n_bins[feature]:
                 raise OfferRejected(f"splits: feature {feature} has no bin {bin_}")
+            if self.max_depth and self.depth[node] >= self.max_depth:
+                raise OfferRejected(f"splits: expected at most {self.max_depth} levels")
             self.left[node] = int(lefts[position])
             self.left += [-1, -1]
+            self.depth += [self.depth[node] + 1] * 2
             self.splits[node] = (feature, bin_, missing_left)
         for position, codes in categories:
             self.categories[int(decided.node[position])] = codes
         self.request = tuple(decided.request.tolist())
-        if any(not 0 <= node < len(self.left) or self.left[node] >= 0 for node in self.request):
-            raise OfferRejected("splits: expected leaves as the nodes requested next")
+        if self.max_leaves and len(self.left) // 2 >= self.max_leaves:
+            raise OfferRejected(f"splits: expected at most {self.max_leaves} leaves")
+        # One child of each new pair, since the other follows: never a node's histogram again.
+        fresh = set(range(len(self.left) - 2 * n, len(self.left)))
+        pairs = {(node + 1) // 2 for node in self.request}
+        if (
+            not set(self.request) <= fresh
+            or len(pairs) != len(self.request)
+            or any(self.left[node] >= 0 for node in self.request)
+        ):
+            raise OfferRejected("splits: expected new leaves, one of a pair, as requested next")
         # A received array is read-only, which would compile the kernels once more.
         default_left = decided.default_left.copy()
         return Splits(decided.node, lefts, decided.feature, decided.bin, default_left, categories)

@@ -167,7 +167,9 @@ class DividedRows:
         self.trees = [
             _TreeRows(
                 RowPartition(sample.rows),
-                TreeMirror(shape.cuts.n_bins),
+                TreeMirror(
+                    shape.cuts.n_bins, shape.parameters.max_depth, shape.parameters.max_leaves
+                ),
                 np.ascontiguousarray(searched[:, plan.part(t)]),
                 np.ascontiguousarray(exact[:, plan.part(t)]) if searched is not exact else None,
             )

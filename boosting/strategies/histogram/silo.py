@@ -104,6 +104,7 @@ class _Silo:
         return True
 
     def _begin(self, opening: Opening) -> None:
+        self.plan.check_bins(opening.cuts)
         self.opening = opening
         self.n_known = 0
         self.rows.begin(opening)

@@ -1,0 +1,363 @@
+"""A coordinator that asks for more than the signed job says, or for what a policy forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.allowances import UNBOUNDED, Allowance, GuardedLink
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import FederationError, OfferRejected, PolicyDeclined
+from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.bagging.steps import TreeStanding
+from hedgerow.boosting.strategies.dp_tree.noisy_tree import LEAF, OPEN, BinnedTree
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.dp_tree.steps import GrowthState
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.strategies.fedga.steps import SearchPhase, SearchTask
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.steps import (
+    AfterRound,
+    Bisected,
+    CutPoints,
+    CutProposals,
+    LevelDecision,
+    RoundEnd,
+)
+from hedgerow.client_agent.policy import Policy
+from tests import oracles
+from tests.federation import vertical
+from tests.federation.memory import MemoryLink, Outcome, run_in_memory
+from tests.federation.test_histogram import run as run_horizontal
+from tests.federation.test_histogram import silos_of
+
+SILOS = silos_of(oracles.generated(Task.BINARY, 360), (120, 120, 120))
+SCHEMA = SILOS["silo-0"].schema
+Ask = Callable[[], Any]
+
+
+@dataclass
+class Liar(MemoryLink):
+    """A silo's link to a coordinator that lies, to all silos alike."""
+
+    lie: ClassVar[Callable[[Step[Any, Any], Place, Ask], Any]]
+    sent: ClassVar[list[tuple[str, Discloses]]]
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        type(self).sent.append((step.name, step.discloses))
+        return type(self).lie(step, at, lambda: super(Liar, self).exchange(step, at, offer))
+
+
+def job_of(strategy: Any, **booster: Any) -> JobParameters:
+    given = {"max_depth": 2, "max_bin": 8, **booster}
+    return JobParameters(
+        "test", strategy, seed=3, min_silos=3, booster=Booster(**given), step_timeout_seconds=20.0
+    )
+
+
+def honest(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    return ask()
+
+
+def run(job: JobParameters, lie: Callable[..., Any] = honest, **other: Any) -> Outcome:
+    job.parameters.validate(job)
+    Liar.lie, Liar.sent = staticmethod(lie), []
+    return run_horizontal(job, SILOS, make_link=Liar, timeout_seconds=20.0, **other)
+
+
+# --- what a link sends at all ---
+
+
+@dataclass
+class Taken:
+    """The way out behind a guard: what arrives here has left the silo."""
+
+    offers: list[tuple[str, Place]] = field(default_factory=list)
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        self.offers.append((step.name, at))
+
+    def check(self) -> None: ...
+
+    def remember(self, key: str, value: bytes) -> None: ...
+
+    def recall(self, key: str) -> bytes | None: ...
+
+
+JOBS = {
+    "histogram": job_of(Histogram(rounds=3)),
+    "histogram, loss-guided": job_of(
+        Histogram(rounds=3, growth="lossguide", coarse_bits=5), max_leaves=4
+    ),
+    "histogram, in clear": job_of(Histogram(rounds=2, secure=False, binning="summary")),
+    "histogram, blind": job_of(Histogram(rounds=2, blind_coordinator=True)),
+    "bagging": job_of(Bagging(rounds=3)),
+    "fedxgbllr": job_of(FedXGBllr(trees=6, rounds=2, validation=0.2)),
+    "fedxgbllr, masked": job_of(FedXGBllr(trees=6, rounds=2, secure=True, combiner="leaves")),
+    "dp_tree": job_of(DPTree(2.0, depth=3)),
+    "fedga": job_of(FedGA(generations=3, population=8, max_depth=3)),
+    "secureboost": vertical.job(),
+}
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_nothing_leaves_beyond_what_the_job_needs(job: JobParameters) -> None:
+    allowances = job.strategy.allowances(job.parameters, job, SCHEMA, 3)
+    other = Step("more", Call.SUMS, Receipt, Receipt, "nothing", Discloses.NOTHING)
+    with pytest.raises(PolicyDeclined, match="which the job does not take"):
+        GuardedLink(Taken(), allowances).exchange(other, Place(0), Receipt())
+    for allowed in allowances:
+        taken = Taken()
+        link = GuardedLink(taken, allowances)
+        last = Place(allowed.rounds - 1, allowed.levels - 1)
+        link.exchange(allowed.step, last, None)
+        assert taken.offers == [(allowed.step.name, last)]
+        refused = [Place(-1)]
+        refused += [Place(allowed.rounds)] * (allowed.rounds < UNBOUNDED)
+        refused += [Place(0, allowed.levels)] * (allowed.levels < UNBOUNDED)
+        for at in refused:
+            with pytest.raises(PolicyDeclined, match="the job ends after"):
+                link.exchange(allowed.step, at, None)
+        assert len(taken.offers) == 1
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_a_sum_is_made_once_at_a_place_and_as_often_as_the_job_needs(job: JobParameters) -> None:
+    for allowed in job.strategy.allowances(job.parameters, job, SCHEMA, 3):
+        if allowed.step.discloses is not Discloses.MASKED:
+            continue
+        taken = Taken()
+        link = GuardedLink(taken, [allowed])
+        link.exchange(allowed.step, Place(0), None)
+        with pytest.raises(PolicyDeclined, match="where it was made before"):
+            link.exchange(allowed.step, Place(0), None)
+        for passing in range(1, allowed.places):
+            link.exchange(allowed.step, Place(0, 0, passing), None)
+        with pytest.raises(PolicyDeclined, match=f"the job needs {allowed.places} of it"):
+            link.exchange(allowed.step, Place(0, 0, allowed.places), None)
+        assert len(taken.offers) == allowed.places
+
+
+def test_pieces_of_one_offer_count_once() -> None:
+    step = Step("pieces", Call.SUMS, Receipt, Receipt, "boxes", Discloses.ENCRYPTED)
+    link = GuardedLink(Taken(), [Allowance(step, 1, streamed=True)])
+    for passing in range(5):
+        link.exchange(step, Place(0, 0, passing), Receipt())
+
+
+# --- classes that the policy forbids ---
+
+
+FORBIDDEN = {
+    "quantiles": (Histogram(rounds=2, binning="summary"), Policy(), "cuts", Discloses.QUANTILES),
+    "histograms in clear": (
+        Histogram(rounds=2, secure=False), Policy(), "counts-plain", Discloses.COUNTS,
+    ),
+    "bagging": (Bagging(rounds=2), Policy(require_secure=True), "trees", Discloses.TREES),
+    "fedxgbllr": (
+        FedXGBllr(trees=6, rounds=1), Policy(require_secure=True), "trees", Discloses.TREES,
+    ),
+    "fedxgbllr, shared cuts": (
+        FedXGBllr(trees=6, rounds=1, shared_cuts=8), Policy(), "cuts", Discloses.QUANTILES,
+    ),
+    "dp_tree without noise": (
+        DPTree(2.0, depth=2, secure=False, binning="quantile"), Policy(), "cells-plain",
+        Discloses.COUNTS,
+    ),
+    "fedga": (
+        FedGA(generations=2, population=6), Policy(require_secure=True), "proposals",
+        Discloses.TREES,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("strategy", "policy", "step", "discloses"), FORBIDDEN.values(), ids=FORBIDDEN
+)
+def test_no_class_leaves_that_the_policy_forbids(
+    strategy: Any, policy: Policy, step: str, discloses: Discloses
+) -> None:
+    outcome = run(job_of(strategy), may_send=policy.classes)
+    refused(outcome, PolicyDeclined, f"may_send: step '{step}' would send {discloses.value}")
+    assert discloses not in {found for _, found in Liar.sent}
+
+
+def test_no_gradient_leaves_in_clear_by_default() -> None:
+    parties = vertical.cut_by_columns(vertical.table(40, 4, Task.BINARY), [2, 2])
+    Liar.lie, Liar.sent = staticmethod(honest), []
+    outcome = run_in_memory(
+        vertical.job(encryption="plain"),
+        parties,
+        schema=parties["guest"].schema,
+        vaults=vertical.vaults(),
+        make_link=Liar,
+        may_send=Policy().classes,
+        timeout_seconds=20.0,
+    )
+    error = outcome.errors[Silo("guest")]
+    assert isinstance(error, PolicyDeclined)
+    assert "may_send: step 'gradients' would send counts" in str(error)
+    assert Discloses.COUNTS not in {found for _, found in Liar.sent}
+
+
+def refused(outcome: Outcome, kind: type[FederationError], why: str) -> None:
+    assert set(outcome.errors) == set(SILOS)
+    for error in outcome.errors.values():
+        assert isinstance(error, kind), error
+        assert why in str(error)
+
+
+# --- more of what the policy allows ---
+
+
+def lie_of_another_round(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    reply = ask()
+    if isinstance(reply, RoundEnd) and reply.after is AfterRound.END:
+        return RoundEnd(AfterRound.ROUND)
+    if isinstance(reply, NextPoints):
+        return replace(reply, final=False)
+    if isinstance(reply, SearchTask) and reply.phase is SearchPhase.END:
+        return replace(reply, phase=SearchPhase.SCORE, round=reply.round + 2)
+    if isinstance(reply, BinnedTree) and not reply.open_nodes.size:
+        return replace(reply, level=3, feature=np.where(reply.feature == LEAF, OPEN, reply.feature))
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        (Histogram(rounds=2), "histograms-masked' in round 2, level 0, pass 0: the job ends after"),
+        (Histogram(rounds=2, secure=False), "'histograms-plain' in round 2"),
+        (FedXGBllr(trees=6, rounds=2, epochs=1, channels=4), "step 'weights' in round 3"),
+        (FedXGBllr(trees=6, rounds=2, combiner="leaves", secure=True), "'sum-keys' in round 3"),
+        (FedGA(generations=2, population=6, max_depth=3), "step 'scores' in round 3"),
+        (DPTree(float("inf"), depth=2), "in round 3, level 0, pass 0: the job ends after 3"),
+    ],
+)
+def test_another_round_is_refused_by_every_silo(strategy: Any, why: str) -> None:
+    outcome = run(job_of(strategy), lie_of_another_round)
+    refused(outcome, PolicyDeclined, why)
+    assert "more was asked than the signed job needs" in str(outcome.errors["silo-0"])
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_another_level_is_refused_by_every_silo(secure: bool) -> None:
+    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        if not isinstance(reply, LevelDecision) or reply.closed is None:
+            return reply
+        asked = tuple(  # of the last splits, the left child
+            replace(tree, request=np.array([1 + 2 * len(tree.node)], np.int32))
+            for tree in reply.trees
+        )
+        return replace(reply, trees=asked, closed=None)
+
+    outcome = run(job_of(Histogram(rounds=2, secure=secure)), lie)
+    refused(outcome, PolicyDeclined, "level 2, pass 0: the job ends after 2 levels of it")
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [((0,), "one of a pair"), ((1, 2), "one of a pair"), ((1, 1), "one of a pair")],
+)
+def test_no_nodes_histogram_is_asked_twice(request_: tuple[int, ...], why: str) -> None:
+    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        if not isinstance(reply, LevelDecision) or at.level:
+            return reply
+        wanted = np.array(request_, np.int32)
+        return replace(reply, trees=tuple(replace(tree, request=wanted) for tree in reply.trees))
+
+    refused(run(job_of(Histogram(rounds=1), max_depth=4), lie), OfferRejected, why)
+
+
+def test_more_bins_than_the_job_says_are_refused_by_every_silo() -> None:
+    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        if not isinstance(reply, Bisected) or reply.cuts is None:
+            return reply
+        n_columns, each = reply.cuts.sizes.shape[0], np.arange(8, dtype=np.float32)
+        finer = CutPoints(np.full(n_columns, 8), np.tile(each, n_columns))
+        return replace(reply, cuts=finer)
+
+    refused(run(job_of(Histogram(rounds=1)), lie), OfferRejected, "at most 8 bins of feature 0")
+
+
+def proposing(keys: Callable[[int], np.ndarray]) -> Callable[..., Any]:
+    """Answer counts by ever more proposals, made from the pass, instead of cut points."""
+
+    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        if step.name != "counts-plain":
+            return ask()
+        key = keys(at.passing).astype(np.uint32)
+        return Bisected(proposals=CutProposals(np.zeros(key.shape[0], np.int32), key))
+
+    return lie
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "why"),
+    [
+        (lambda p: 2**31 + np.arange(7) + 7 * p, PolicyDeclined, "pass 34: the job needs 34 of it"),
+        (lambda p: 2**31 + np.arange(8) + 8 * p, OfferRejected, "at most 7 new values of a column"),
+        (lambda p: 2**31 + np.arange(7), OfferRejected, "at most 7 new values of a column"),
+    ],
+    ids=["for ever", "more at a time", "the same again"],
+)
+def test_a_search_for_single_values_is_refused_by_every_silo(
+    keys: Callable[[int], np.ndarray], kind: type[FederationError], why: str
+) -> None:
+    outcome = run(job_of(Histogram(rounds=1, secure=False)), proposing(keys))
+    refused(outcome, kind, why)
+
+
+def test_a_search_goes_on_over_attempts_no_longer_than_a_job_needs() -> None:
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
+    job = job_of(Histogram(rounds=1, secure=False))
+    for attempt in range(1, 6):
+        lie = proposing(lambda p, a=attempt: 2**31 + np.arange(7) + 7 * p + a * 1000)  # type: ignore[misc]
+        outcome = run(job, lie, memories=memories, attempt=attempt)
+    refused(outcome, OfferRejected, "at most 136 passes over all attempts")
+
+
+def test_steps_that_the_job_does_not_take_are_refused_by_every_silo() -> None:
+    def score(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        return replace(reply, score_train=True) if isinstance(reply, TreeStanding) else reply
+
+    def mean(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        return replace(reply, base_score=None) if isinstance(reply, TreeStanding) else reply
+
+    quiet = job_of(Bagging(rounds=2, evaluate="none"))
+    refused(run(quiet, score), PolicyDeclined, "step 'scores' in round")
+    refused(run(quiet, mean), PolicyDeclined, "step 'sum-keys' in round 0")
+
+
+def test_deeper_structures_and_more_edges_are_refused_by_every_silo() -> None:
+    def deeper(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        return replace(reply, depth=4) if reply and isinstance(reply, SearchTask) else reply
+
+    def finer(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+        reply = ask()
+        if not isinstance(reply, GrowthState) or reply.search is None:
+            return reply
+        more = tuple(
+            np.arange(5, dtype=own.dtype) if len(own) else own for own in reply.search.intervals
+        )
+        return GrowthState.of(replace(reply.search, intervals=more))
+
+    genetic = job_of(FedGA(generations=2, population=6, max_depth=3))
+    refused(run(genetic, deeper), OfferRejected, "expected a depth of 1 to 3, received 4")
+    noisy = job_of(DPTree(2.0, depth=2, bins=5))
+    refused(run(noisy, finer), OfferRejected, "expected at most 4 edges a feature")
