@@ -35,6 +35,7 @@ from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
 from hedgerow.services.identity.peers import FileIdentity, channel_credentials, expiry
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings
 from hedgerow.services.rpc.channel import dial, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
@@ -92,11 +93,12 @@ class Identities:
         At the start. Later, files that do not fit together leave what was.
     """
 
-    def __init__(self, paths: IdentityPaths) -> None:
+    def __init__(self, paths: IdentityPaths, revoked: RevokedCertificates) -> None:
         self._paths = paths
+        self._revoked = revoked
         self._lock = threading.Lock()
         self._stamp = paths.stamp()
-        self._current = FileIdentity(paths)
+        self._current = FileIdentity(paths, revoked=revoked)
 
     def __call__(self) -> FileIdentity:
         """Return the current identity."""
@@ -104,7 +106,7 @@ class Identities:
             try:
                 stamp = self._paths.stamp()
                 if stamp != self._stamp:
-                    self._current = FileIdentity(self._paths)
+                    self._current = FileIdentity(self._paths, revoked=self._revoked)
                     self._stamp = stamp
             except (OSError, IdentityUnusable):
                 pass
@@ -120,7 +122,8 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
         The identity, the state folder, the ledger or the table cannot be used.
     """
     paths = IdentityPaths.of(config.identity)
-    identities = Identities(paths)
+    revoked = RevokedCertificates(paths, config.revoked, config.state / "revoked.crl")
+    identities = Identities(paths, revoked)
     subject = identities().subject
     silo = Silo(subject.name)
     if subject.role is not Role.SILO:
@@ -159,6 +162,7 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
             1 << max(rows - 1, 0).bit_length() if rows else 0,
             n_columns,
         ),
+        revoked=revoked,
         n_threads=config.threads,
         has_test=config.test is not None,
         trainer=_trainer(config),

@@ -27,6 +27,7 @@ from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch, summary
 from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.exchange import GrpcLink
 from hedgerow.services.rpc.federation import (
     Acceptance,
@@ -67,6 +68,8 @@ class AgentParts:
         What jobs have spent on the silo's table.
     secrets : SecretKeeper
         Owns what jobs hold in the silo's vault.
+    revoked : RevokedCertificates
+        Whose signatures do not count any more.
     has_test : bool
         Whether the silo has evaluation rows of its own.
     """
@@ -83,6 +86,7 @@ class AgentParts:
     load: Callable[[JobParameters, bool], Dataset]
     secrets: SecretKeeper
     registration: Registration
+    revoked: RevokedCertificates
     n_threads: int = 1
     has_test: bool = False
     trainer: LocalTrainer | None = None
@@ -146,6 +150,7 @@ class Attempt:
         self._take_part(job, dataset, opened, accountant)
 
     def _check_policy(self, job: JobParameters, operator: str, dataset: Dataset) -> None:
+        self._parts.policy.check_revoked(self._parts.revoked.age)
         rows = dict.fromkeys(self._assignment.silos, dataset.n_samples)
         self._parts.policy.check(
             job,

@@ -38,6 +38,10 @@ class AgentSettings(FileSettings):
 
     coordinator: str = Field(description="HOST:PORT of the coordinator.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
+    revoked: Path | None = Field(
+        default=None,
+        description="The CA's list of revoked certificates; ca.crl in identity if not set.",
+    )
     server_name: str | None = Field(
         default=None, description="Name in the coordinator's certificate where it is not the host."
     )

@@ -11,6 +11,8 @@ import structlog
 
 from hedgerow.boosting.errors import FederationError, Unreachable
 from hedgerow.client_agent.ledger import LedgerFull
+from hedgerow.services.identity.certificates import IdentityUnusable
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
@@ -37,6 +39,8 @@ class Lease:
         Jobs, none of them under way, of which the silo keeps private keys.
     jobs_ended : callable
         Called with those of them that have ended for good; returns at once.
+    revoked : RevokedCertificates
+        Gets the lists that the coordinator has, and the CA has signed.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Lease:
         working: Callable[[], tuple[AttemptKey, ...]],
         idle_jobs: Callable[[], tuple[str, ...]],
         jobs_ended: Callable[[tuple[str, ...]], None],
+        revoked: RevokedCertificates,
     ) -> None:
+        self._revoked = revoked
         self._client = client
         self._registration = registration
         self._stop_attempts = stop_attempts
@@ -143,12 +149,24 @@ class Lease:
     def _renew(self) -> float:
         lease = self._lease
         assert lease is not None
-        stop, ended = self._client().renew(lease, self._working(), self._idle_jobs())
+        told = self._client().renew(lease, self._working(), self._idle_jobs(), self._revoked.number)
+        stop, ended = told.stop, told.ended
+        self._note_revoked(told.revoked)
         if stop:
             self._stop_attempts(stop)
         if ended:
             self._jobs_ended(ended)
         return min(self._seconds / 4.0, 2.0)
+
+    def _note_revoked(self, data: bytes) -> None:
+        """Keep a list that the coordinator brought, and look for one that the silo was given."""
+        self._revoked.look()
+        if not data:
+            return
+        try:
+            self._revoked.take(data)
+        except IdentityUnusable as error:
+            log.warning("list of revoked certificates refused", why=str(error))
 
     def _wait_for_other(self, error: LeaseHeld) -> float:
         now = time.monotonic()

@@ -67,6 +67,7 @@ class Agent:
             self._working,
             self._idle_jobs,
             self._jobs_ended,
+            self.parts.revoked,
         )
         lease.start()
         try:

@@ -79,6 +79,11 @@ class Policy(BaseModel):
         default=None,
         description="Classes of what may leave; unset allows all but quantiles and counts.",
     )
+    max_crl_age: float | None = Field(
+        default=None,
+        gt=0,
+        description="Oldest list of revoked certificates by which jobs may start, hours.",
+    )
     require_secure: bool = Field(
         default=False,
         description="Whether no trees, quantiles, counts and weights may leave in clear.",
@@ -206,6 +211,19 @@ class Policy(BaseModel):
         strangers = sorted(set(silos) - set(self.peers)) if self.peers else []
         if strangers:
             _decline("peers", f"{strangers[0]} is not among them")
+
+    def check_revoked(self, age: float | None) -> None:
+        """Raise :class:`PolicyDeclined` where the list of revoked certificates is too old.
+
+        Parameters
+        ----------
+        age : float or None
+            Seconds since the CA signed it; None where there is no list.
+        """
+        if self.max_crl_age is None or (age is not None and age <= self.max_crl_age * 3600.0):
+            return
+        old = "there is none" if age is None else f"it is {age / 3600.0:.1f} hours old"
+        _decline("max_crl_age", f"of the list of revoked certificates: {old}")
 
 
 def _decline(rule: str, why: str) -> None:

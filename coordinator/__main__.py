@@ -29,6 +29,7 @@ from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings
 from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
@@ -41,8 +42,17 @@ from hedgerow.services.wire.signed_job import open_job
 log = structlog.get_logger()
 
 
-async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
+ROSTER_SECONDS = 2.0
+"""Time between two looks at the file of settings for other silos."""
+
+
+async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | None = None) -> None:
     """Serve until ``stop`` is set.
+
+    Parameters
+    ----------
+    file : Path, optional
+        File of the settings: its list of silos takes effect when it changes, nothing else of it.
 
     Raises
     ------
@@ -54,6 +64,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
     paths = IdentityPaths.of(config.identity)
     metrics = Metrics(by_silo=True)
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
+    revoked = RevokedCertificates(paths, config.revoked)
     store = Store(config.database)
     roster = Roster(
         frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")
@@ -65,10 +76,10 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
         registered=lambda: roster.alive,
         evaluation=_evaluation(config),
         now=time.time,
-        verify=lambda silo, certificate, message, signature: FileIdentity(paths).verify(
-            silo, certificate, message, signature
-        ),
-        open_job=lambda signed: open_job(signed, FileIdentity(paths)),
+        verify=lambda silo, certificate, message, signature: FileIdentity(
+            paths, revoked=revoked
+        ).verify(silo, certificate, message, signature),
+        open_job=lambda signed: open_job(signed, FileIdentity(paths, revoked=revoked)),
     )
     jobs = Jobs(environment, roster)
     await asyncio.to_thread(warm_up)
@@ -78,12 +89,13 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
             ExchangeServicer(
                 jobs.find, memory=OfferMemory(config.max_silo_bytes, config.max_waiting_bytes)
             ).register,
-            FederationServicer(jobs).register,
+            FederationServicer(jobs, revoked).register,
             JobServicer(jobs).register,
         ],
         metrics,
         server_credentials(paths),
         jobs.account,
+        revoked,
     )
     stop_metrics, metrics_port = _serve_metrics(config, metrics)
     jobs.start()
@@ -91,16 +103,43 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event) -> None:
     if config.ready_file is not None:
         ports = {"port": serving.port, "metrics_port": metrics_port}
         write_atomically(config.ready_file, json.dumps(ports).encode())
+    following = asyncio.create_task(_follow_roster(file, roster), name="roster")
     try:
         await stop.wait()
     finally:
         log.info("stopping")
+        following.cancel()
         try:
             await jobs.shut_down()
         finally:
             await serving.stop()
             stop_metrics()
             store.close()
+
+
+async def _follow_roster(file: Path | None, roster: Roster) -> None:
+    known = None if file is None else await asyncio.to_thread(_stamp, file)
+    while file is not None:
+        await asyncio.sleep(ROSTER_SECONDS)
+        stamp = await asyncio.to_thread(_stamp, file)
+        if stamp is None or stamp == known:
+            continue
+        known = stamp
+        try:
+            silos = (await asyncio.to_thread(settings.load, CoordinatorSettings, file)).silos
+        except FederationError as error:
+            log.warning("settings not read again", why=str(error))
+            continue
+        roster.allow(frozenset(silos))
+        log.info("roster", silos=sorted(silos))
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
 
 
 def _serve_metrics(config: CoordinatorSettings, metrics: Metrics) -> tuple[Callable[[], None], int]:
@@ -125,13 +164,13 @@ def _evaluation(
     return load
 
 
-async def _main(config: CoordinatorSettings) -> None:
+async def _main(config: CoordinatorSettings, file: Path) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     logs.quiet(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(config, stop)
+    await run(config, stop, file)
 
 
 @click.command()
@@ -144,7 +183,7 @@ def main(config: Path) -> None:
     try:
         loaded = settings.load(CoordinatorSettings, config)
         logs.configure(json=loaded.log_json, level=loaded.log_level)
-        asyncio.run(_main(loaded))
+        asyncio.run(_main(loaded, config))
     except (FederationError, OSError) as error:
         click.echo(f"coordinator: {error}", err=True)
         sys.exit(2)

@@ -23,6 +23,10 @@ class CoordinatorSettings(FileSettings):
 
     listen: str = Field(default="0.0.0.0:7443", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
+    revoked: Path | None = Field(
+        default=None,
+        description="The CA's list of revoked certificates; ca.crl in identity if not set.",
+    )
     silos: tuple[str, ...] = Field(
         default=(), description="Silos that may take part; empty: all with a certificate."
     )

@@ -23,6 +23,7 @@ from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import expiry, server_credentials
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings
 from hedgerow.services.rpc.crypto import CryptoServicer
 from hedgerow.services.rpc.metering import Metrics
@@ -65,6 +66,7 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
         [servicer.register],
         metrics,
         server_credentials(paths),
+        revoked=RevokedCertificates(paths, config.revoked, config.state / "revoked.crl"),
     )
     stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
     metrics_port = 0

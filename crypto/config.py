@@ -19,6 +19,10 @@ class CryptoSettings(FileSettings):
 
     listen: str = Field(default="127.0.0.1:7444", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
+    revoked: Path | None = Field(
+        default=None,
+        description="The CA's list of revoked certificates; ca.crl in identity if not set.",
+    )
     silo: str = Field(description="The silo whose agent is served; no other.")
     state: Path = Field(description="Folder of sealed private keys, mode 0700.")
     key_file: Path | None = Field(

@@ -62,6 +62,13 @@ class Roster:
         if self._allowed and silo not in self._allowed:
             raise Unauthorised(f"{silo} is not on the roster of this federation")
 
+    def allow(self, allowed: frozenset[str]) -> None:
+        """Replace the silos that may register; the leases of others end at the next sweep."""
+        self._allowed = allowed
+        for silo, lease in self._leases.items():
+            if allowed and silo not in allowed:
+                lease.expires = self._now()
+
     def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
         """Grant a lease.
 

@@ -30,6 +30,7 @@ from hedgerow.services.identity.certificates import (
     moment,
     parse,
     read,
+    serial_of,
     subject_of,
     uris,
     verify_chain,
@@ -39,6 +40,9 @@ from hedgerow.services.identity.certificates import (
 AUTHORITY_DAYS = 3650
 LIFETIME_DAYS = (1, 30)
 """Shortest and longest life of a certificate."""
+
+ISSUED = "issued"
+"""File of a CA: serial number and holder of every certificate that it has signed."""
 
 _SKEW = dt.timedelta(minutes=5)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -154,11 +158,7 @@ def sign_request(
     ------
     IdentityUnusable
     """
-    key = load_key(authority / "ca.key")
-    bundle = load_certificates(authority / "ca.crt")
-    root = next((found for found in bundle if matches(key, found)), None)
-    if root is None:
-        raise IdentityUnusable(f"{authority / 'ca.crt'} has no certificate of the key ca.key")
+    key, root = _open(authority)
     try:
         parsed = x509.load_pem_x509_csr(request)
     except ValueError as error:
@@ -172,7 +172,75 @@ def sign_request(
     asked = uris(parsed.extensions)
     if asked and asked != [wanted.uri]:
         raise IdentityUnusable(f"the request was made for {asked[0]}, not for {wanted.uri}")
-    return issue(key, root, public, role, name, now=now, days=days, hosts=hosts)
+    certificate = issue(key, root, public, role, name, now=now, days=days, hosts=hosts)
+    with (authority / ISSUED).open("a", encoding="utf-8") as register:
+        register.write(f"{serial_of(certificate):x} {wanted.role}/{wanted.name}\n")
+    return certificate
+
+
+def issued_to(authority: Path, holder: str) -> tuple[int, ...]:
+    """Return the serial numbers of what the CA has signed for ``NAME`` or ``ROLE/NAME``.
+
+    Raises
+    ------
+    IdentityUnusable
+        The name is that of holders of several roles.
+    """
+    try:
+        lines = (authority / ISSUED).read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return ()
+    known = [(line.split(" ")[0], line.split(" ")[1]) for line in lines if " " in line]
+    found = [(serial, who) for serial, who in known if holder in (who, who.partition("/")[2])]
+    holders = sorted({who for _, who in found})
+    if len(holders) > 1:
+        raise IdentityUnusable(f"{holder} is {' and '.join(holders)}: say which")
+    return tuple(int(serial, 16) for serial, _ in found)
+
+
+def revoke(authority: Path, serials: Sequence[int], now: float) -> Path:
+    """Sign a new list with these certificates and those of the list before; return its file.
+
+    Without any it is a list as fresh as ``now``, for silos that limit its age.
+    """
+    key, root = _open(authority)
+    target = authority / "ca.crl"
+    entries: dict[int, dt.datetime] = {}
+    number = int(now)  # grows even where the list before was lost
+    if target.exists():
+        before = x509.load_pem_x509_crl(read(target))
+        entries = {entry.serial_number: entry.revocation_date_utc for entry in before}
+        last = before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        number = max(number, last + 1)
+    start = moment(now)
+    entries = dict.fromkeys(serials, start) | entries
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(root.subject)
+        .last_update(start)
+        .next_update(start + dt.timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.CRLNumber(number), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+    )
+    for serial, date in sorted(entries.items()):
+        builder = builder.add_revoked_certificate(
+            x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(date).build()
+        )
+    crl = builder.sign(key, hashes.SHA256())
+    write(target, crl.public_bytes(serialization.Encoding.PEM))
+    return target
+
+
+def _open(authority: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return the key of the CA in a folder, and its certificate."""
+    key = load_key(authority / "ca.key")
+    bundle = load_certificates(authority / "ca.crt")
+    root = next((found for found in bundle if matches(key, found)), None)
+    if root is None:
+        raise IdentityUnusable(f"{authority / 'ca.crt'} has no certificate of the key ca.key")
+    return key, root
 
 
 def issue(

@@ -162,6 +162,12 @@ def public_key_of(certificate: bytes) -> CertificatePublicKeyTypes:
 
 
 @lru_cache(maxsize=4096)
+def serial_of(certificate: bytes) -> int:
+    """Return the serial number of a certificate (PEM)."""
+    return _leaf(certificate).serial_number
+
+
+@lru_cache(maxsize=4096)
 def subject_of(certificate: bytes) -> Subject:
     """Return whom a certificate (PEM) names, without checking who signed it.
 

@@ -34,6 +34,7 @@ from hedgerow.services.identity.certificates import (
     subject_of,
     verify_chain,
 )
+from hedgerow.services.identity.revocation import RevokedCertificates
 
 Clock = Callable[[], float]
 
@@ -101,6 +102,8 @@ class FileIdentity:
     paths : IdentityPaths
     clock : callable
         Seconds since 1970.
+    revoked : RevokedCertificates, optional
+        Certificates by which nobody's signature counts.
 
     Raises
     ------
@@ -108,8 +111,14 @@ class FileIdentity:
         The files do not fit together or are out of date.
     """
 
-    def __init__(self, paths: IdentityPaths, clock: Clock = time.time) -> None:
+    def __init__(
+        self,
+        paths: IdentityPaths,
+        clock: Clock = time.time,
+        revoked: RevokedCertificates | None = None,
+    ) -> None:
         self.subject = load_identity(paths, clock())
+        self._revoked = revoked
         self._clock = clock
         self._key = load_key(paths.key)
         self._certificate = read(paths.certificate)
@@ -164,6 +173,8 @@ class FileIdentity:
         given = f"the certificate given for {whose}"
         try:
             subject = verify_chain(certificate, self._roots, self._clock())
+            if self._revoked is not None:
+                self._revoked.check(certificate)
         except IdentityUnusable as error:
             raise SignatureInvalid(f"{given}: {error}") from error
         if subject.role not in roles or name not in (None, subject.name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import grpc
 
@@ -15,6 +15,7 @@ from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire import schema as schema_wire
@@ -37,7 +38,8 @@ REVEALS = {
     "AcceptAssignment": "this silo's answer to a job: its columns' names, types and category lists "
     "(in a vertical job none of them) and its number of rows (rounded up to a power of two unless "
     "the strategy says otherwise), with a signature over the job's digest; or why it declines",
-    "RenewLease": "that this agent is alive, what it works on, and which jobs it knows",
+    "RenewLease": "that this agent is alive, what it works on, which jobs it knows, and which list "
+    "of revoked certificates it has",
     "ReportOutcome": "that this silo's half of a job has ended, or why it failed",
     "ReleaseLease": "that this agent ends",
 }
@@ -84,6 +86,24 @@ class LeaseGrant:
     lease_id: str
     lease_seconds: float
     version: str
+
+
+class Renewal(NamedTuple):
+    """What an agent is told when it renews its lease.
+
+    Parameters
+    ----------
+    stop : tuple of AttemptKey
+        Attempts to stop.
+    ended : tuple of str
+        The kept jobs that have ended.
+    revoked : bytes
+        A newer list of revoked certificates, or nothing.
+    """
+
+    stop: tuple[AttemptKey, ...]
+    ended: tuple[str, ...]
+    revoked: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +191,11 @@ class FederationBackend(Protocol):
 class FederationServicer(pb_grpc.FederationServiceServicer):
     """Server side of FederationService."""
 
-    def __init__(self, federation: FederationBackend) -> None:
+    def __init__(
+        self, federation: FederationBackend, revoked: RevokedCertificates | None = None
+    ) -> None:
         self._federation = federation
+        self._revoked = revoked
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
@@ -224,7 +247,10 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
             label(job_id=working[0].job_id, silo=silo)
         stop = self._federation.renew(silo, request.lease_id, working)
         ended = await self._federation.ended(tuple(request.kept_jobs))
-        return pb.RenewLeaseResponse(stop=_key_messages(stop), ended_jobs=ended)
+        response = pb.RenewLeaseResponse(stop=_key_messages(stop), ended_jobs=ended)
+        if self._revoked is not None and self._revoked.number > request.revoked_number:
+            response.revoked = self._revoked.pem
+        return response
 
     @aborting
     async def ReportOutcome(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -376,15 +402,22 @@ class FederationClient:
         )
 
     def renew(
-        self, lease_id: str, working: tuple[AttemptKey, ...], kept_jobs: tuple[str, ...] = ()
-    ) -> tuple[tuple[AttemptKey, ...], tuple[str, ...]]:
-        """Keep the lease; returns the attempts to stop, and the kept jobs that have ended."""
+        self,
+        lease_id: str,
+        working: tuple[AttemptKey, ...],
+        kept_jobs: tuple[str, ...] = (),
+        revoked_number: int = 0,
+    ) -> Renewal:
+        """Keep the lease."""
         request = pb.RenewLeaseRequest(
-            lease_id=lease_id, working=_key_messages(working), kept_jobs=kept_jobs
+            lease_id=lease_id,
+            working=_key_messages(working),
+            kept_jobs=kept_jobs,
+            revoked_number=revoked_number,
         )
         job_id = working[0].job_id if working else ""
         response = self._call("RenewLease", request, 5.0, job_id)
-        return _keys(response.stop), tuple(response.ended_jobs)
+        return Renewal(_keys(response.stop), tuple(response.ended_jobs), response.revoked)
 
     def report(self, lease_id: str, key: AttemptKey, error: str) -> None:
         """Report how this silo's half ended."""

@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from hedgerow.boosting.errors import FederationError
-from hedgerow.services.identity.certificates import Role
-from hedgerow.services.identity.peers import peer_of
+from hedgerow.boosting.errors import FederationError, Unauthorised
+from hedgerow.services.identity.certificates import IdentityUnusable, Role
+from hedgerow.services.identity.peers import PeerIdentity, peer_of
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.doorman import Doorman
 from hedgerow.services.rpc.errors import abort
 from hedgerow.services.wire.bounds import check_request
 
 BOUNDED = "/hedgerow.api.federation."
 """Paths of the services whose requests are bounded; the crypto process' streams bound theirs."""
+LOOK_SECONDS = 5.0
+"""Time between two looks for a newer list of revoked certificates."""
+REVOKED = "the federation's CA has revoked the caller's certificate"
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """Tells the doorman who has called, bounds requests, and shows reflection to operators only."""
+    """Refuses the revoked, tells the doorman who has called, bounds requests.
+
+    Reflection is for operators only.
+
+    Parameters
+    ----------
+    revoked : RevokedCertificates, optional
+        Nobody is revoked when left out.
+    """
 
     doorman: Doorman | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, revoked: RevokedCertificates | None = None) -> None:
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._revoked = revoked
+        self._open: dict[asyncio.Task[Any], bytes] = {}
+        self._ended: set[asyncio.Task[Any]] = set()
+
+    async def watch(self, seconds: float = LOOK_SECONDS) -> None:
+        """Look for a newer list of revoked certificates, for good; end the calls of theirs."""
+        assert self._revoked is not None
+        number = self._revoked.number
+        while True:
+            await asyncio.to_thread(self._revoked.look)
+            if self._revoked.number != number:
+                number = self._revoked.number
+                self._end_revoked()
+            await asyncio.sleep(seconds)
+
+    def _end_revoked(self) -> None:
+        assert self._revoked is not None
+        for task, certificate in list(self._open.items()):
+            try:
+                self._revoked.check(certificate)
+            except IdentityUnusable:
+                self._ended.add(task)
+                task.cancel()
 
     async def intercept_service(
         self,
@@ -54,21 +91,24 @@ class Guard(grpc.aio.ServerInterceptor):
         behaviour = getattr(handler, kind)
 
         async def once(request: Any, context: Any) -> Any:
-            await self._check(path, request, context)
-            return await behaviour(request, context)
+            async with self._admitted(path, request, context):
+                return await behaviour(request, context)
 
         async def streamed(request: Any, context: Any) -> AsyncIterator[Any]:
-            await self._check(path, request, context)
-            async for message in behaviour(request, context):
-                yield message
+            async with self._admitted(path, request, context):
+                async for message in behaviour(request, context):
+                    yield message
 
         wrapped = streamed if inspect.isasyncgenfunction(behaviour) else once
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(wrapped, handler.request_deserializer, handler.response_serializer)
 
-    async def _check(self, path: str, request: Any, context: Any) -> None:
+    @asynccontextmanager
+    async def _admitted(self, path: str, request: Any, context: Any) -> AsyncIterator[None]:
+        """Serve a call that passes; one whose caller is revoked meanwhile ends with that."""
         try:
             caller = peer_of(context)
+            self._check_revoked(caller)
             if self.doorman is not None:
                 self.doorman.know(context.peer(), caller.subject.uri)
             if path.startswith("/grpc.reflection"):
@@ -77,3 +117,24 @@ class Guard(grpc.aio.ServerInterceptor):
                 check_request(request, request.ByteSize())
         except FederationError as error:
             await abort(context, error)
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = caller.certificate
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._ended:
+                raise
+            task.uncancel()
+            await abort(context, Unauthorised(REVOKED))
+        finally:
+            self._open.pop(task, None)
+            self._ended.discard(task)
+
+    def _check_revoked(self, caller: PeerIdentity) -> None:
+        if self._revoked is None:
+            return
+        try:
+            self._revoked.check(caller.certificate)
+        except IdentityUnusable as error:
+            raise Unauthorised(str(error)) from error

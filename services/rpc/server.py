@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
 from hedgerow.services.rpc.guard import Guard
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics, Sink
@@ -49,9 +50,12 @@ class Serving:
     port: int
     health: health.aio.HealthServicer
     doorman: Doorman
+    watcher: asyncio.Task[None] | None = None
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Say NOT_SERVING, then drain for at most ``grace_seconds``."""
+        if self.watcher is not None:
+            self.watcher.cancel()
         await self.health.enter_graceful_shutdown()
         await self.server.stop(grace_seconds)
         await asyncio.to_thread(self.doorman.stop)
@@ -63,8 +67,14 @@ async def serve(
     metrics: Metrics,
     credentials: grpc.ServerCredentials,
     sink: Sink | None = None,
+    revoked: RevokedCertificates | None = None,
 ) -> Serving:
     """Start a server on ``HOST:PORT`` (port 0: a free one).
+
+    Parameters
+    ----------
+    revoked : RevokedCertificates, optional
+        Whose calls are refused, and ended within seconds of a newer list.
 
     Raises
     ------
@@ -72,7 +82,7 @@ async def serve(
         The address cannot be bound.
     """
     raise_descriptor_limit()
-    guard = Guard()
+    guard = Guard(revoked)
     server = grpc.aio.server(
         interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
     )
@@ -90,4 +100,5 @@ async def serve(
     for name in ("", *names):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     guard.doorman = Doorman(port).start()
-    return Serving(server, port, status, guard.doorman)
+    watcher = None if revoked is None else asyncio.create_task(guard.watch(), name="revoked")
+    return Serving(server, port, status, guard.doorman, watcher)

@@ -14,6 +14,7 @@ from hedgerow.client_agent.__main__ import Channels, Identities
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.federation import FederationClient
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from tests.federation.processes import federation, wait_until
@@ -49,7 +50,7 @@ def test_an_agent_that_is_terminated_ends_well(tmp_path: Path) -> None:
 
 def test_renewed_certificate_signs_without_a_restart(tmp_path: Path) -> None:
     made = throwaway(tmp_path / "old", ["s"], time.time())["silo/s"]
-    identities = Identities(made)
+    identities = Identities(made, RevokedCertificates(made))
     before = identities()
     assert identities() is before
     renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
@@ -62,7 +63,8 @@ def test_renewed_certificate_signs_without_a_restart(tmp_path: Path) -> None:
 
 def test_half_replaced_identity_leaves_the_one_before(tmp_path: Path) -> None:
     made = throwaway(tmp_path / "old", ["s"], time.time())["silo/s"]
-    identities = Identities(IdentityPaths.of(made.key.parent))
+    paths = IdentityPaths.of(made.key.parent)
+    identities = Identities(paths, RevokedCertificates(paths))
     before = identities().certificate
     renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
     made.certificate.write_bytes(renewed.certificate.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from hedgerow.coordinator.operator.commands import refusing
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
+from hedgerow.services.identity.revocation import read_lists
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -87,6 +89,39 @@ def sign(
 
 
 @pki.command()
+@click.argument("who", nargs=-1, metavar="[NAME|ROLE/NAME|SERIAL|FILE]...")
+@click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
+def revoke(who: tuple[str, ...], folder: Path) -> None:
+    """Sign a new list of revoked certificates, ca.crl, with all that WHO has been issued.
+
+    Put it beside the coordinator's ca.crt, or where its settings say; it takes effect within
+    seconds and reaches every silo. Without WHO the list is only signed anew, for silos that limit
+    its age. Sign a new certificate for a holder after its old ones are revoked.
+    """
+    with refusing():
+        serials = [serial for one in who for serial in _serials(folder, one)]
+        made = authority.revoke(folder, serials, time.time())
+        (known,) = read_lists(
+            certificates.read(made), certificates.read(folder / "ca.crt")
+        ).values()
+    click.echo(f"{made}: number {known.number}, {len(known.serials)} certificates revoked")
+
+
+def _serials(folder: Path, who: str) -> tuple[int, ...]:
+    found = authority.issued_to(folder, who)
+    if found:
+        return found
+    if Path(who).is_file():
+        return (certificates.serial_of(certificates.read(Path(who))),)
+    if re.fullmatch("(0x)?[0-9a-fA-F]{8,40}", who):
+        return (int(who, 16),)
+    raise certificates.IdentityUnusable(
+        f"{who} is no name in {folder / authority.ISSUED}, no file, and no serial number in hex "
+        "(hedgerow pki show prints it)"
+    )
+
+
+@pki.command()
 @click.option("--dir", "folder", type=FOLDER, required=True, help="Folder of the identity.")
 @click.option("--new-key", is_flag=True, help="Make a new key as well.")
 @click.option("--certificate", type=FILE, help="The CA's answer: check it and put it into use.")
@@ -138,6 +173,7 @@ def show(path: Path, as_json: bool) -> None:
     facts = {
         "file": str(file),
         "uri": subject.uri,
+        "serial": f"{certificates.serial_of(pem):x}",
         "federation": subject.federation,
         "role": subject.role.value,
         "name": subject.name,

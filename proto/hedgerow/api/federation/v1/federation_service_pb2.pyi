@@ -357,8 +357,11 @@ class RenewLeaseRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     WORKING_FIELD_NUMBER: _builtins.int
     KEPT_JOBS_FIELD_NUMBER: _builtins.int
+    REVOKED_NUMBER_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
+    revoked_number: _builtins.int
+    """Number of the silo's list of revoked certificates; the sum where several CAs have one."""
     @_builtins.property
     def working(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
         """Attempts that the agent works on."""
@@ -373,10 +376,11 @@ class RenewLeaseRequest(_message.Message):
         lease_id: _builtins.str = ...,
         working: _abc.Iterable[Global___AttemptKey] | None = ...,
         kept_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        revoked_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "working", b"working"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "revoked_number", b"revoked_number", "working", b"working"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -390,6 +394,11 @@ class RenewLeaseResponse(_message.Message):
 
     STOP_FIELD_NUMBER: _builtins.int
     ENDED_JOBS_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    revoked: _builtins.bytes
+    """The CA's list of revoked certificates, PEM, where the coordinator has one of a greater number. A
+    silo checks its signature, keeps it, and takes no older one.
+    """
     @_builtins.property
     def stop(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
         """Attempts to stop: cancelled, ended or replaced."""
@@ -405,10 +414,11 @@ class RenewLeaseResponse(_message.Message):
         *,
         stop: _abc.Iterable[Global___AttemptKey] | None = ...,
         ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        revoked: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_jobs", b"ended_jobs", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_jobs", b"ended_jobs", "revoked", b"revoked", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
