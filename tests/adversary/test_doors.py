@@ -230,6 +230,8 @@ def test_idle_connections_keep_no_agent_from_its_crypto_process(tmp_path: Path) 
     crypto = CryptoProcess(tmp_path)
     vault = crypto.start()
     try:
+        # Without a call its connection could be a stranger's; the agent would call again.
+        assert len(vault.create_mask_key("job/0")) == 32
         with idle(crypto.ports["port"], 1300) as held:
             assert len(vault.create_mask_key("job/1")) == 32
             wait_until(lambda: n_open(held) <= MAX_STRANGERS, 60, "the oldest are shut")
