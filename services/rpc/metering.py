@@ -8,6 +8,7 @@ its servicer gave it with :func:`label`.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -196,6 +197,8 @@ class Metrics:
     def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
         """Serve ``/metrics``; return a function that stops it, and the port."""
         server, thread = start_http_server(port, addr=address, registry=self.registry)
+        # Five connections may wait otherwise: a sixth of a scraper is not even answered.
+        server.socket.listen(socket.SOMAXCONN)
         # Else a silent connection keeps its thread for good.
         server.RequestHandlerClass.timeout = SCRAPE_SECONDS  # type: ignore[attr-defined]
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
