@@ -8,6 +8,7 @@ change gives independent noise, and a new charge.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ class NoisyAnswers:
         table = start.dataset
         self._state = state_digest(
             "hedgerow noise v1", start.job_id, start.job_digest, start.job, start.silo,
-            start.schema, table.schema, table.X, table.y, table.weight,
+            start.schema, table.schema, *map(_content, (table.X, table.y, table.weight)),
         )  # fmt: skip
 
     @classmethod
@@ -96,6 +97,13 @@ class NoisyAnswers:
             noisy(counts, spending, honest=honest, entropy=stream(seed.seed, number))
             for number, (spending, counts) in enumerate(parts)
         ]
+
+
+def _content(values: NDArray[np.generic] | None) -> tuple[object, ...]:
+    """Return an array's shape and SHA-256; a table is too large to encode whole."""
+    if values is None:
+        return ()
+    return (values.shape, hashlib.sha256(np.ascontiguousarray(values).data).digest())
 
 
 def stream(seed: bytes, number: int) -> Callable[[int], bytes]:

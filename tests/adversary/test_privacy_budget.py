@@ -151,13 +151,22 @@ def test_a_lost_noise_key_is_a_new_charge_until_the_budget_is_spent() -> None:
     assert len(asked.ledger.entries) == 4
 
 
-def test_the_noise_key_survives_a_restart_of_its_vault(tmp_path: Path) -> None:
-    folder = KeyFolder(tmp_path, SealingSecret("key file", b"k" * 32))
-    first, again = (LocalVault(noise_folder=folder).derive_noise(b"query") for _ in range(2))
+@pytest.mark.parametrize("kept", ["key_folder", "noise_folder"])
+def test_the_noise_key_survives_a_restart_of_its_vault(tmp_path: Path, kept: str) -> None:
+    def vault(secret: bytes) -> LocalVault:
+        folder = KeyFolder(tmp_path, SealingSecret("key file", secret * 32))
+        return LocalVault(**{kept: folder})  # type: ignore[arg-type]
+
+    first, again = (vault(b"k").derive_noise(b"query") for _ in range(2))
     assert first == again
-    other = KeyFolder(tmp_path, SealingSecret("key file", b"o" * 32))
     with pytest.raises(ValueError, match="wrong key file"):
-        LocalVault(noise_folder=other).derive_noise(b"query")
+        vault(b"o").derive_noise(b"query")
+    answers = NoisyAnswers(vault(b"o"), BudgetLedger(8.0), start_of(table()))
+    with pytest.raises(FederationError, match="gives no noise: wrong key file"):
+        answers.answer(b"query", [], silos=(), honest=1)
+    (file,) = tmp_path.glob("*.key")
+    file.unlink()
+    assert vault(b"k").derive_noise(b"query").key_id != first.key_id
 
 
 def test_intervals_in_another_order_are_another_query() -> None:
