@@ -8,15 +8,17 @@ than the job's own ``max_attempts``.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.client_agent.records import writing_state
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.signed_job import OpenedJob
@@ -34,6 +36,9 @@ class _Accepted:
     not_after: float
     done: int = 0
     ended: bool = False
+
+
+_FILE = TypeAdapter(dict[str, _Accepted])
 
 
 class AcceptedJobs:
@@ -54,9 +59,9 @@ class AcceptedJobs:
         self._file = file
         self._lock = threading.Lock()
         try:
-            found = json.loads(file.read_bytes()) if file.exists() else {}
-            self._jobs = {str(job_id): _Accepted(**kept) for job_id, kept in found.items()}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            found = file.read_bytes() if file.exists() else b"{}"
+            self._jobs = _FILE.validate_json(found, strict=True)
+        except (OSError, ValueError) as error:
             raise AcceptedUnreadable(
                 f"{file} is damaged: the jobs that this silo has accepted are not known any more"
             ) from error
@@ -121,8 +126,8 @@ class AcceptedJobs:
         return frozenset(job_id for job_id, kept in self._jobs.items() if not kept.ended)
 
     def _store(self) -> None:
-        kept = {job_id: asdict(one) for job_id, one in sorted(self._jobs.items())}
-        write_atomically(self._file, json.dumps(kept).encode())
+        with writing_state():
+            write_atomically(self._file, _FILE.dump_json(self._jobs))
 
 
 def check_silos(job: JobParameters, silos: tuple[Silo, ...], own: Silo) -> None:

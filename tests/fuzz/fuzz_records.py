@@ -7,7 +7,9 @@ anything but the stated refusals, or a damaged record that is taken for another,
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 
 with atheris.instrument_imports(include=["hedgerow"]):
     from hedgerow.boosting import checkpoints
-    from hedgerow.boosting.errors import DataError, OfferRejected
+    from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
     from hedgerow.boosting.exchange import Place
     from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
     from hedgerow.boosting.strategies.secureboost import steps
@@ -27,11 +29,15 @@ with atheris.instrument_imports(include=["hedgerow"]):
         Skeleton,
         load_part,
     )
-    from hedgerow.client_agent.records import RecordDamaged, read_record, write_record
+    from hedgerow.client_agent.accepted import AcceptedJobs, AcceptedUnreadable
+    from hedgerow.client_agent.records import RecordDamaged, Records
     from hedgerow.crypto.key_agreement import encode_fields, expand, seal
+    from hedgerow.services.identity.authority import throwaway
+    from hedgerow.services.identity.peers import FileIdentity
     from hedgerow.services.process import ledgers
     from hedgerow.services.wire import BoxCodec
     from hedgerow.services.wire import schema as schema_wire
+    from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob, open_job, sign_job
 from tests.boosting.trees.ensembles import KINDS
 from tests.boosting.trees.ensembles import schema as schema_of
 from tests.fuzz.running import Provider, altered, changed, fuzz
@@ -43,20 +49,22 @@ VALUES = (b"", b"first", b"second" * 40)
 
 
 def record(provider: Provider) -> None:
-    """Damage the slots of a record: what is read was once written, or the damage is named."""
-    file = FOLDER / "record"
-    for k in range(2):
-        file.with_name(f"record.{k}").unlink(missing_ok=True)
+    """Damage the slots and the counter of a record: the newest is read, or the damage is named."""
+    folders = [FOLDER / "memory", FOLDER / "turns"]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    records = Records(*folders, bytes(32))
+    written: bytes | None = None
     try:
         for value in VALUES[: provider.ConsumeIntInRange(0, 3)]:
-            write_record(file, value)
-        for k in range(2):
-            slot = file.with_name(f"record.{k}")
-            if slot.exists() and provider.ConsumeBool():
-                slot.write_bytes(changed(slot.read_bytes(), provider))
-        assert read_record(file) in (None, *VALUES)
-        write_record(file, b"after")
-        assert read_record(file) == b"after"
+            records.write("record", value)
+            written = value
+        for file in sorted(path for folder in folders for path in folder.glob("record*")):
+            if provider.ConsumeBool():
+                file.write_bytes(changed(file.read_bytes(), provider))
+        assert records.read("record") == written
+        records.write("record", b"after")
+        assert records.read("record") == b"after"
     except RecordDamaged:
         return
 
@@ -203,7 +211,42 @@ def parcel(provider: Provider) -> None:
             raise AssertionError("a refusal that names nobody") from refusal
 
 
+OPERATOR = FileIdentity(throwaway(FOLDER / "pki", [], time.time())["operator"])
+JOB = open_job(sign_job(b"", OPERATOR), OPERATOR)
+
+
+def accepted(provider: Provider) -> None:
+    """Damage the list of accepted jobs: it is read, or refused by name."""
+    file = FOLDER / "accepted.json"
+    file.unlink(missing_ok=True)
+    AcceptedJobs(file).accept(JOB, 0.0)
+    raw = file.read_bytes()
+    raw = changed(raw, provider) if provider.ConsumeBool() else raw
+    if provider.ConsumeBool() and raw == file.read_bytes():
+        raw = json.dumps(altered(json.loads(raw), provider)).encode()
+    file.write_bytes(raw)
+    try:
+        kept = AcceptedJobs(file)
+        kept.check(JOB.statement.job_id, JOB)
+        kept.accept(JOB, 0.0)
+        kept.end(kept.open)
+    except (AcceptedUnreadable, InvalidJob):
+        return
+
+
+def statement(provider: Provider) -> None:
+    """Read a statement that an operator's faulty client has signed."""
+    raw = changed(JOB.signed.statement, provider)
+    signed = SignedJob(raw, OPERATOR.sign(LABEL + raw), OPERATOR.certificate)
+    try:
+        assert isinstance(open_job(signed, OPERATOR), OpenedJob)
+    except (InvalidJob, OfferRejected):
+        return
+
+
 TARGETS = {
+    "accepted": accepted,
+    "statement": statement,
     "record": record,
     "ledger": ledger,
     "schema": schema,
