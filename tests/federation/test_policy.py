@@ -142,3 +142,24 @@ def test_a_full_disk_stops_the_sending_and_the_record_says_so(tmp_path: Path) ->
             job_id,
             lambda v: v.ended and sent == v.bytes_of("s1")[0],
         )
+
+
+def test_the_link_holds_the_policy_where_a_job_turns_out_otherwise(tmp_path: Path) -> None:
+    """Three silos would mask the mean of their labels; the two that take part cannot."""
+    masked_ones = ("s0", "s1")
+    masked = {"may_send": ["keys", "schema", "masked", "trees"]}
+    rules = {"s0": masked, "s1": masked, "s2": {"min_rows": 100_000}}
+    text = (
+        'strategy = "bagging"\ntask = "regression"\nmin_silos = 2\nstart_timeout_seconds = 20\n'
+        'max_attempts = 1\n[bagging]\nrounds = 2\nevaluate = "none"\n'
+    )
+    with federation(tmp_path, start=False) as fed:
+        fed.start_coordinator()
+        for silo, own in rules.items():
+            fed.start_agent(silo, policy=own)
+        view = fed.end(fed.submit(text))
+        assert view.state == "FAILED"
+        refusal = "policy rule may_send: step 'sum-plain' would send scores"
+        assert refusal in view.detail or any(refusal in fed.log(f"agent-{s}") for s in masked_ones)
+        for silo in masked_ones:
+            assert "sum-plain" not in {entry.step for entry in _entries(fed, silo)}
