@@ -69,6 +69,7 @@ class CountingLink(MemoryLink):
         {},
         {"ring_bits": 48},
         {"coarse_bits": 5},
+        {"binning": "recursive"},
         {"secure": False},
         {"dropout_recovery": False},
         {"validation": 0.3},
@@ -97,7 +98,9 @@ def test_the_forecast_is_within_a_tenth_of_what_travels(
     told = job.strategy.forecast(job.parameters, job, silos["silo-0"].schema, rows)
     for way, moved in ((1, CountingLink.up), (2, CountingLink.down)):
         planned = sum(step[way] for step in told.steps.values())
-        assert planned == pytest.approx(sum(moved.values()), rel=0.1), (dict(moved), told.steps)
+        # How many values are counted until cut points are found depends on the values.
+        rel = 0.15 if fields == {"binning": "recursive"} else 0.1
+        assert planned == pytest.approx(sum(moved.values()), rel=rel), (dict(moved), told.steps)
     name = "ExchangeHistograms"
     assert told.steps[name][1] == pytest.approx(CountingLink.up[name], rel=0.1)
 

@@ -100,6 +100,8 @@ def forecast(
         bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), SMALL, rounds)
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
+    if parameters.binning == "recursive":
+        notes.append("how many values are counted until cut points are found depends on the values")
     if not parameters.validation and not parameters.blind_coordinator:
         notes.append("without test rows at the coordinator, rounds are scored by secure sums")
     cells = n_rows * schema.n_features * rounds * plan.n_trees
