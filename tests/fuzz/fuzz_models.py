@@ -14,14 +14,14 @@ import atheris
 import numpy as np
 import xgboost
 
-# Readers only: numba cannot compile what is instrumented, so the rest is imported below.
+# These readers only: numba cannot compile what is instrumented. The rest is imported below.
 with atheris.instrument_imports(include=["hedgerow.boosting"]):
     from hedgerow.boosting.errors import DataError, FederationError, ModelRejected, OfferRejected
-    from hedgerow.boosting.strategies.bagging.tree_log import History, TreeBlock, TreeLog
     from hedgerow.boosting.trees import loading, packing, ubjson
     from hedgerow.boosting.trees.limits import TreeLimits, read_upload
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.strategies.bagging.tree_log import History, TreeBlock, TreeLog
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
@@ -149,7 +149,9 @@ def bagging(provider: Provider) -> None:
 JOB = test_histogram.plain_job(rounds=2)
 PLAN = HistogramPlan.of(JOB.parameters, JOB, test_histogram.DATA.schema)  # type: ignore[arg-type]
 SILOS = test_histogram.silos_of(test_histogram.DATA, (300, 300, 300))
-PLAYED = test_histogram.run(JOB, SILOS).rounds[-1].checkpoint
+_outcome = test_histogram.run(JOB, SILOS)
+assert _outcome.error is None, _outcome.error
+PLAYED = _outcome.rounds[-1].checkpoint
 BEGUN = BegunRound(
     1,
     ("silo-0",),

@@ -11,7 +11,7 @@ import pytest
 RUNS = {
     "crypto_service": 1_500,
     "curve": 6_000,
-    "models": 2_000,
+    "models": 1_000,
     "paillier": 15_000,
     "records": 12_000,
     "wire": 6_000,

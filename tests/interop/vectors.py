@@ -35,6 +35,7 @@ from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.rpc.federation import accept_message
 from hedgerow.services.wire.scores import pack_sums
 from hedgerow.services.wire.signed_job import LABEL, JobStatement, SignedJob
+from tests.interop.bad_vectors import bad_packs, bad_payloads
 from tests.interop.moduli import FORGED, forged, good_key
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs/wire-vectors"
@@ -50,6 +51,8 @@ def fixed(label: str, n_bytes: int = 32) -> bytes:
 def vectors() -> dict[str, Any]:
     """Return the document of each file, by name."""
     return {
+        "bad-payloads": bad_payloads(),
+        "bad-trees": bad_packs(),
         "signed-job": _signed_job(),
         "acceptance": _acceptance(),
         "columns": _columns(),
