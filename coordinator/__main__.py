@@ -90,7 +90,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
                 jobs.find, memory=OfferMemory(config.max_silo_bytes, config.max_waiting_bytes)
             ).register,
             FederationServicer(jobs, revoked).register,
-            JobServicer(jobs).register,
+            JobServicer(jobs, revoked).register,
         ],
         metrics,
         server_credentials(paths),

@@ -16,6 +16,7 @@ from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity, peer_of
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.errors import NotFound, aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire.job_view import (
@@ -83,8 +84,9 @@ class JobBackend(Protocol):
 class JobServicer(pb_grpc.JobServiceServicer):
     """Server side of JobService."""
 
-    def __init__(self, jobs: JobBackend) -> None:
+    def __init__(self, jobs: JobBackend, revoked: RevokedCertificates | None = None) -> None:
         self._jobs = jobs
+        self._revoked = revoked
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
@@ -139,6 +141,11 @@ class JobServicer(pb_grpc.JobServiceServicer):
             yield pb.DownloadModelResponse(
                 artefact=name if start == 0 else "", data=data[start : start + PIECE_BYTES]
             )
+
+    @aborting
+    async def GetRevocations(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        peer_of(context).require(*SIGNERS)
+        return pb.GetRevocationsResponse(revoked=self._revoked.pem if self._revoked else b"")
 
     @aborting
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -248,6 +255,10 @@ class JobClient:
         except grpc.RpcError as error:
             raise from_rpc(error, self._address) from None
         return name, b"".join(pieces)
+
+    def revocations(self) -> bytes:
+        """Return the coordinator's list of revoked certificates, which is to be checked."""
+        return bytes(self._call(self._stub.GetRevocations, pb.GetRevocationsRequest()).revoked)
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""

@@ -195,6 +195,23 @@ def test_silos_may_join_and_leave_without_a_restart(ca: Authority, tmp_path: Pat
             s0.renew(lease, ())
 
 
+def test_an_operator_sees_the_list_that_the_coordinator_has(ca: Authority, tmp_path: Path) -> None:
+    with running(ca, tmp_path) as fed:
+        options = ["--coordinator", fed.address, "--identity", str(tmp_path / "pki/operator")]
+        kept = tmp_path / "list.crl"
+
+        def shown() -> str:
+            done = CliRunner().invoke(pki, ["revoked", *options, "--out", str(kept)])
+            assert done.exit_code == 0, done.output
+            return done.output
+
+        assert "has no list" in shown()
+        publish(fed, pem := ca.revoke("silo/s0"))
+        serial = certificates.serial_of((tmp_path / "pki/silo/s0/tls.crt").read_bytes())
+        wait_until(lambda: f"{serial:x}" in shown(), 60, "the list is there")
+        assert kept.read_bytes() == pem
+
+
 # --- at a silo ---
 
 

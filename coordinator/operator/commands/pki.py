@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hedgerow.coordinator.operator.commands import refusing
+from hedgerow.coordinator.operator.commands.operate import client_for, connected
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.revocation import read_lists
@@ -105,6 +106,25 @@ def revoke(who: tuple[str, ...], folder: Path) -> None:
             certificates.read(made), certificates.read(folder / "ca.crt")
         ).values()
     click.echo(f"{made}: number {known.number}, {len(known.serials)} certificates revoked")
+
+
+@pki.command()
+@connected
+@click.option("--out", type=FILE, help="Where to put the list.")
+def revoked(address: str, identity: Path, server_name: str | None, out: Path | None) -> None:
+    """Show the list of revoked certificates that the coordinator has, checked by the CA."""
+    with refusing():
+        pem = client_for(address, identity, server_name).revocations()
+        if not pem:
+            click.echo("the coordinator has no list of revoked certificates")
+            return
+        roots = certificates.read(IdentityPaths.of(identity).roots)
+        for known in read_lists(pem, roots).values():
+            click.echo(f"number {known.number}, signed {_date(known.issued)}")
+            for serial in sorted(known.serials):
+                click.echo(f"{serial:x}")
+        if out is not None:
+            certificates.write(out, pem)
 
 
 def _serials(folder: Path, who: str) -> tuple[int, ...]:

@@ -354,3 +354,42 @@ class PlanJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlanJobResponse: _TypeAlias = PlanJobResponse  # noqa: Y015
+
+@_typing.final
+class GetRevocationsRequest(_message.Message):
+    """Request of GetRevocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRevocationsRequest: _TypeAlias = GetRevocationsRequest  # noqa: Y015
+
+@_typing.final
+class GetRevocationsResponse(_message.Message):
+    """Response of GetRevocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVOKED_FIELD_NUMBER: _builtins.int
+    revoked: _builtins.bytes
+    """The list, signed by the CA, PEM; empty where there is none."""
+    def __init__(
+        self,
+        *,
+        revoked: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked", b"revoked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRevocationsResponse: _TypeAlias = GetRevocationsResponse  # noqa: Y015

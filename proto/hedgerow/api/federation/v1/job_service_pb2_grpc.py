@@ -76,6 +76,11 @@ class JobServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobResponse.FromString,
                 _registered_method=True)
+        self.GetRevocations = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/GetRevocations',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -151,6 +156,13 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRevocations(self, request, context):
+        """Returns the CA's list of revoked certificates by which the coordinator refuses calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +200,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.PlanJob,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobResponse.SerializeToString,
+            ),
+            'GetRevocations': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRevocations,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -386,6 +403,33 @@ class JobService:
             '/hedgerow.api.federation.v1.JobService/PlanJob',
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRevocations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/GetRevocations',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -74,6 +74,8 @@ class JobServiceStub:
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
     """
+    GetRevocations: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetRevocationsRequest, _job_service_pb2.GetRevocationsResponse]
+    """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -121,6 +123,8 @@ class JobServiceAsyncStub(JobServiceStub):
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
     """
+    GetRevocations: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetRevocationsRequest, _job_service_pb2.GetRevocationsResponse]  # type: ignore[assignment]
+    """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
@@ -207,5 +211,13 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
         """
+
+    @_abc_1.abstractmethod
+    def GetRevocations(
+        self,
+        request: _job_service_pb2.GetRevocationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.GetRevocationsResponse, _abc.Awaitable[_job_service_pb2.GetRevocationsResponse]]:
+        """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
