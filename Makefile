@@ -8,10 +8,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Test files side by side; twice the cores, for tests wait for processes half of their time.
 WORKERS ?= 4
+SEEDS ?= 20
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test coverage lint proto proto-baseline bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos coverage lint proto proto-baseline bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +37,9 @@ demo: setup-base  ## five silos train one model on the Adult data
 
 test: setup services  ## all tests
 	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile
+
+chaos: setup  ## damage to every state file of an agent: SEEDS=200 for more of it
+	SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/chaos
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
 	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile \

@@ -20,6 +20,7 @@ from typing import Any
 
 from hedgerow.boosting.budget import BudgetExceeded, BudgetLedger, Spending, exact, plain, total
 from hedgerow.boosting.errors import FederationError, PolicyDeclined
+from hedgerow.client_agent.records import writing_state
 from hedgerow.crypto.durable import write_atomically
 
 FOLDER = "privacy"
@@ -230,14 +231,9 @@ class TableAccount:
 
     def _write(self, accounts: Accounts, names: tuple[str, ...]) -> None:
         data = accounts.encode()
-        try:
+        with writing_state():
             for name in names:
                 write_atomically(self._folder / name, data)
-        except OSError as error:
-            raise FederationError(
-                f"the privacy accountant cannot be written ({error.strerror or error}); "
-                "nothing was sent"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
