@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from hedgerow.crypto.durable import write_atomically
 FOLDER = "privacy"
 _FILES = ("accounts.json", "accounts.copy.json")
 _FORMAT = "hedgerow privacy accounts v1"
+
+
+_UNREADABLE = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 class AccountDamaged(FederationError):
@@ -88,16 +94,17 @@ class Accounts:
 
     @classmethod
     def decode(cls, data: bytes) -> Accounts:
-        """Return the accounts of :meth:`encode`; ValueError, KeyError or TypeError for others."""
+        """Return the accounts of :meth:`encode`; raises one of ``_UNREADABLE`` for others."""
         body = json.loads(data)
         if body.pop("sha256") != _digest(body) or body["format"] != _FORMAT:
             raise ValueError("not the accounts that were written")
-        found = cls(body["turn"])
+        found = cls(index(body["turn"]))
         for table, about in body["tables"].items():
             found.limits[table] = float(about["max_epsilon"])
             found.tables[table] = {
                 job: BudgetLedger.of_document(ledger) for job, ledger in about["jobs"].items()
             }
+        found.summary()  # adds up, or is no account
         return found
 
 
@@ -133,7 +140,7 @@ def _read(file: Path) -> Accounts | None:
         return None
     except OSError as error:
         raise _damaged(file, f"it cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise _damaged(file, "its content is not what was written") from error
 
 

@@ -22,7 +22,8 @@ from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.services.identity.certificates import Role
+from hedgerow.services.identity.certificates import IdentityPaths, Role
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.federation import (
     Agreement,
     Answer,
@@ -69,6 +70,7 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
             account=TableAccount(tmp_path, "t"), load=lambda job, test: dataset,
             secrets=SecretKeeper(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),
+            revoked=RevokedCertificates(IdentityPaths.of(people.folder / f"{Role.SILO}/{SILO}")),
         )  # fmt: skip
         answers: list[Answer] = []
 

@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 with atheris.instrument_imports(include=["hedgerow"]):
     from hedgerow.boosting import checkpoints
+    from hedgerow.boosting.budget import Spending
     from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
     from hedgerow.boosting.exchange import Place
     from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
@@ -30,6 +32,7 @@ with atheris.instrument_imports(include=["hedgerow"]):
         load_part,
     )
     from hedgerow.client_agent.accepted import AcceptedJobs, AcceptedUnreadable
+    from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
     from hedgerow.client_agent.records import RecordDamaged, Records
     from hedgerow.crypto.key_agreement import encode_fields, expand, seal
     from hedgerow.services.identity.authority import throwaway
@@ -244,7 +247,41 @@ def statement(provider: Provider) -> None:
         return
 
 
+SPENT = FOLDER / "spent"
+for _number in range(2):
+    TableAccount(SPENT, "table", 4.0).admit("job", 2.0).charge(
+        {str(_number): Spending("counts", 0.5, 1, 8)}
+    )
+ACCOUNTS = sorted((SPENT / "privacy").iterdir())
+WHOLE = ACCOUNTS[0].read_bytes()
+
+
+def accounts(provider: Provider) -> None:
+    """Damage the privacy account: it is read whole, or refused; also where its digest is sound."""
+    files, whole, body = ACCOUNTS, WHOLE, json.loads(WHOLE)
+    for file in files:
+        file.write_bytes(whole)
+    if provider.ConsumeBool():
+        del body["sha256"]
+        body = altered(body, provider)
+        if not isinstance(body, dict):
+            return
+        text = json.dumps(body, sort_keys=True).encode()
+        files[0].write_bytes(json.dumps(body | {"sha256": sha256(text).hexdigest()}).encode())
+        files[1].write_bytes(files[0].read_bytes())
+    else:
+        files[provider.ConsumeIntInRange(0, 1)].write_bytes(changed(whole, provider))
+    try:
+        found = read_accounts(SPENT)
+    except AccountDamaged:
+        return
+    found.summary()
+    if "format" in body and "sha256" in body:
+        assert found.tables["table"]["job"].spent == 1
+
+
 TARGETS = {
+    "accounts": accounts,
     "accepted": accepted,
     "statement": statement,
     "record": record,
