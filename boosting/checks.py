@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -70,8 +70,9 @@ def read_as(kind: Any, value: Any, name: str = "value") -> Any:
         if wrong:
             raise DataError(f"{wrong[0][:80]}: missing, or not known")
         return kind(**{name: read_as(hints[name], item, name) for name, item in value.items()})
-    if kind is float and type(value) in (int, float) and abs(value) < math.inf:
-        return float(value)
-    if type(value) is kind and (kind is not int or -1 << 63 <= value < 1 << 63):
+    if kind is float:
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return float(value)
+    elif type(value) is kind and (kind is not int or -1 << 63 <= value < 1 << 63):
         return value
     raise DataError(f"{name}: expected {getattr(kind, '__name__', kind)}")

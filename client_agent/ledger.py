@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.errors import FOREIGN, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses, Place, Step
 from hedgerow.client_agent.records import StateUnwritable
 from hedgerow.services.process.ledgers import (
@@ -341,12 +341,12 @@ def _is_whole(line: bytes, before: bytes) -> bool:
         fields = json.loads(line)
         chain = fields.pop("chain")
         Entry(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except FOREIGN:
         return False
     if ROOM[:1] * 2 not in line:
         return True
     # Room may be where a part of a string was to be: then the chain does not hold.
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(*FOREIGN):
         previous = json.loads(before)["chain"] if before else FIRST
         return bool(chain == chain_of(previous, fields))
     return True

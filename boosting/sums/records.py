@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from hedgerow.boosting.checkpoints import readable
+from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.exchange import Place, Silo
 
 _REMEMBERED_DIGESTS = 256
@@ -65,18 +67,26 @@ class UnmaskingRecord:
 
     @classmethod
     def parse(cls, raw: bytes | None) -> UnmaskingRecord:
-        """Return the record that :meth:`encode` wrote; an empty one for ``None``."""
+        """Return the record that :meth:`encode` wrote; an empty one for ``None``.
+
+        Raises
+        ------
+        DataError
+            Other bytes.
+        """
         if raw is None:
             return cls()
-        kept = json.loads(raw)
-        known = [tuple(Silo(name) for name in names) for names in kept["known"]]
-        return cls(
-            kept["round"],
-            {key: known[at] for key, at in kept["sets"].items()},
-            known[kept["last"]],
-            {key: known[at] for key, at in kept["vectors"].items()},
-            kept["views"],
-        )
+        with readable("a record of what was unmasked"):
+            kept = json.loads(raw)
+            known = [tuple(Silo(name) for name in names) for names in kept["known"]]
+            views = read_as(dict[str, list[str]], kept["views"], "views")
+            return cls(
+                read_as(int, kept["round"], "round"),
+                {key: known[at] for key, at in kept["sets"].items()},
+                known[kept["last"]],
+                {key: known[at] for key, at in kept["vectors"].items()},
+                views,
+            )
 
     def encode(self) -> bytes:
         """Return the record as JSON, each set of names once."""

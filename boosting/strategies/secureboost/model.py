@@ -199,7 +199,8 @@ class PassivePart:
             kinds = [type(value) for value in division]
             if kinds not in ([int, int, float, bool], [int, int, int, bool]):
                 raise DataError("a model part with a division that is none")
-            left, feature = division[:2]
+            left, feature, threshold, _ = division
+            read_as(float, threshold, "threshold")
             if tree >= part.n_trees or left <= node or not 0 <= feature < len(part.features):
                 raise DataError(f"a model part whose node {key[:40]} is out of range")
         for key in part.next_owner:
