@@ -48,7 +48,7 @@ LEAST = (1, 2, 5, 10, 20)
 SETS = {
     "fate_breast_hetero": ("label", Task.BINARY),
     "fate_default_credit_hetero": ("label", Task.BINARY),
-    "fate_motor_hetero": ("motor_speed", Task.REGRESSION),
+    "fate_motor_hetero": ("label", Task.REGRESSION),
 }
 MOST_SUMS = 400
 """Sums of a node that are compared two by two."""

@@ -28,6 +28,13 @@ from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 Row = dict[str, object]
 ETAS = (0.3, 1.0)
+GUARDS: dict[str, dict[str, Any]] = {
+    "complete_secure 0": {},
+    "complete_secure 1": {"complete_secure": 1},
+    "complete_secure 3": {"complete_secure": 3},
+    "no min_leaf, no max_purity": {"min_leaf": 1, "max_purity": 1.0},
+    "min_leaf 20, max_purity 0.9": {"min_leaf": 20, "max_purity": 0.9},
+}
 SETS = ("fate_breast_hetero", "fate_default_credit_hetero")
 
 
@@ -64,12 +71,13 @@ def measure(data: Path, name: str, rounds: int, eta: float) -> list[Row]:
             "value": round(float(max(y.mean(), 1 - y.mean())), 4), "unit": "",
         },
     ]  # fmt: skip
-    for hidden in (0, 1, 3):
+    for guard, changes in GUARDS.items():
+        hidden = changes.get("complete_secure", 0)
         job = JobParameters(
             name="leakage",
             parameters=SecureBoost(
-                "guest", rounds=rounds, complete_secure=hidden, encryption="plain",
-                allow_insecure=True, alignment="digest",
+                "guest", rounds=rounds, encryption="plain", allow_insecure=True,
+                alignment="digest", **changes,
             ),
             booster=Booster(max_depth=5, max_bin=32, eta=eta),
         )  # fmt: skip
@@ -81,7 +89,7 @@ def measure(data: Path, name: str, rounds: int, eta: float) -> list[Row]:
         }
         for view, groups in views.items():
             share, auc = guess(groups, y)
-            who = f"eta {eta:g}, complete_secure {hidden}, {view}"
+            who = f"eta {eta:g}, {guard}, {view}"
             rows += [
                 {"metric": f"{name}_label_guess", "who": who, "value": round(share, 4), "unit": ""},
                 {"metric": f"{name}_label_auc", "who": who, "value": round(auc, 4), "unit": ""},

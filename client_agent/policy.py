@@ -64,7 +64,7 @@ class Policy(BaseModel):
         description="Most distinct row ids of any party of a vertical job.",
     )
     min_bin_rows: int = Field(
-        default=1,
+        default=5,
         ge=1,
         description="Least rows between two sums over bins of a column in a vertical job.",
     )

@@ -322,7 +322,11 @@ def _start(
             "threads": n_threads,
             "data": {"path": absolute(path)},
             # All silos' tables are on this machine: there is nobody to keep them from.
-            "policy": {"may_send": [each.value for each in Discloses], "max_bin": 65535},
+            "policy": {
+                "may_send": [each.value for each in Discloses],
+                "max_bin": 65535,
+                "min_bin_rows": 1,
+            },
         }
         if silo in party_tests:
             config["test"] = {"path": absolute(party_tests[silo])}
