@@ -30,6 +30,7 @@ from hedgerow.coordinator.operator.commands.operate import client_for
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity, channel_credentials
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.federation import (
     Acceptance,
@@ -113,6 +114,7 @@ class Victim:
             load=load,
             secrets=SecretKeeper(self.state, lambda pause: LocalVault()),
             registration=Registration("i", "0", (), 64),
+            revoked=RevokedCertificates(IdentityPaths.of(people.folder / "silo/a")),
         )
 
     def restart(self) -> None:
