@@ -33,8 +33,9 @@ _STANDING_UP, _STANDING_DOWN = 35, 20
 _ARRAY = 9
 """Bytes of an array beside its elements."""
 
-_KEY, _BOX = 880, 1062
-"""Bytes of a silo's signed key, and of its sealed shares for another; measured."""
+_KEY, _BOX, _OWN_SHARES = 880, 1582, 568
+"""Bytes of a silo's signed key, of its sealed shares for another with their commitments, and of the
+commitments to what it keeps; measured."""
 
 
 def forecast(
@@ -78,7 +79,7 @@ def forecast(
     if secure:
         boxes = (n_silos - 1) * _BOX
         steps[Call.KEYS.value] = (1, _KEY, _KEY * n_silos)
-        steps[Call.SHARES.value] = (1, boxes, boxes)
+        steps[Call.SHARES.value] = (1, boxes + _OWN_SHARES, boxes)
     return Forecast(
         rounds=depth + 1,
         steps=steps,
