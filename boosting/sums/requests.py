@@ -89,10 +89,10 @@ class SumRequest(Generic[Reply]):
 
     def lost(self, expected: tuple[Silo, ...], present: tuple[Silo, ...], needed: int) -> Exception:
         """Return the error of a sum with too few silos."""
-        missing = ", ".join(sorted(set(expected) - set(present))) or "none"
+        missing = ", ".join(sorted(set(expected) - set(present)))
         return QuorumLost(
             f"the sum {self.steps.name!r} of round {self.at.round} needs {needed} silos, "
-            f"{len(present)} are present; missing {missing}"
+            f"{len(present)} are present" + (f"; missing {missing}" if missing else "")
         )
 
 
