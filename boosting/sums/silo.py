@@ -32,12 +32,13 @@ from hedgerow.boosting.sums.steps import (
     repeat,
     session_name,
 )
+from hedgerow.boosting.sums.tree_masks import OpenTree
 from hedgerow.boosting.sums.view import sum_view
 from hedgerow.crypto import masking
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, TreeRoots, Vault
+from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
 Reply = TypeVar("Reply")
 
@@ -57,46 +58,6 @@ def _place(
     vector = masking.fingerprint(values) if values.any() else None
     key = f"{steps.name}/{at.level}/{at.passing}"
     return UnmaskingAt(key, at, vector, whole, view[:8].hex())
-
-
-class _OpenTree:
-    """The masks of the sums inside one tree, over one set."""
-
-    def __init__(self, silo: Silo, present: tuple[Silo, ...], roots: TreeRoots) -> None:
-        self.present = present
-        self.view = b""
-        self._me = present.index(silo)
-        self._roots = roots
-        self._used: set[bytes] = set()
-
-    def enter(self, view: bytes) -> None:
-        """Go on to the sum of a view; raises SumRefused for one that was masked before."""
-        if view in self._used:
-            raise SumRefused("two sums inside a tree have one view; their masks would be equal")
-        self._used.add(view)
-        self.view = view
-
-    @property
-    def tag(self) -> bytes:
-        """What the coordinator compares."""
-        key = self._roots.tag_key
-        return masking.view_tag(key, self.view) if key else self.view
-
-    def seeds(self) -> tuple[list[bytes], list[bytes]]:
-        """Return the seeds that this silo adds, and those that it subtracts."""
-        seeds = [
-            masking.tree_seed(self._roots.pairs[peer], self.view) if k != self._me else b""
-            for k, peer in enumerate(self.present)
-        ]
-        own = self._roots.group.get(self.present[self._me])
-        group = [masking.tree_seed(own, self.view)] if own is not None else []
-        return seeds[self._me + 1 :] + group, seeds[: self._me]
-
-    def group_seeds(self, present: tuple[Silo, ...]) -> tuple[bytes, ...]:
-        """Return the seeds of the group masks in the sum, to be subtracted."""
-        if present != self.present:
-            raise SumRefused("a sum inside a tree is over the tree's set, received another one")
-        return tuple(masking.tree_seed(self._roots.group[silo], self.view) for silo in present)
 
 
 class SiloSums:
@@ -150,7 +111,7 @@ class SiloSums:
         self._participants: tuple[Silo, ...] = ()
         self._number = 0
         self._asked = (0, 0)
-        self._tree: _OpenTree | None = None
+        self._tree: OpenTree | None = None
         self._key = f"secure-sums/{job_id}"
         self._record = UnmaskingRecord.parse(link.recall(self._key))
 
@@ -448,7 +409,7 @@ class SiloSums:
         reveal = self._vault.reveal_shares(ticket.session, ticket.number, agreed, opens_tree)
         self._participants = agreed
         if reveal.tree is not None:
-            self._tree = _OpenTree(self._silo, agreed, reveal.tree)
+            self._tree = OpenTree(self._silo, agreed, reveal.tree)
         unmasking = Unmasking({Silo(owner): share for owner, share in reveal.shares.items()})
         return self._link.exchange(steps.unmask, place.at, unmasking)
 
