@@ -115,10 +115,9 @@ class Honest:
     files: Mapping[str, bytes] | None
     classes: Mapping[Silo, frozenset[Discloses]]
     last_round: int
-    n_offers: int
 
     @classmethod
-    def of(cls, runs: list[tuple[Outcome, Witness]]) -> Honest:
+    def of(cls, runs: list[tuple[Outcome, Witness]], n_rounds: int) -> Honest:
         """Return what runs have in common: noise and fresh keys differ."""
         (outcome, first), (again, second) = runs
         assert outcome.error is None, outcome.error
@@ -141,8 +140,7 @@ class Honest:
                 silo: frozenset(what for who, _, _, what in first.offers if who == silo)
                 for silo in silos
             },
-            max(at.round for _, _, at, _ in first.offers),
-            len(first.offers),
+            max(n_rounds, *(at.round for _, _, at, _ in first.offers)),
         )
 
 
@@ -185,6 +183,16 @@ def faults(
         if at.round > honest.last_round and what not in (Discloses.NOTHING, Discloses.KEYS):
             found.append(f"{silo} offers {step} of round {at.round}, beyond the job's rounds")
     return found
+
+
+def agreed(witness: Witness) -> bool:
+    """Return whether all silos were in every sum, each from the same view."""
+    everyone = {silo for silo, *_ in witness.offers}
+    return witness.secure and all(
+        set(outcome.present) == everyone
+        and len({witness.parts[silo, key].view for silo in outcome.present}) == 1
+        for key, outcome in witness.totals.items()
+    )
 
 
 def _error_faults(who: str, error: BaseException, tables: Mapping[str, Dataset]) -> list[str]:
@@ -247,7 +255,7 @@ def _mixed(
             return ""
         if part.vector.tobytes() != expected:
             changed.add(silo)
-    if changed and changed <= victims and changed != set(parts):
+    if changed and changed <= victims and set(parts) - victims:
         return ", ".join(sorted(changed))
     return ""
 

@@ -154,8 +154,8 @@ class Combiner(Protocol):
 
 def sound_points(points: NDArray[Any] | None, n_values: int) -> NDArray[Any]:
     """Return a peer's candidates of the element type that its combiner has."""
-    if points is None:
-        raise OfferRejected("points: expected those of the job's combiner")
+    if points is None or not len(points):
+        raise OfferRejected("points: expected those of the job's combiner, received none")
     return checked("points", points, (None, n_values))
 
 
