@@ -372,6 +372,7 @@ class SiloSums:
         agreed: tuple[Silo, ...] | None = None
         passing = 0
         while reply.present != agreed:
+            self._check_group(reply.present)
             if self._silo not in reply.present:
                 raise PlacePassed(f"the sum of round {place.at.round} goes on without {self._silo}")
             self._permit(place, reply.present)

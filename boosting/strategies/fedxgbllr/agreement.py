@@ -139,7 +139,11 @@ class Terms:
         """Return the labels that trees and combiners are trained on."""
         if self.job.task is not Task.REGRESSION:
             return dataset.labels
-        return (dataset.labels - self.center) / self.scale
+        with np.errstate(over="ignore"):
+            scaled: Floats = (dataset.labels - self.center) / self.scale
+        if not (np.abs(scaled) <= np.finfo(np.float32).max).all():
+            raise OfferRejected("labels: the center and scale received leave no finite labels")
+        return scaled
 
     def margins(self, combined: Floats) -> Floats:
         """Return margins on the label's scale."""
