@@ -28,6 +28,7 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto import errors as refusals
 from hedgerow.crypto.errors import InputRefused, Refusal
+from hedgerow.crypto.fixed_point import OutOfRange
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where
@@ -56,6 +57,7 @@ REFUSALS: ErrorTable[Refusal] = ErrorTable(
     Row(refusals.PackingRefused, _INPUT, "PACKING_REFUSED"),
     Row(refusals.PsiRefused, _INPUT, "PSI_REFUSED"),
     Row(refusals.InvalidPoint, _INPUT, "INVALID_POINT"),
+    Row(OutOfRange, _INPUT, "OUT_OF_RANGE"),
     Row(InputRefused, _INPUT, "INPUT_REFUSED"),
     Row(Refusal, _STATE, "REFUSED"),
 )

@@ -113,7 +113,7 @@ def test_an_id_that_is_no_text_ends_the_job_without_being_shown() -> None:
     parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
     host = parties["host-1"]
     assert host.ids is not None
-    for wrong, said in (("p\ud800secret", "UnicodeEncodeError"), (7.25, "a fraction came")):
+    for wrong, said in (("p\ud800secret", "UnicodeEncodeError"), (7.25, "received a fraction")):
         ids = host.ids.copy()
         ids[5] = wrong
         parties["host-1"] = Dataset(host.schema, host.X, None, ids=ids)

@@ -243,7 +243,7 @@ def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
     thread = threading.Thread(target=offer, daemon=True)
     thread.start()
     server.offered()
-    with pytest.raises(Exception, match="a: step 'weights' travels by ExchangeWeights"):
+    with pytest.raises(Exception, match=r"a \(step 'weights' travels by ExchangeWeights"):
         server.do(server.answer_all(Place(0)))
     thread.join()
     assert isinstance(failures[0], OfferRejected)
