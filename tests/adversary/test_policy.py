@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance, GuardedLink
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import FederationError, OfferRejected, PolicyDeclined
+from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected, PolicyDeclined
 from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -210,8 +210,11 @@ def test_no_gradient_leaves_in_clear_by_default() -> None:
 
 
 def refused(outcome: Outcome, kind: type[FederationError], why: str) -> None:
+    """Every silo refuses, unless the job has ended before its turn because another one did."""
     assert set(outcome.errors) == set(SILOS)
-    for error in outcome.errors.values():
+    refusals = [error for error in outcome.errors.values() if not isinstance(error, JobStopped)]
+    assert refusals
+    for error in refusals:
         assert isinstance(error, kind), error
         assert why in str(error)
 

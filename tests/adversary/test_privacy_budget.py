@@ -308,5 +308,5 @@ def test_nothing_is_answered_while_the_accounts_cannot_be_written(tmp_path: Path
     account = TableAccount(tmp_path, "t").admit("job", 8.0)
     (tmp_path / "privacy").write_text("a file where the folder should be")
     answers = NoisyAnswers(LocalVault(), account, start)
-    with pytest.raises(FederationError, match="nothing was sent"):
+    with pytest.raises(FederationError, match="cannot be written"):
         Asked.counter(answers, start).counts(open_root(start.schema, (EDGES,) * 4), SILOS)
