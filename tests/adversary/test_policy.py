@@ -60,7 +60,7 @@ class Liar(MemoryLink):
 def job_of(strategy: Any, **booster: Any) -> JobParameters:
     given = {"max_depth": 2, "max_bin": 8, **booster}
     return JobParameters(
-        "test", strategy, seed=3, min_silos=3, booster=Booster(**given), step_timeout_seconds=20.0
+        "test", strategy, seed=3, min_silos=3, booster=Booster(**given), step_timeout_seconds=300.0
     )
 
 
@@ -71,7 +71,7 @@ def honest(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
 def run(job: JobParameters, lie: Callable[..., Any] = honest, **other: Any) -> Outcome:
     job.parameters.validate(job)
     Liar.lie, Liar.sent = staticmethod(lie), []
-    return run_horizontal(job, SILOS, make_link=Liar, timeout_seconds=20.0, **other)
+    return run_horizontal(job, SILOS, make_link=Liar, timeout_seconds=300.0, **other)
 
 
 # --- what a link sends at all ---
@@ -201,7 +201,7 @@ def test_no_gradient_leaves_in_clear_by_default() -> None:
         vaults=vertical.vaults(),
         make_link=Liar,
         may_send=Policy().classes,
-        timeout_seconds=20.0,
+        timeout_seconds=300.0,
     )
     error = outcome.errors[Silo("guest")]
     assert isinstance(error, PolicyDeclined)
