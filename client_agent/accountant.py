@@ -20,18 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.budget import BudgetExceeded, BudgetLedger, Spending, exact, plain, total
-from hedgerow.boosting.errors import FederationError, PolicyDeclined
+from hedgerow.boosting.errors import FOREIGN, FederationError, PolicyDeclined
 from hedgerow.client_agent.records import writing_state
 from hedgerow.crypto.durable import write_atomically
 
 FOLDER = "privacy"
 _FILES = ("accounts.json", "accounts.copy.json")
 _FORMAT = "hedgerow privacy accounts v1"
-
-
-_UNREADABLE = (
-    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
-)  # fmt: skip
 
 
 class AccountDamaged(FederationError):
@@ -94,7 +89,7 @@ class Accounts:
 
     @classmethod
     def decode(cls, data: bytes) -> Accounts:
-        """Return the accounts of :meth:`encode`; raises one of ``_UNREADABLE`` for others."""
+        """Return the accounts of :meth:`encode`; raises one of :data:`FOREIGN` for others."""
         body = json.loads(data)
         if body.pop("sha256") != _digest(body) or body["format"] != _FORMAT:
             raise ValueError("not the accounts that were written")
@@ -140,7 +135,7 @@ def _read(file: Path) -> Accounts | None:
         return None
     except OSError as error:
         raise _damaged(file, f"it cannot be read ({error.strerror or error})") from error
-    except _UNREADABLE as error:
+    except FOREIGN as error:
         raise _damaged(file, "its content is not what was written") from error
 
 

@@ -415,7 +415,6 @@ class SiloSums:
         return self._link.exchange(steps.unmask, place.at, unmasking)
 
     def _permit(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:
-        self._check_group(present)
         reason = self._record.forbids(place, present)
         if reason is not None:
             raise SumRefused(

@@ -405,7 +405,7 @@ class Rendezvous:
             await asyncio.to_thread(entry.parcel.open, step)
         except OfferRejected as error:
             self._refuse(entry, error)
-        except Exception as error:
+        except Exception as error:  # a defect of ours must not leave the silo waiting
             self._refuse(entry, OfferRejected(f"step {step.name!r}: {type(error).__name__}"))
             raise
         if self._ended is not None:
