@@ -153,7 +153,7 @@ def _loss(study: Study, margins: Floats) -> float:
 def _together(parts: Sequence[Dataset]) -> Dataset:
     return replace(
         parts[0],
-        X=np.concatenate([part.X for part in parts]),
+        features=np.concatenate([part.X for part in parts]),
         y=np.concatenate([part.labels for part in parts]),
     )
 
@@ -275,7 +275,7 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
     trees = []
     for number, part in enumerate(study.silos):
         X = part.X if terms.cuts is None else cut_columns(part.X, terms.cuts, schema)
-        grown = trees_of(grow(study, replace(part, X=X), TREES // n_silos, number))
+        grown = trees_of(grow(study, replace(part, features=X), TREES // n_silos, number))
         if terms.cuts is not None:
             grown = uncut(grown, terms.cuts, schema)
         ensemble = encode_trees(grown, terms.form)

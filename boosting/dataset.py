@@ -1,12 +1,13 @@
-"""A silo's table in memory: its schema, its features as float32, its labels as float64."""
+"""A silo's table: its schema, its features as float32, its labels as float64."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,38 @@ class Schema:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Features that are read one at a time, whenever they are needed, and not kept.
+
+    Parameters
+    ----------
+    n_samples : int
+    readers : tuple of callables
+        Each returns a feature's values, ndarray of shape (n_samples,), float32; it may raise
+        DataError. Several threads may read at once.
+    """
+
+    n_samples: int
+    readers: tuple[Callable[[], NDArray[np.float32]], ...]
+
+    @cached_property
+    def table(self) -> NDArray[np.float32]:
+        """All features, shape (n_samples, n_features), C order; kept once it is asked for."""
+        X = np.empty((self.n_samples, len(self.readers)), dtype=np.float32)
+        for column, read in enumerate(self.readers):
+            X[:, column] = read()
+        return X
+
+
+def columns_of(X: NDArray[np.float32] | Columns) -> Columns:
+    """Return a table as columns."""
+    if isinstance(X, Columns):
+        return X
+    readers = [lambda j=j: np.ascontiguousarray(X[:, j]) for j in range(X.shape[1])]
+    return Columns(X.shape[0], tuple(readers))
+
+
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """Rows of one party.
@@ -101,7 +134,7 @@ class Dataset:
     Parameters
     ----------
     schema : Schema
-    X : ndarray of shape (n_samples, n_features), float32
+    features : ndarray of shape (n_samples, n_features), float32, or Columns
         C order. Missing is NaN; a categorical value is its code, an unknown category is NaN.
     y : ndarray of shape (n_samples,), float64, or None
         Class index or number; None where a party has no labels.
@@ -111,7 +144,7 @@ class Dataset:
     """
 
     schema: Schema
-    X: NDArray[np.float32]
+    features: NDArray[np.float32] | Columns
     y: NDArray[np.float64] | None = None
     weight: NDArray[np.float64] | None = None
     ids: NDArray[np.object_] | None = None
@@ -119,7 +152,19 @@ class Dataset:
     @property
     def n_samples(self) -> int:
         """Number of rows."""
-        return int(self.X.shape[0])
+        if isinstance(self.features, Columns):
+            return self.features.n_samples
+        return int(self.features.shape[0])
+
+    @property
+    def X(self) -> NDArray[np.float32]:  # noqa: N802
+        """All features in memory, shape (n_samples, n_features), float32, C order."""
+        return self.features.table if isinstance(self.features, Columns) else self.features
+
+    @property
+    def columns(self) -> Columns:
+        """The features one at a time."""
+        return columns_of(self.features)
 
     @property
     def is_empty(self) -> bool:
@@ -134,9 +179,15 @@ class Dataset:
 
     def take(self, rows: NDArray[np.intp]) -> Dataset:
         """Return the rows at ``rows``, in that order."""
+        features: NDArray[np.float32] | Columns
+        if isinstance(self.features, Columns):
+            readers = [lambda read=read: read()[rows] for read in self.features.readers]
+            features = Columns(rows.shape[0], tuple(readers))
+        else:
+            features = np.ascontiguousarray(self.features[rows])
         return Dataset(
             self.schema,
-            np.ascontiguousarray(self.X[rows]),
+            features,
             None if self.y is None else self.y[rows],
             None if self.weight is None else self.weight[rows],
             None if self.ids is None else self.ids[rows],
@@ -224,23 +275,22 @@ def recode(dataset: Dataset, agreed: Schema) -> Dataset:
         A column is missing or of another type, or a label is of no agreed class.
     """
     own = {feature.name: position for position, feature in enumerate(dataset.schema.features)}
-    X = np.empty((dataset.n_samples, agreed.n_features), dtype=np.float32)
-    for column, feature in enumerate(agreed.features):
+    columns = dataset.columns
+    readers = []
+    for feature in agreed.features:
         if feature.name not in own:
             raise SchemaMismatch(f"the table has no column '{feature.name}'")
         mine = dataset.schema.features[own[feature.name]]
-        values = dataset.X[:, own[feature.name]]
-        if mine.categories == ():
-            X[:, column] = np.nan
-        elif mine.is_categorical != feature.is_categorical:
+        read = columns.readers[own[feature.name]]
+        if mine.categories != () and mine.is_categorical != feature.is_categorical:
             expected = "text" if feature.is_categorical else "numbers"
             raise SchemaMismatch(f"column '{feature.name}': expected {expected}")
-        elif mine.categories == feature.categories:
-            X[:, column] = values
-        else:
-            assert mine.categories is not None
-            assert feature.categories is not None
-            X[:, column] = _recoded(values, mine.categories, feature.categories)
+        readers.append(_recoder(read, mine.categories, feature.categories))
+    features: NDArray[np.float32] | Columns = dataset.features
+    if agreed.features != dataset.schema.features:
+        features = Columns(dataset.n_samples, tuple(readers))
+        if not isinstance(dataset.features, Columns):
+            features = features.table
     y = dataset.y
     if y is not None and dataset.schema.classes != agreed.classes:
         if not dataset.schema.classes and y.size:
@@ -252,7 +302,18 @@ def recode(dataset: Dataset, agreed: Schema) -> Dataset:
         raise SchemaMismatch(
             f"some labels are not below the job's number of classes, {agreed.n_classes}"
         )
-    return Dataset(agreed, X, y, dataset.weight, dataset.ids)
+    return Dataset(agreed, features, y, dataset.weight, dataset.ids)
+
+
+def _recoder(
+    read: Callable[[], NDArray[np.float32]],
+    old: tuple[str, ...] | None,
+    new: tuple[str, ...] | None,
+) -> Callable[[], NDArray[np.float32]]:
+    """Return a reader of a feature's values under the agreed category list."""
+    if old is None or new is None or old == new or not old:
+        return read  # without any category all values are missing
+    return lambda: _recoded(read(), old, new).astype(np.float32)
 
 
 def _recoded(

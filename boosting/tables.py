@@ -17,15 +17,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.parquet import ParquetTable
 from hedgerow.boosting.ports import Vertical
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _FORMATS = {
     ".svm": "libsvm",
     ".svmlight": "libsvm",
 }
+Floats = NDArray[np.float32]
 _COMPRESSIONS = (".xz", ".gz", ".bz2", ".zst")
 
 
@@ -63,6 +65,15 @@ def read_table(path: str, features: Sequence[str] = ()) -> Any:
     DataError
         Missing, unreadable or not of the format that its ending names; never quotes a value.
     """
+    table = open_table(path, features)
+    return table.table() if isinstance(table, ParquetTable) else table
+
+
+def open_table(path: str, features: Sequence[str] = ()) -> Any:
+    """Return a file as :func:`read_table` does, but Parquet as a :class:`ParquetTable`.
+
+    A local Parquet file is read by column when it is used.
+    """
     name = short_name(path)
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
@@ -73,9 +84,11 @@ def read_table(path: str, features: Sequence[str] = ()) -> Any:
             + ", ".join(_COMPRESSIONS)
             + ")"
         )
+    if kind == "parquet" and not compression:
+        return ParquetTable(path if "://" not in path else _read(path, name), name)
     data = _decompress(_read(path, name), compression, name)
     if kind == "parquet":
-        return _parquet(data, name)
+        return ParquetTable(data, name)
     if kind == "csv":
         return _csv(data, name)
     return _with_zeros(_libsvm(data, name), features)
@@ -86,7 +99,7 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
 
     Parameters
     ----------
-    table : pyarrow.Table
+    table : pyarrow.Table or ParquetTable
     where : str
         The table's name in messages.
     party : str, optional
@@ -139,11 +152,13 @@ def to_dataset(
     objective: str = "",
     with_ids: bool = False,
 ) -> Dataset:
-    """Return an Arrow table as a data set.
+    """Return an Arrow table, or a Parquet file, as a data set.
 
     Parameters
     ----------
-    table : pyarrow.Table
+    table : pyarrow.Table or ParquetTable
+        Of a Parquet file only what the schema follows from and the labels are read; features are
+        read when they are used.
     where : str
         The table's name in messages.
     task : Task
@@ -177,14 +192,8 @@ def to_dataset(
     chosen = list(features) or [name for name in names if is_feature(name, label)]
     if not chosen:
         raise DataError(f"{where}: expected at least one feature column")
-    X = np.empty((table.num_rows, len(chosen)), dtype=np.float32)
-    made = []
-    for column, name in enumerate(chosen):
-        values, categories = _column(table.column(name), name, where)
-        if np.isinf(values).any():
-            raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
-        X[:, column] = values
-        made.append(Feature(name, categories))
+    made, readers = zip(*(_feature(table, name, where) for name in chosen), strict=True)
+    columns = Columns(table.num_rows, readers)
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()
@@ -193,8 +202,9 @@ def to_dataset(
         y, n_classes, class_names = _labels(table.column(label), place, task, classes)
         _check_range(y, objective, place)
     ids = _ids(table, where) if with_ids else None
-    schema = Schema(tuple(made), label, task, n_classes, class_names)
-    return Dataset(schema, X, y, None, ids)
+    schema = Schema(made, label, task, n_classes, class_names)
+    in_memory = not isinstance(table, ParquetTable)
+    return Dataset(schema, columns.table if in_memory else columns, y, None, ids)
 
 
 def is_feature(name: str, label: str) -> bool:
@@ -210,28 +220,41 @@ def _require(name: str, names: Sequence[str], where: str, what: str) -> None:
     raise DataError(f"{where}: there is no {what} '{name}'{hint}")
 
 
-def _column(
-    chunked: Any, name: str, where: str
-) -> tuple[NDArray[np.float32], tuple[str, ...] | None]:
-    """Return a column's values, and its categories when it is text."""
+def _feature(table: Any, name: str, where: str) -> tuple[Feature, Callable[[], Floats]]:
+    """Return a column as a feature, with a reader of its values; codes where it is text."""
     import pyarrow as pa
 
-    kind = chunked.type
+    kind = table.schema.field(name).type
     if pa.types.is_dictionary(kind):
-        if not _is_text(kind.value_type):
-            return _column(chunked.cast(kind.value_type), name, where)
-        return _categories(chunked)
+        kind = kind.value_type
     if _is_text(kind):
-        return _categories(chunked)
+        codes, categories = _categories(table.column(name))
+        if isinstance(table, ParquetTable):
+            return Feature(name, categories), lambda: _categories(table.column(name))[0]
+        return Feature(name, categories), lambda: codes
     if pa.types.is_null(kind):
-        return np.full(len(chunked), np.nan, dtype=np.float32), ()
+        n_rows = table.num_rows
+        return Feature(name, ()), lambda: np.full(n_rows, np.nan, dtype=np.float32)
     if not _is_number(kind):
         raise DataError(
             f"{where}: column '{name}' has type {kind}; numbers, truth values and text can be "
             "features (a column whose name starts with '_' is left out)"
         )
-    with np.errstate(over="ignore"):
-        return _numbers(chunked).astype(np.float32), None
+
+    def read() -> Floats:
+        whole = not isinstance(table, ParquetTable)
+        values = np.empty(table.num_rows, dtype=np.float32)
+        at = 0
+        for part in [table.column(name)] if whole else table.parts(name):
+            values[at : at + len(part)] = _float32s(part)
+            at += len(part)
+        if np.isinf(values).any():
+            raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
+        return values
+
+    if isinstance(table, ParquetTable) and not table.is_finite(name):
+        read()  # a table that cannot be used is refused before the job starts
+    return Feature(name), read
 
 
 def _is_text(kind: Any) -> bool:
@@ -263,6 +286,19 @@ def _numbers(chunked: Any) -> NDArray[np.float64]:
         chunked = chunked.cast(pa.int8())
     values = chunked.cast(pa.float64(), safe=False).to_numpy()
     return np.asarray(values, dtype=np.float64)
+
+
+def _float32s(chunked: Any) -> Floats:
+    """Return numbers rounded once to float32, nulls as NaN; infinite where they are beyond it."""
+    import pyarrow as pa
+
+    kind = chunked.type
+    if pa.types.is_dictionary(kind):
+        chunked, kind = chunked.cast(kind.value_type), kind.value_type
+    if pa.types.is_float32(kind) or (pa.types.is_integer(kind) and kind.bit_width <= 32):
+        return np.asarray(chunked.cast(pa.float32(), safe=False).to_numpy(), np.float32)
+    with np.errstate(over="ignore"):
+        return _numbers(chunked).astype(np.float32)
 
 
 def _categories(chunked: Any) -> tuple[NDArray[np.float32], tuple[str, ...]]:
@@ -399,16 +435,6 @@ def _decompress(data: bytes, compression: str, name: str) -> bytes:
         return unpack[compression](data)
     except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
         raise DataError(f"{name} is truncated, or not compressed as {compression}") from error
-
-
-def _parquet(data: bytes, name: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(pa.BufferReader(data)).read()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{name} is not a Parquet file, or is damaged") from error
 
 
 def _csv(data: bytes, name: str) -> Any:

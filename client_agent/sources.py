@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.tables import for_job, read_table, short_name
+from hedgerow.boosting.tables import for_job, open_table, short_name
 
 if TYPE_CHECKING:
     from hedgerow.client_agent.config import Source
@@ -40,7 +40,7 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
     if source.query:
         table, where = query_table(source.sql_url, source.query), "the query's result"
     elif source.path:
-        table, where = read_table(source.path, job.features), short_name(source.path)
+        table, where = open_table(source.path, job.features), short_name(source.path)
     else:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     return for_job(table, job, where, party=silo if job.vertical else None)

@@ -167,7 +167,7 @@ class _StackingSilo:
 
         start, cuts, job = self.start, self.terms.cuts, self.terms.job
         X = self.train.X if cuts is None else cut_columns(self.train.X, cuts, start.schema)
-        table = replace(self.train, X=X, y=self.terms.targets(self.train))
+        table = replace(self.train, features=X, y=self.terms.targets(self.train))
         rows = matrix(table, start.n_threads)
         parameters = {
             **booster_parameters(

@@ -1,0 +1,108 @@
+"""Parquet files read by column and row group, so that a table may be larger than memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hedgerow.boosting.errors import DataError
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class ParquetTable:
+    """A Parquet file with those members of a ``pyarrow.Table`` that need no whole table.
+
+    Parameters
+    ----------
+    source : str or bytes
+        Path of a local file, or the content of one.
+    name : str
+        The table's name in messages.
+
+    Raises
+    ------
+    DataError
+        Missing, not Parquet or damaged, or changed since it was opened: in any method.
+    """
+
+    def __init__(self, source: str | bytes, name: str) -> None:
+        self._source, self._name = source, name
+        self._footer: Any = None
+        self._version = self._stat()
+        file = self._open()
+        self._footer, self.schema = file.metadata, file.schema_arrow
+        self.column_names: list[str] = self.schema.names
+        self.num_rows = int(self._footer.num_rows)
+
+    def table(self) -> Any:
+        """Return the whole table as a ``pyarrow.Table``."""
+        return self._checked(lambda: self._open().read())
+
+    def column(self, name: str) -> Any:
+        """Return a whole column as a ``pyarrow.ChunkedArray``."""
+        import pyarrow as pa
+
+        chunks = [chunk for part in self.parts(name) for chunk in part.chunks]
+        return pa.chunked_array(chunks, type=self.schema.field(name).type)
+
+    def parts(self, name: str) -> Iterator[Any]:
+        """Yield a column by row group, as a ``pyarrow.ChunkedArray`` each."""
+        file = self._open()
+        for group in range(self._footer.num_row_groups):
+            part = self._checked(
+                lambda at=group: file.read_row_group(at, columns=[name], use_threads=False)
+            )
+            yield part.column(name)
+
+    def is_finite(self, name: str) -> bool:
+        """Return whether the footer shows that a column's numbers are finite as float32."""
+        schema = self._footer.schema
+        paths = [schema.column(k).path for k in range(len(schema))]
+        if paths.count(name) != 1:
+            return False
+        at = paths.index(name)
+        for group in range(self._footer.num_row_groups):
+            found = self._footer.row_group(group).column(at).statistics
+            if found is None or not found.has_min_max or not isinstance(found.min, int | float):
+                return False
+            if not -_LARGEST <= float(found.min) <= float(found.max) <= _LARGEST:
+                return False
+        return True
+
+    def _stat(self) -> tuple[int, ...]:
+        if isinstance(self._source, bytes):
+            return ()
+        try:
+            now = os.stat(self._source)
+        except FileNotFoundError:
+            raise DataError(f"{self._name}: there is no such file") from None
+        except OSError as error:
+            raise DataError(f"{self._name} cannot be read: {error.strerror}") from error
+        return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+    def _open(self) -> Any:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        source = pa.BufferReader(self._source) if isinstance(self._source, bytes) else self._source
+        return self._checked(
+            lambda: pq.ParquetFile(source, metadata=self._footer, pre_buffer=False)
+        )
+
+    def _checked(self, read: Any) -> Any:
+        import pyarrow as pa
+
+        try:
+            found = read()
+        except (pa.ArrowException, OSError) as error:
+            if self._stat() == self._version:
+                what = "is not a Parquet file, or is damaged"
+                raise DataError(f"{self._name} {what}") from error
+        else:
+            if self._stat() == self._version:
+                return found
+        raise DataError(f"{self._name} has changed while a job read it")
