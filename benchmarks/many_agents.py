@@ -38,7 +38,7 @@ from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.client_agent.__main__ import build
 from hedgerow.client_agent.config import AgentSettings, Source
 from hedgerow.client_agent.loop import Agent
-from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file

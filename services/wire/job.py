@@ -50,10 +50,7 @@ def decode(spec: bytes) -> JobParameters:
         value out of range.
     """
     message = parse(spec)
-    if message.strategy not in NAMES:
-        near = difflib.get_close_matches(message.strategy, NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
-        raise InvalidJob(f"strategy {message.strategy!r} is not known; {hint}")
+    check_strategy(message.strategy)
     given = message.WhichOneof("parameters")
     if given is not None and given != message.strategy:
         raise InvalidJob(f"the strategy is {message.strategy}, but the job has a table [{given}]")
@@ -74,6 +71,14 @@ def decode(spec: bytes) -> JobParameters:
         silos=tuple(sorted(set(message.silos))),
         has_test=bool(message.test_data),
     )
+
+
+def check_strategy(name: str) -> None:
+    """Raise :class:`InvalidJob` for the name of no strategy; it names the nearest known one."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
+        raise InvalidJob(f"strategy {name!r} is not known; {hint}")
 
 
 def max_attempts(spec: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,21 @@ def parse(text: str) -> bytes:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidJob(f"not TOML: {error}") from error
+    return of_table(table)
+
+
+def of_table(table: dict[str, Any]) -> bytes:
+    """Return the serialised JobSpec of a job file's values; see :func:`load`."""
     spec = job_pb2.JobSpec()
     _fill(spec, table, "")
     return spec.SerializeToString(deterministic=True)
+
+
+def keys(table: str = "") -> tuple[str, ...]:
+    """Return the keys of a job file, or of one of its tables."""
+    fields = job_pb2.JobSpec.DESCRIPTOR.fields_by_name
+    inner: Any = fields[table].message_type if table else None
+    return tuple(fields if inner is None else inner.fields_by_name)
 
 
 def _fill(message: Message, table: dict[str, Any], where: str) -> None:
@@ -57,9 +70,7 @@ def _fill(message: Message, table: dict[str, Any], where: str) -> None:
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
-            near = difflib.get_close_matches(key, fields, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(fields)}"
-            raise InvalidJob(f"unknown key {where}{key}; {hint}")
+            raise unknown(key, fields, where)
         _set(message, field, value, where + key)
 
 
@@ -116,6 +127,13 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     if not isinstance(value, int | float):
         raise _wrong(where, "a number", value)
     return float(value)
+
+
+def unknown(key: str, known: Iterable[str], where: str = "") -> InvalidJob:
+    """Return the error of a key that is not known; it names the nearest known one."""
+    near = difflib.get_close_matches(key, known := tuple(known), 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    return InvalidJob(f"unknown key {where}{key}; {hint}")
 
 
 def _wrong(where: str, expected: str, value: Any) -> InvalidJob:

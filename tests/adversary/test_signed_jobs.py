@@ -26,7 +26,7 @@ from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
-from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity, channel_credentials

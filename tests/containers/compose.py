@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file

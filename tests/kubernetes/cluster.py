@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from hedgerow.boosting.errors import Unreachable
-from hedgerow.coordinator.operator.commands.operate import client_for
+from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.rpc.jobs import JobClient

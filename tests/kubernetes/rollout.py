@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hedgerow.coordinator.operator.commands.operate import fetch
+from hedgerow.coordinator.operator.library.clients import fetch
 from hedgerow.services.identity import certificates
 from hedgerow.services.identity.certificates import Role
 from tests.kubernetes.cluster import (

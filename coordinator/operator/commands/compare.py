@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from rich.table import Table
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.coordinator.operator.commands import refusing
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
+from hedgerow.coordinator.operator.library.running import Run, in_own_process
 from hedgerow.coordinator.operator.progress import size
 
 if TYPE_CHECKING:
@@ -153,15 +153,10 @@ def _run(
     """Run a job in a process of its own and return its report."""
     console.print(f"{contender.name} ({contender.job.strategy.name})", markup=False)
     arguments = [f"--silo={pair}" for pair in silos] + [f"--test={test}" for test in tests]
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "local", str(contender.path), *arguments,
-         f"--out={out}", f"--threads={threads}", "--json"],
-        stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode not in (0, 1):
-        raise FederationError(f"{contender.path} could not be run")
-    report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    return report
+    code, said = in_own_process(contender.path, arguments, out, threads)
+    if code not in (0, 1):
+        raise FederationError(f"{contender.path} could not be run: {said}")
+    return Run(out).document
 
 
 def _baselines(
@@ -251,7 +246,7 @@ def _baseline_rows(curves: tuple[Curve, ...]) -> list[dict[str, Any]]:
 def _report(
     contenders: list[Contender], reports: list[dict[str, Any]], out: Path
 ) -> tuple[Path | None, str]:
-    from hedgerow.coordinator.operator.commands.report import page_of
+    from hedgerow.coordinator.operator.report import page_of
     from hedgerow.crypto.durable import write_atomically
 
     page = out / "report.html"

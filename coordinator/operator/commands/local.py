@@ -109,20 +109,12 @@ def run(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from hedgerow.coordinator.operator.commands.operate import check_cohort
-    from hedgerow.services.wire import job as job_wire
-    from hedgerow.services.wire import job_file
+    from hedgerow.coordinator.operator.library.jobs import Job
 
-    spec = job_wire.parse(job if isinstance(job, bytes) else job_file.load(job))
     party_tests, test = _tests(tests, silos)
-    del spec.silos[:]
-    spec.silos.extend(sorted(silos))
-    if test:
-        spec.test_data = "test"
-    raw = spec.SerializeToString(deterministic=True)
-    parameters = job_wire.decode(raw)
-    parameters.parameters.validate(parameters)
-    check_cohort(parameters, tuple(sorted(silos)))
+    found = Job.from_spec(job) if isinstance(job, bytes) else Job.load(job)
+    found = found.on(silos, has_test=bool(test))
+    raw, parameters = found.spec, found.parameters
     if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)
     out.mkdir(parents=True, exist_ok=True)
@@ -158,11 +150,11 @@ def run(
 
 def _plan_of_parties(spec: bytes, silos: dict[str, str]) -> dict[str, Any] | None:
     """Return the plan of a vertical job, whose parties' tables have no schema in common."""
-    from hedgerow.coordinator.operator.commands.operate import plan_here
+    from hedgerow.coordinator.operator.library.jobs import plan_here
     from hedgerow.coordinator.operator.run_folder import plan_by_silo
 
     try:
-        return plan_by_silo(plan_here(spec, tuple(f"{name}={p}" for name, p in silos.items())))
+        return plan_by_silo(plan_here(spec, silos))
     except FederationError:  # the job itself tells what is wrong with a table
         return None
 
@@ -366,7 +358,7 @@ def _job(
 ) -> dict[str, Any]:
     """Submit the job, show it, and write the run folder."""
     from hedgerow.coordinator.operator import run_folder
-    from hedgerow.coordinator.operator.commands.operate import client_for, fetch
+    from hedgerow.coordinator.operator.library.clients import client_for, fetch
     from hedgerow.coordinator.operator.progress import JobProgress
     from hedgerow.services.wire import job as job_wire
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,28 +12,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.commands.options import parse_pairs
+from hedgerow.coordinator.operator.library.clients import client_for, fetch, listed
+from hedgerow.coordinator.operator.library.jobs import plan_here
 from hedgerow.coordinator.operator.progress import JobProgress, size, summary
-from hedgerow.services.identity.certificates import IdentityPaths
-from hedgerow.services.identity.peers import FileIdentity, channel_credentials
-from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.jobs import JobClient
-from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.job_view import JobState, JobView, PlanView
+from hedgerow.services.wire.job_view import JobState, PlanView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
-    """Return a client of the coordinator at ``HOST:PORT``."""
-    paths = IdentityPaths.of(identity)
-    channel = dial(address, channel_credentials(paths), Metrics(), server_name=server_name)
-    return JobClient(channel, address, FileIdentity(paths))
 
 
 def connected(command: Command) -> Command:
@@ -134,25 +122,12 @@ def jobs(address: str, identity: Path, server_name: str | None, json_: bool) -> 
     """List your jobs, newest first; an admin sees everybody's."""
     views = list(client_for(address, identity, server_name).list())
     if json_:
-        click.echo(json.dumps([_row(view) for view in views]))
+        click.echo(json.dumps([listed(view) for view in views]))
         return
     table = Table("job", "name", "strategy", "state", "attempt", "operator", "detail")
     for view in views:
-        table.add_row(*(str(value) for value in _row(view).values()))
+        table.add_row(*(str(value) for value in listed(view).values()))
     Console().print(table)
-
-
-def _row(view: JobView) -> dict[str, Any]:
-    spec = job_wire.parse(view.spec)
-    return {
-        "job": view.job_id,
-        "name": spec.name,
-        "strategy": spec.strategy,
-        "state": view.state,
-        "attempt": view.attempt,
-        "operator": view.operator,
-        "detail": view.detail,
-    }
 
 
 @click.command()
@@ -176,14 +151,6 @@ def download(job_id: str, out: Path, address: str, identity: Path, server_name: 
     """Write a job's run folder: model, report, metrics, job file."""
     fetch(client_for(address, identity, server_name), job_id, out)
     click.echo(str(out))
-
-
-def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
-    """Write the run folder of a job and return its last view."""
-    view = client.get(job_id)
-    files = {name: client.download(job_id, name)[1] for name in view.artefacts}
-    run_folder.write(out, view, files, plan)
-    return view
 
 
 @click.command()
@@ -233,7 +200,7 @@ def plan(
             message = job_wire.parse(spec)
             message.test_data = "test"
             spec = message.SerializeToString(deterministic=True)
-        found = plan_here(spec, silos)
+        found = plan_here(spec, parse_pairs(silos, "--silo"))
     elif address and identity:
         found = client_for(address, identity, server_name).plan(spec)
     else:
@@ -275,56 +242,3 @@ def _plan_json(found: PlanView) -> dict[str, Any]:
         "notes": list(found.notes),
         "cpu_class": found.cpu_class,
     }
-
-
-def plan_here(spec: bytes, silos: tuple[str, ...]) -> PlanView:
-    """Return the plan of a job for tables on this machine, ``NAME=FILE`` each."""
-    from hedgerow.boosting.dataset import merge
-    from hedgerow.boosting.exchange import Silo
-    from hedgerow.boosting.ports import Vertical
-    from hedgerow.boosting.tables import for_job, read_table, short_name
-    from hedgerow.coordinator.operator.commands.options import parse_pairs
-
-    job = job_wire.decode(spec)
-    job.parameters.validate(job)
-    layout = job.strategy.layout
-    paths = parse_pairs(silos, "--silo")
-    check_cohort(job, tuple(paths))
-    tables = {
-        Silo(name): for_job(
-            read_table(path), job, short_name(path), party=name if job.vertical else None
-        )
-        for name, path in paths.items()
-    }
-    schemas = {silo: table.schema for silo, table in tables.items()}
-    rows = {silo: table.n_samples for silo, table in tables.items()}
-    if isinstance(layout, Vertical):
-        active = layout.active(job.parameters)
-        if active not in schemas:
-            near = difflib.get_close_matches(active, schemas, 1, 0.0)
-            raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
-        plans = layout.forecasts(job.parameters, job, schemas, rows)
-        notes = plans[active].notes
-    else:
-        schema = merge({str(silo): own for silo, own in schemas.items()})
-        layout.validate_for(job.parameters, job, schema)
-        forecast = job.strategy.forecast(job.parameters, job, schema, rows)
-        plans, notes = dict.fromkeys(tables, forecast), forecast.notes
-    found = PlanView.of({str(silo): plans[silo] for silo in sorted(tables)})
-    return replace(found, notes=notes)
-
-
-def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
-    """Raise :class:`InvalidJob` where a job cannot run with these silos; names the nearest."""
-    for name in job.silos:
-        if name not in silos:
-            near = difflib.get_close_matches(name, silos, 1, 0.0)
-            raise InvalidJob(
-                f"silos: the job needs {name}, which has no --silo; did you mean {near[0]}?"
-            )
-    if len(silos) < job.min_silos:
-        raise InvalidJob(
-            f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
-            f"run with min_silos = {len(silos)}"
-        )
-    job.strategy.validate_cohort(job.parameters, len(silos))

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hedgerow.coordinator.operator.commands import refusing
-from hedgerow.coordinator.operator.commands.operate import client_for, connected
+from hedgerow.coordinator.operator.commands.operate import connected
+from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.revocation import read_lists

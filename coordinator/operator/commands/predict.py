@@ -18,7 +18,7 @@ from hedgerow.coordinator.operator.commands import Refused, refusing
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset
-    from hedgerow.coordinator.operator.models import Floats, Model
+    from hedgerow.coordinator.operator.library.scoring import Floats, Model
 
 MODEL = click.Path(path_type=Path)
 SILO = click.option(
@@ -47,7 +47,7 @@ def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> 
     (fedga), --silo says whose; without it, there are such columns for each silo, under its name.
     """
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
-    from hedgerow.coordinator.operator.models import open_model, owners
+    from hedgerow.coordinator.operator.library.models import open_model, owners
     from hedgerow.crypto.durable import write_atomically
 
     if out.suffix not in (".csv", ".parquet"):
@@ -88,7 +88,7 @@ def evaluate(
     every party.
     """
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
-    from hedgerow.coordinator.operator.models import open_model, owners
+    from hedgerow.coordinator.operator.library.models import open_model, owners
 
     chosen = tuple(n.strip() for n in names.split(",")) if names else ()
     with refusing():
@@ -166,7 +166,7 @@ def _evaluated(
 
 def _scored_by_each(folder: Path, silos: tuple[str, ...], data: str) -> tuple[Dataset, Any]:
     """Return the rows, and the table of every silo's predictions of them."""
-    from hedgerow.coordinator.operator.models import open_model
+    from hedgerow.coordinator.operator.library.models import open_model
 
     together: Any = None
     for silo in silos:

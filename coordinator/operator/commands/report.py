@@ -28,6 +28,7 @@ def report(runs: tuple[Path, ...], out: Path | None, title: str) -> None:
 
     RUN is a run folder, as `hedgerow local`, `download` and `compare` write it.
     """
+    from hedgerow.coordinator.operator.report import page_of
     from hedgerow.crypto.durable import write_atomically
 
     if out is None and len(runs) > 1:
@@ -36,23 +37,3 @@ def report(runs: tuple[Path, ...], out: Path | None, title: str) -> None:
     with refusing():
         write_atomically(target, page_of(runs, title).encode(), mode=0o644)
     click.echo(f"{target}: open it in a browser")
-
-
-def page_of(runs: tuple[Path, ...], title: str = "") -> str:
-    """Return the report's page.
-
-    Raises
-    ------
-    FederationError
-        A run folder cannot be used, or the extra ``report`` is not installed.
-    """
-    from hedgerow.coordinator.operator.report.runs import read_runs
-
-    read = read_runs(runs)
-    try:
-        from hedgerow.coordinator.operator.report.page import render
-    except ModuleNotFoundError as error:
-        raise Refused(
-            f"reports need the extra 'report': pip install 'hedgerow[report]' ({error.name})"
-        ) from error
-    return render(read, title)

@@ -21,7 +21,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     text,
     values,
 )
-from hedgerow.coordinator.operator.report.runs import Run
+from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest
 
 TIME_PARTS = {
@@ -34,7 +34,7 @@ TIME_PARTS = {
 TOP_FEATURES = 15
 
 
-def bytes_by_step(runs: Sequence[Run]) -> Figure | None:
+def bytes_by_step(runs: Sequence[FinishedRun]) -> Figure | None:
     """Return what silos moved for each step, up and down, beside the plan.
 
     Silos of a horizontal job move the same, so one row is for all; parties of a vertical job
@@ -68,11 +68,11 @@ def bytes_by_step(runs: Sequence[Run]) -> Figure | None:
     return Figure("bytes-by-step", title, lead, _steps(shown, title, lead), headings, table)
 
 
-def _parted(run: Run) -> bool:
+def _parted(run: FinishedRun) -> bool:
     return run.report.plan is not None and bool(run.report.plan.by_silo)
 
 
-def _moved(run: Run, step: str, way: str) -> dict[str, int]:
+def _moved(run: FinishedRun, step: str, way: str) -> dict[str, int]:
     """Return what each silo moved for a step."""
     return {
         silo: getattr(traffic.by_step[step], way) if step in traffic.by_step else 0
@@ -80,7 +80,7 @@ def _moved(run: Run, step: str, way: str) -> dict[str, int]:
     }
 
 
-def _of_all(run: Run) -> list[Row]:
+def _of_all(run: FinishedRun) -> list[Row]:
     """Return a row for each step and direction: the mean of the silos, and the range."""
     report, plan = run.report, run.report.plan
     rows: list[Row] = []
@@ -104,7 +104,7 @@ def _of_all(run: Run) -> list[Row]:
     return rows
 
 
-def _of_parties(run: Run) -> list[Row]:
+def _of_parties(run: FinishedRun) -> list[Row]:
     """Return a row for each party, step and direction."""
     report, plan = run.report, run.report.plan
     assert plan is not None
@@ -172,7 +172,7 @@ def _ratio(measured: float, planned: float | None) -> Cell:
     return number(measured / planned, f"{measured / planned:.2f}")
 
 
-def bytes_by_silo(runs: Sequence[Run]) -> Figure | None:
+def bytes_by_silo(runs: Sequence[FinishedRun]) -> Figure | None:
     """Return what each silo moved over the whole job."""
     rows: list[Row] = [
         {"run": run.label, "silo": silo.name, "direction": way, "bytes": moved}
@@ -220,7 +220,7 @@ def _stacked(
     return drawn(chart, title, lead)
 
 
-def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
+def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
     """Return bytes and seconds of each round."""
     rows: list[Row] = [
         {
@@ -281,7 +281,7 @@ def rounds(runs: Sequence[Run]) -> tuple[Figure, ...]:
 # --- time ---
 
 
-def times(runs: Sequence[Run]) -> Figure | None:
+def times(runs: Sequence[FinishedRun]) -> Figure | None:
     """Return where each silo's time went, where the run folders tell."""
     rows: list[Row] = [
         {"run": run.label, "silo": silo, "part": shown, "seconds": getattr(spent, part)}
@@ -317,7 +317,7 @@ def times(runs: Sequence[Run]) -> Figure | None:
 # --- features ---
 
 
-def importance(forests: Sequence[tuple[Run, Forest]]) -> Figure | None:
+def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
     """Return what each feature gives to the trees."""
     rows: list[Row] = [
         {

@@ -18,19 +18,19 @@ from hedgerow.coordinator.operator.report import figures, quality
 from hedgerow.coordinator.operator.report.drawing import Cell, Figure, amount, number, text
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.rates import rates
-from hedgerow.coordinator.operator.report.runs import Run
+from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest, forest_of
 
 _VEGA = "window.vegaEmbed = vegaEmbed;"
 """What of the bundled library the page's script uses."""
 
 
-def render(runs: Sequence[Run], title: str = "") -> str:
+def render(runs: Sequence[FinishedRun], title: str = "") -> str:
     """Return the page of some runs, side by side.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of FinishedRun
         At least one.
     title : str
         Heading; made of the runs' names if empty.
@@ -98,14 +98,14 @@ def _script_safe(text: str) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))  # noqa: S704
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[FinishedRun]) -> str:
     if len(runs) == 1:
         return runs[0].report.name or runs[0].label
     return " · ".join(run.label for run in runs)
 
 
 def _sections(
-    runs: Sequence[Run], forests: Sequence[tuple[Run, Forest]]
+    runs: Sequence[FinishedRun], forests: Sequence[tuple[FinishedRun, Forest]]
 ) -> list[tuple[str, str, list[Figure]]]:
     """Return (anchor, heading, figures) of the sections that are made of plots."""
     found: list[tuple[str, str, list[Figure | None]]] = [
@@ -127,7 +127,7 @@ def _sections(
     return [section for section in kept if section[2]]
 
 
-def _overview(runs: Sequence[Run]) -> dict[str, Any]:
+def _overview(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """Return the table at the top: a column for each run."""
     names = list(dict.fromkeys((d, m) for run in runs for d, m in _best(run)))
     rows: list[tuple[str, list[Cell]]] = [
@@ -152,7 +152,7 @@ def _overview(runs: Sequence[Run]) -> dict[str, Any]:
     return {"runs": [run.label for run in runs], "rows": rows}
 
 
-def _best(run: Run) -> dict[tuple[str, str], float | None]:
+def _best(run: FinishedRun) -> dict[tuple[str, str], float | None]:
     best = run.report.best
     if best is None:
         return {}
@@ -164,14 +164,14 @@ def _best(run: Run) -> dict[tuple[str, str], float | None]:
     }
 
 
-def _state(run: Run) -> str:
+def _state(run: FinishedRun) -> str:
     summary = run.report.state.lower()
     if run.report.attempts > 1:
         summary += f" after {run.report.attempts} attempts"
     return summary + (f": {run.report.detail}" if run.report.detail else "")
 
 
-def _rounded(run: Run) -> bool:
+def _rounded(run: FinishedRun) -> bool:
     """Whether silos tell the coordinator the class of their row count only."""
     name = run.report.strategy
     if name not in NAMES:
@@ -180,7 +180,7 @@ def _rounded(run: Run) -> bool:
     return not (isinstance(layout, Horizontal) and layout.exact_rows)
 
 
-def _silos(run: Run) -> list[tuple[str, list[Cell]]]:
+def _silos(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
     """Return a row for each silo: rows, bytes, standing, ledger."""
     rows = []
     for silo in run.report.silos:
@@ -209,7 +209,7 @@ def _silos(run: Run) -> list[tuple[str, list[Cell]]]:
     return rows
 
 
-def _summary_of(run: Run) -> list[tuple[str, str, int, int, str]]:
+def _summary_of(run: FinishedRun) -> list[tuple[str, str, int, int, str]]:
     """Return (step, payload, times, bytes, what it tells) over all ledgers of a run."""
     from hedgerow.services.process.ledgers import totals
 

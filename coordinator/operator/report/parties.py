@@ -12,7 +12,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
     Skeleton,
     load_part,
 )
-from hedgerow.coordinator.operator.report.runs import Run, RunUnusable
+from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 from hedgerow.coordinator.operator.report.trees import (
     DRAWN_TREES,
     Forest,
@@ -29,7 +29,7 @@ ANONYMOUS = (
 """What a reader must know of the features' names."""
 
 
-def forest_of_parties(run: Run) -> Forest | None:
+def forest_of_parties(run: FinishedRun) -> Forest | None:
     """Return the trees of a vertical run, or None where its folder has no active party's part.
 
     Raises

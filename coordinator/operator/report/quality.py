@@ -21,10 +21,10 @@ from hedgerow.coordinator.operator.report.drawing import (
     text,
     values,
 )
-from hedgerow.coordinator.operator.report.runs import Curve, Run
+from hedgerow.coordinator.operator.report.runs import Curve, FinishedRun
 
 
-def quality(runs: Sequence[Run]) -> tuple[Figure, ...]:
+def quality(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
     """Return a plot for each metric: its value over the rounds, and beside it the baselines."""
     names = dict.fromkeys(name for run in runs for name in run.report.metrics)
     rows = {name: _scored(runs, name) for name in names}
@@ -71,7 +71,7 @@ def _direction(name: str) -> str:
         return "a score of the strategy's own"
 
 
-def _scored(runs: Sequence[Run], name: str) -> list[Row]:
+def _scored(runs: Sequence[FinishedRun], name: str) -> list[Row]:
     """Return the points of a metric: of the runs' models, then of their baselines."""
     many = len(runs) > 1
     rows: list[Row] = []
@@ -103,7 +103,7 @@ def _kinds(rows: Sequence[Row]) -> bool:
     return len({row["kind"] for row in rows}) > 1
 
 
-def _baselines_of(runs: Sequence[Run]) -> list[tuple[str, Curve]]:
+def _baselines_of(runs: Sequence[FinishedRun]) -> list[tuple[str, Curve]]:
     """Return baselines with what to put before their names; those that all runs share come once."""
     own = {
         run.label: [c for c in run.baselines.curves if c.kind != "federated"]
@@ -116,7 +116,7 @@ def _baselines_of(runs: Sequence[Run]) -> list[tuple[str, Curve]]:
     return [(f"{label}: ", curve) for label, curves in own.items() for curve in curves]
 
 
-def quality_by_silo(runs: Sequence[Run]) -> tuple[Figure, ...]:
+def quality_by_silo(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
     """Return a plot for each metric of the common model on each silo's own rows."""
     names = dict.fromkeys(name for run in runs for name in run.report.metrics)
     found = []
@@ -182,7 +182,7 @@ def _point(series: str, kind: str, round: int, value: float | None) -> Row:
     return {"series": series, "who": series, "kind": kind, "round": round + 1, "value": value}
 
 
-def cost_of_quality(runs: Sequence[Run]) -> Figure | None:
+def cost_of_quality(runs: Sequence[FinishedRun]) -> Figure | None:
     """Return the first common metric over the bytes that were moved to reach it."""
     scored = [run for run in runs if run.report.metrics]
     if len(scored) < 2:

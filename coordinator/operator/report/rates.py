@@ -22,7 +22,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     number,
     text,
 )
-from hedgerow.coordinator.operator.report.runs import Run, RunUnusable
+from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 
 PLAIN = "#7b8794"
 """Colour of the line at the plain mean; readable on white and on black."""
@@ -65,7 +65,7 @@ class Rates:
     combiner: str
 
 
-def rates_of(run: Run) -> Rates | None:
+def rates_of(run: FinishedRun) -> Rates | None:
     """Return what a run learnt about its silos' trees, or None for runs of other strategies.
 
     Raises
@@ -98,13 +98,13 @@ def rates_of(run: Run) -> Rates | None:
     return Rates(silos, tuple(found), len(rates), 1.0 / len(silos), combiner)
 
 
-def rates(runs: Sequence[Run]) -> tuple[Figure, ...]:
+def rates(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
     """Return plots of the learnt rates by silo and by tree, of runs that have them."""
     found = [(run, learnt) for run in runs if (learnt := rates_of(run)) is not None]
     return (_by_silo(found), _by_tree(found)) if found else ()
 
 
-def _by_silo(found: list[tuple[Run, Rates]]) -> Figure:
+def _by_silo(found: list[tuple[FinishedRun, Rates]]) -> Figure:
     many = len(found) > 1
     rows: list[dict[str, Any]] = [
         {
@@ -160,7 +160,7 @@ def _by_silo(found: list[tuple[Run, Rates]]) -> Figure:
     )  # fmt: skip
 
 
-def _by_tree(found: list[tuple[Run, Rates]]) -> Figure:
+def _by_tree(found: list[tuple[FinishedRun, Rates]]) -> Figure:
     many = len(found) > 1
     several = any(learnt.n_outputs > 1 for _, learnt in found)
     rows = [

@@ -1,4 +1,4 @@
-"""Run folders as values: read, checked, and held against the ledgers that lie in them."""
+"""FinishedRun folders as values: read, checked, and held against the ledgers that lie in them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Baselines(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """A run folder that holds together.
 
     Parameters
@@ -187,7 +187,7 @@ class Run:
 Kind = TypeVar("Kind", bound=_Part)
 
 
-def read_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+def read_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
     """Return run folders, each under a name of its own.
 
     Raises
@@ -219,7 +219,7 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     raise AssertionError("different paths differ somewhere")
 
 
-def _read(folder: Path, label: str) -> Run:
+def _read(folder: Path, label: str) -> FinishedRun:
     path = folder / "report.json"
     if not path.is_file():
         what = "is no run folder: it has no report.json" if folder.is_dir() else "is not there"
@@ -233,7 +233,7 @@ def _read(folder: Path, label: str) -> Run:
         )
     job = folder / "job.toml"
     baselines = folder / "baselines.json"
-    return Run(
+    return FinishedRun(
         folder,
         label,
         report,

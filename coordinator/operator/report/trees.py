@@ -13,7 +13,7 @@ from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import FederationError, ModelRejected
 from hedgerow.boosting.trees import loading
 from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.coordinator.operator.report.runs import Run, RunUnusable
+from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 from hedgerow.services.wire import schema as schema_wire
 
 DRAWN_TREES = 8
@@ -104,7 +104,7 @@ class Asker(Protocol):
         ...
 
 
-def forest_of(run: Run) -> Forest | None:
+def forest_of(run: FinishedRun) -> Forest | None:
     """Return the trees of a run, or None where its folder has none that can be shown.
 
     Raises
@@ -133,15 +133,15 @@ def forest_of(run: Run) -> Forest | None:
     names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for _, tree in trees) + 1)
     return Forest(
         len(trees),
-        _importance([tree for _, tree in trees], names),
+        importance_of([tree for _, tree in trees], names),
         tuple(
-            draw(name, tree.left.tolist(), _Asker(tree, names), tree.right.tolist())
+            draw(name, tree.left.tolist(), StockAsker(tree, names), tree.right.tolist())
             for name, tree in trees[:DRAWN_TREES]
         ),
     )
 
 
-def _models(run: Run) -> Iterator[Path]:
+def _models(run: FinishedRun) -> Iterator[Path]:
     """Yield the files of a run that may hold trees: the model, or one for each silo."""
     named = [name for name in run.report.artefacts if name.endswith(".ubj")]
     own = [run.report.model] if run.report.model.endswith(".ubj") else []
@@ -153,14 +153,14 @@ def _models(run: Run) -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class NodeNames:
     """Names of features and of the categories of each."""
 
     features: tuple[str, ...]
     categories: tuple[tuple[str, ...], ...]
 
 
-def _names(run: Run, model: Path, n_features: int) -> _Names:
+def _names(run: FinishedRun, model: Path, n_features: int) -> NodeNames:
     for path in (model.with_name("schema.json"), run.folder / "schema.json"):
         if path.is_file():
             try:
@@ -171,11 +171,14 @@ def _names(run: Run, model: Path, n_features: int) -> _Names:
                 raise RunUnusable(
                     f"{path} has {schema.n_features} features, {model.name} uses {n_features}"
                 )
-            return _Names(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
-    return _Names(tuple(f"f{j}" for j in range(n_features)), ((),) * n_features)
+            return NodeNames(
+                schema.names, tuple(tuple(f.categories or ()) for f in schema.features)
+            )
+    return NodeNames(tuple(f"f{j}" for j in range(n_features)), ((),) * n_features)
 
 
-def _importance(trees: list[Tree], names: _Names) -> tuple[Importance, ...]:
+def importance_of(trees: list[Tree], names: NodeNames) -> tuple[Importance, ...]:
+    """Return what each feature that divides gives, the largest first."""
     n = len(names.features)
     gain, splits = np.zeros(n), np.zeros(n, np.int64)
     for tree in trees:
@@ -246,10 +249,10 @@ def draw(name: str, left: Sequence[int], asker: Asker, right: Sequence[int] = ()
     return Drawing(name, free - _GAP[0], bottom, tuple(boxes), tuple(edges), tuple(lines))
 
 
-class _Asker:
+class StockAsker:
     """What the nodes of a stock tree stand for."""
 
-    def __init__(self, tree: Tree, names: _Names) -> None:
+    def __init__(self, tree: Tree, names: NodeNames) -> None:
         self._tree, self._names = tree, names
 
     def leaf(self, node: int) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.cli import main
-from hedgerow.coordinator.operator.commands.operate import plan_here
+from hedgerow.coordinator.operator.library.jobs import plan_here
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire import job as job_wire
@@ -122,19 +122,19 @@ def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_pat
     rng = np.random.default_rng(0)
     ids = np.arange(256).astype(str)
     widths = {"bank": 2, "shop": 5, "lab": 3}
-    tables = []
+    tables = {}
     for party, width in widths.items():
         columns = {f"{party}{j}": rng.normal(size=256) for j in range(width)} | {"_id": ids}
         if party == "bank":
             columns["label"] = rng.integers(0, 2, 256)
         pq.write_table(pa.table(columns), tmp_path / f"{party}.parquet")
-        tables.append(f"{party}={tmp_path / party}.parquet")
+        tables[party] = f"{tmp_path / party}.parquet"
     text = 'strategy = "secureboost"\n[secureboost]\nactive = "bank"\nrounds = 2\n'
     spec = job_file.parse(text + "[booster]\nmax_depth = 3\nmax_bin = 16\n")
     columns = {"bank": 4, "shop": 6, "lab": 4}
     registered = {Silo(s): Registration("", "0.1.0", (), 256, n) for s, n in columns.items()}
     here, there = Counter[str](), Counter[str]()
-    for step in plan_here(spec, tuple(tables)).steps:
+    for step in plan_here(spec, tables).steps:
         here[step.silo] += step.bytes_up
     for step in plan_of(job_wire.decode(spec), registered).steps:
         there[step.silo] += step.bytes_up

@@ -3,109 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Schema, Task, recode
+from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.errors import DataError, FederationError, ModelRejected
-from hedgerow.boosting.ports import Result, strategy_of
+from hedgerow.boosting.ports import JobParameters, Result, strategy_of
 from hedgerow.boosting.strategies import NAMES
-from hedgerow.boosting.tables import is_feature, read_table, short_name, to_dataset
+from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.coordinator.operator.library.scoring import Floats, Model, ModelUnusable
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
-
-Floats = NDArray[np.float64]
-
-
-class ModelUnusable(FederationError):
-    """A run folder or model file from which nothing can be scored; says which file and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model that scores rows.
-
-    Parameters
-    ----------
-    schema : Schema or None
-        The schema of its silos; None when only the model file is at hand.
-    names : tuple of str
-        Features in the model's order; empty when the file does not say.
-    objective : str
-    label : str
-    metrics : tuple of str
-        Those of its job.
-    margins : callable
-        Data set (coded by ``schema``) to margins, one or one a class for each row.
-    """
-
-    schema: Schema | None
-    names: tuple[str, ...]
-    n_features: int
-    n_classes: int
-    task: Task
-    objective: str
-    label: str
-    metrics: tuple[str, ...]
-    margins: Callable[[Dataset], Floats]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, empty where labels are numbers."""
-        return () if self.schema is None else self.schema.classes
-
-    def read(self, path: str, label: str) -> tuple[Dataset, Any]:
-        """Return a table under the model's schema, and the Arrow table that it is from.
-
-        Parameters
-        ----------
-        path : str
-            File or URL.
-        label : str
-            Label column, empty to leave labels aside.
-
-        Raises
-        ------
-        DataError
-            A feature of the model is not there, or is of another type.
-        """
-        table = read_table(path, self.names)
-        where = short_name(path)
-        names = self.names or tuple(n for n in table.column_names if is_feature(n, self.label))
-        if len(names) != self.n_features:
-            raise DataError(
-                f"{where}: the model has {self.n_features} features, the table {len(names)}"
-            )
-        dataset = to_dataset(
-            table,
-            where,
-            task=self.task,
-            label=label,
-            features=names,
-            # With text labels the number of classes is checked when they are recoded.
-            classes=self.n_classes,
-            objective=self.objective,
-        )
-        if self.schema is not None:
-            return recode(dataset, self.schema), table
-        text = [f.name for f in dataset.schema.features if f.categories]
-        if text:
-            raise DataError(
-                f"{where}: column '{text[0]}' holds text, and the model file has no category "
-                "lists; score with its run folder, where schema.json has them"
-            )
-        return dataset, table
-
-    def predictions(self, margins: Floats) -> Floats:
-        """Return probabilities (of class 1, or of each class) or predicted numbers."""
-        return metrics.link(self.objective, margins)
 
 
 def owners(path: Path) -> tuple[str, ...]:
@@ -118,7 +30,7 @@ def owners(path: Path) -> tuple[str, ...]:
     """
     if not path.is_dir():
         return ()
-    report = _report(path)
+    report = report_of(path)
     strategy = str(report["strategy"])
     if not report["model"] or strategy not in NAMES:
         return ()
@@ -131,6 +43,11 @@ def owners(path: Path) -> tuple[str, ...]:
             "the model.ubj of its own state folder"
         )
     return found
+
+
+def load(path: str | os.PathLike[str], silo: str = "") -> Model:
+    """Return the model of a run folder, or of an XGBoost model file; see :func:`open_model`."""
+    return open_model(Path(path), silo)
 
 
 def open_model(path: Path, silo: str = "") -> Model:
@@ -157,7 +74,7 @@ def open_model(path: Path, silo: str = "") -> Model:
     return _stock(path, _schema_beside(path), "label", ())
 
 
-def _report(folder: Path) -> dict[str, Any]:
+def report_of(folder: Path) -> dict[str, Any]:
     """Return what a run's report.json tells, with strategy, model and artefacts at least."""
     try:
         found = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -180,7 +97,7 @@ def _of_silo(folder: Path, silo: str) -> Model:
 
 
 def _of_run(folder: Path) -> Model:
-    report = _report(folder)
+    report = report_of(folder)
     strategy, model = str(report["strategy"]), str(report["model"])
     names = [str(name) for name in report["artefacts"]]
     if not model:
@@ -188,17 +105,24 @@ def _of_run(folder: Path) -> Model:
     job = job_wire.decode(job_file.load(folder / "job.toml"))
     # A strategy whose result is no stock XGBoost model scores its files itself.
     score = job.strategy.result
+    if score is Result.PARTS:
+        return _of_parts(folder, job)
     if isinstance(score, Result):
-        if Path(model).suffix not in (".ubj", ".json") or score is Result.PARTS:
+        if Path(model).suffix not in (".ubj", ".json"):
             raise ModelUnusable(
-                f"{folder}: the result of strategy {strategy} is not one model of one party; "
-                "its parties score together, or each with its own part"
+                f"{folder}: the result of strategy {strategy} is not one model: the silos have it"
             )
-        return _stock(folder / model, _schema_beside(folder / model), job.label, job.metrics)
+        if score is Result.PERSONAL and (own := owners(folder)):
+            raise ModelUnusable(
+                f"{folder}: each silo has a model of its own; say whose: {', '.join(own)}"
+            )
+        schema = _schema_beside(folder / model)
+        return _stock(folder / model, schema, job.label, job.metrics, strategy)
     schema = _schema_beside(folder / model)
     if schema is None:
         raise ModelUnusable(f"{folder}: schema.json is missing")
     files = {name: _bytes(folder / name) for name in names}
+    stock = next((name for name in ("model.ubj", "ensemble.ubj") if name in files), model)
     return Model(
         schema,
         schema.names,
@@ -209,41 +133,86 @@ def _of_run(folder: Path) -> Model:
         job.label,
         job.metrics,
         lambda dataset: np.asarray(score(files, dataset), dtype=np.float64),
+        _trees(folder / stock, files[stock]),
+        strategy,
+        is_stock=stock == "model.ubj",
     )
 
 
-def _stock(path: Path, schema: Schema | None, label: str, names: tuple[str, ...]) -> Model:
-    import xgboost
+def _of_parts(folder: Path, job: JobParameters) -> Model:
+    """Return the model of a vertical run whose folder has the parts of all parties."""
+    from hedgerow.boosting.strategies.secureboost.joined import joined
+    from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, load_part
 
-    from hedgerow.boosting.trees.loading import load
+    parts = [load_part(_bytes(path)) for path in sorted(folder.glob("silos/*/part.json"))]
+    active = next((part for part in parts if isinstance(part, ActivePart)), None)
+    if active is None:
+        raise ModelUnusable(
+            f"{folder}: the model of a vertical run is in parts, and that of the active party "
+            f"{job.active} is not there; its parties score together"
+        )
+    try:
+        passive = {part.party: part for part in parts if isinstance(part, PassivePart)}
+        ensemble, schema = joined(active, passive)
+    except DataError as error:
+        raise ModelUnusable(f"{folder}: {error}; its parties score together") from error
+    return _scoring(
+        ensemble, schema, job.label, job.metrics, "secureboost", ["q"] * schema.n_features
+    )
+
+
+def _trees(path: Path, data: bytes) -> Ensemble:
+    from hedgerow.boosting.trees.loading import load as load_trees
 
     try:
         # XGBoost's own loader trusts a file's numbers: it gets what was checked and written anew.
-        found = load(_bytes(path))
-        booster = found.booster(n_threads=0)
+        return load_trees(data)
     except ModelRejected as error:
         raise ModelUnusable(f"{path} is no XGBoost model of trees: {error}") from error
+
+
+def _stock(
+    path: Path, schema: Schema | None, label: str, names: tuple[str, ...], strategy: str = ""
+) -> Model:
+    found = _trees(path, _bytes(path))
     about = found.about
+    if schema is not None and schema.n_features != about.n_features:
+        raise ModelUnusable(
+            f"{path} has {about.n_features} features, schema.json beside it {schema.n_features}"
+        )
+    try:
+        return _scoring(found, schema, label, names, strategy)
+    except ModelRejected as error:
+        raise ModelUnusable(f"{path} is no XGBoost model of trees: {error}") from error
+
+
+def _scoring(
+    found: Ensemble,
+    schema: Schema | None,
+    label: str,
+    names: tuple[str, ...],
+    strategy: str,
+    types: list[str] | None = None,
+) -> Model:
+    """Return a model whose margins are the sum of its trees."""
+    booster, about = found.booster(n_threads=0), found.about
     task = Task.REGRESSION
     if about.objective.startswith("binary:"):
         task = Task.BINARY
     elif about.objective.startswith("multi:"):
         task = Task.MULTICLASS
-    features = tuple(booster.feature_names or ())
-    if schema is not None:
-        if schema.n_features != about.n_features:
-            raise ModelUnusable(
-                f"{path} has {about.n_features} features, schema.json beside it {schema.n_features}"
-            )
-        features = schema.names
-    types = schema.feature_types if schema is not None else booster.feature_types
+    features = schema.names if schema is not None else tuple(booster.feature_names or ())
+    if types is None:
+        types = schema.feature_types if schema is not None else booster.feature_types
 
     def margins(dataset: Dataset) -> Floats:
         if dataset.is_empty:  # XGBoost forgets the classes of no rows
             return np.zeros((0, about.n_outputs) if about.n_outputs > 1 else 0)
+        import xgboost
+
         rows = xgboost.DMatrix(dataset.X, feature_types=types, enable_categorical=True)
-        found = booster.predict(rows, output_margin=True, validate_features=False)
-        return np.asarray(found, dtype=np.float64)
+        scored = booster.predict(rows, output_margin=True, validate_features=False)
+        return np.asarray(scored, dtype=np.float64)
 
     return Model(
         schema,
@@ -255,6 +224,8 @@ def _stock(path: Path, schema: Schema | None, label: str, names: tuple[str, ...]
         label,
         names,
         margins,
+        found,
+        strategy,
     )
 
 

@@ -1,0 +1,121 @@
+"""A coordinator from Python: plan, submit, watch, download, cancel."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.library.frames import Frame
+from hedgerow.coordinator.operator.library.jobs import Job, JobLike, Plan
+from hedgerow.coordinator.operator.library.running import Run
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.peers import FileIdentity, channel_credentials
+from hedgerow.services.rpc.channel import dial
+from hedgerow.services.rpc.jobs import JobClient
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.job_view import JobState, JobView
+from hedgerow.services.wire.signed_job import DEFAULT_DAYS
+
+
+def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
+    """Return a client of the coordinator at ``HOST:PORT``."""
+    paths = IdentityPaths.of(identity)
+    channel = dial(address, channel_credentials(paths), Metrics(), server_name=server_name)
+    return JobClient(channel, address, FileIdentity(paths))
+
+
+def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
+    """Write the run folder of a job and return its last view."""
+    view = client.get(job_id)
+    files = {name: client.download(job_id, name)[1] for name in view.artefacts}
+    run_folder.write(out, view, files, plan)
+    return view
+
+
+def listed(view: JobView) -> dict[str, Any]:
+    """Return a job as a list of jobs shows it."""
+    spec = job_wire.parse(view.spec)
+    return {
+        "job": view.job_id,
+        "name": spec.name,
+        "strategy": spec.strategy,
+        "state": view.state,
+        "attempt": view.attempt,
+        "operator": view.operator,
+        "detail": view.detail,
+    }
+
+
+class Client:
+    """An operator at a coordinator; :func:`connect` returns one.
+
+    Every method raises :class:`~hedgerow.boosting.errors.FederationError` where the coordinator
+    refuses, or cannot be reached.
+    """
+
+    def __init__(self, client: JobClient, address: str) -> None:
+        self._client = client
+        self.address = address
+
+    def plan(self, job: JobLike) -> Plan:
+        """Return what a job would cost and reveal with the silos that are registered."""
+        return Plan(self._client.plan(Job.of(job).spec))
+
+    def submit(self, job: JobLike, *, days: float = DEFAULT_DAYS) -> str:
+        """Sign a job, submit it, and return its identifier.
+
+        Parameters
+        ----------
+        days : float
+            For how long attempts may begin; silos refuse the job afterwards.
+        """
+        return self._client.create(Job.of(job).spec, days)
+
+    def jobs(self) -> Frame:
+        """Return your jobs, newest first; an admin gets everybody's."""
+        rows = [listed(view) for view in self._client.list()]
+        names = ("job", "name", "strategy", "state", "attempt", "operator", "detail")
+        return Frame({name: [row[name] for row in rows] for name in names}, "jobs")
+
+    def watch(self, job_id: str) -> Iterator[JobView]:
+        """Yield the job each time it changes, until it has ended; ``rounds`` has the new ones."""
+        return self._client.watch(job_id)
+
+    def download(self, job_id: str, out: str | os.PathLike[str] | None = None) -> Run:
+        """Write a job's run folder and return the run.
+
+        Parameters
+        ----------
+        out : path, optional
+            A temporary folder, which goes with the run, where it is not given.
+        """
+        folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hedgerow-run-"))
+        fetch(self._client, job_id, folder)
+        return Run(folder, temporary=out is None)
+
+    def cancel(self, job_id: str) -> JobState:
+        """Cancel a job; its silos stop within seconds."""
+        return self._client.cancel(job_id)
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.address}>"
+
+
+def connect(
+    address: str, identity: str | os.PathLike[str], *, server_name: str | None = None
+) -> Client:
+    """Return a client of the coordinator at ``HOST:PORT``.
+
+    Parameters
+    ----------
+    identity : path
+        Folder with the operator's tls.key, tls.crt and ca.crt.
+    server_name : str, optional
+        Name in the coordinator's certificate where it is not the host.
+    """
+    return Client(client_for(address, Path(identity), server_name), address)

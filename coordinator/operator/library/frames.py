@@ -1,0 +1,212 @@
+"""Tables of any library as Arrow tables, and what the library returns as tables.
+
+Any object with the Arrow PyCapsule method ``__arrow_c_stream__`` is read: frames of pandas and
+polars, tables of Arrow, DuckDB and others. None of those libraries is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN_ROWS = 20
+"""Rows of a table that a notebook shows."""
+
+
+class ArrowStream(Protocol):
+    """A table that gives its columns as Arrow: of pandas, polars, Arrow, DuckDB and others."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a PyCapsule of an ``ArrowArrayStream``."""
+        ...
+
+
+Tabular: TypeAlias = "str | os.PathLike[str] | ArrowStream | Mapping[str, Sequence[Any] | Any]"
+"""A table: a path or URL, a frame of any library, or columns by name."""
+
+
+class Frame:
+    """A small table that notebooks show and that pandas, polars and Arrow read.
+
+    ``numpy.asarray(frame)`` is the matrix of its columns, ``frame["name"]`` one column.
+
+    Parameters
+    ----------
+    columns : Mapping
+        Values by column's name, equally many.
+    title : str
+        Shown above the table.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Sequence[Any] | NDArray[Any]], title: str = ""
+    ) -> None:
+        import pyarrow as pa
+
+        self._table = pa.table(dict(columns))
+        self.title = title
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._table.column_names)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self._table.num_rows)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column; what is missing is NaN or None."""
+        column: NDArray[Any] = self._table.column(name).to_numpy()
+        return column
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows, each with its values by name."""
+        found: list[dict[str, Any]] = self._table.to_pylist()
+        return found
+
+    def to_arrow(self) -> pa.Table:
+        """Return a ``pyarrow.Table``."""
+        return self._table
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame``; needs pandas."""
+        return self._table.to_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the table as an Arrow stream, for any library that reads those."""
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the matrix of the columns, shape (n_rows, n_columns)."""
+        columns = [self[name] for name in self.columns]
+        return np.asarray(np.stack(columns, axis=1) if columns else np.empty((0, 0)), dtype)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.columns)
+        return f"<{self.title or 'Frame'}: {len(self)} rows; {names}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as HTML, for notebooks."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td>{escape(_shown(value))}</td>" for value in row.values())
+            + "</tr>"
+            for row in self._table.slice(0, SHOWN_ROWS).to_pylist()
+        )
+        title = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        more = len(self) - SHOWN_ROWS
+        note = f"<p>and {more:,} more rows</p>" if more > 0 else ""
+        return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def arrow_of(table: object, what: str) -> Any:
+    """Return a frame of any library, or columns by name, as a ``pyarrow.Table``.
+
+    Parameters
+    ----------
+    what : str
+        The table's name in messages.
+
+    Raises
+    ------
+    DataError
+        It is no table, or a column has values of several types.
+    """
+    import pyarrow as pa
+
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    try:
+        if hasattr(table, "__arrow_c_stream__"):
+            return pa.table(table)
+        if isinstance(table, Mapping):
+            return pa.table(dict(table))
+    except (pa.ArrowException, TypeError, ValueError) as error:  # its text may quote a value
+        raise DataError(
+            f"{what}: the table cannot be read as Arrow ({type(error).__name__}); has a column "
+            "values of several types?"
+        ) from None
+    raise DataError(
+        f"{what}: expected a path or a table (pandas, polars, Arrow, or columns by name), received "
+        f"{type(table).__name__}"
+    )
+
+
+def read(table: Tabular, what: str, features: Sequence[str] = ()) -> tuple[Any, str]:
+    """Return a table, and its name in messages; a path is read as the command line reads it."""
+    from hedgerow.boosting.tables import read_table, short_name
+
+    if isinstance(table, str | os.PathLike):
+        path = os.fspath(table)
+        return read_table(path, features), short_name(path)
+    return arrow_of(table, what), what
+
+
+def as_file(table: Tabular, folder: Path, name: str) -> str:
+    """Return a table's path; one that is in memory is written to ``folder`` first."""
+    if isinstance(table, str | os.PathLike):
+        return os.fspath(table)
+    import pyarrow.parquet as pq
+
+    path = folder / f"{name}.parquet"
+    pq.write_table(arrow_of(table, name), path, compression="zstd")
+    path.chmod(0o600)
+    return str(path)
+
+
+def joined(parts: Mapping[str, Tabular], label: str) -> Any:
+    """Return the rows that all parties have, with all columns, in the first party's order.
+
+    A column that several parties have is called ``party.column``.
+
+    Raises
+    ------
+    DataError
+        A table has no ``_id``, or one of them twice.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables, counts = {}, Counter[str]()
+    for party, table in parts.items():
+        own, where = read(table, party)
+        if "_id" not in own.column_names:
+            raise DataError(f"{where}: a vertical model needs a column '_id' that names the rows")
+        ids = own.column("_id").cast(pa.string())
+        if pc.count_distinct(ids).as_py() != len(ids):
+            raise DataError(f"{where}: column '_id' names a row twice, or not at all")
+        tables[party] = own.set_column(own.column_names.index("_id"), "_id", ids)
+        counts.update(name for name in own.column_names if name not in ("_id", label))
+    columns: dict[str, Any] = {}
+    ids = next(iter(tables.values())).column("_id")
+    for own in tables.values():
+        ids = ids.filter(pc.is_in(ids, own.column("_id").combine_chunks()))
+    for party, own in tables.items():
+        places = pc.index_in(ids, own.column("_id").combine_chunks())
+        for name in own.column_names:
+            if name not in ("_id", label):
+                key = name if counts[name] == 1 else f"{party}.{name}"
+                columns[key] = own.column(name).take(places)
+    return pa.table({"_id": ids, **columns})

@@ -1,0 +1,247 @@
+"""Jobs in Python, and what they would cost: the schema and the checks are the job file's."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hedgerow.boosting.dataset import Dataset, merge
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters, Vertical
+from hedgerow.boosting.tables import for_job
+from hedgerow.coordinator.operator.library import frames
+from hedgerow.coordinator.operator.library.frames import Frame, Tabular
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import PlanView
+
+JobLike: TypeAlias = "Job | str | os.PathLike[str]"
+"""A job, or the path of a job file."""
+
+
+class Job:
+    """A job: what a job file says, checked as a job file is.
+
+    Parameters
+    ----------
+    strategy : str
+    **settings
+        Keys of a job file. ``bagging={"rounds": 20}`` and ``booster={"eta": 0.1}`` are its tables;
+        their keys may also be given directly, ``rounds=20, eta=0.1``. A key that the strategy's
+        table and ``[booster]`` both have is the strategy's then.
+
+    Raises
+    ------
+    InvalidJob
+        An unknown key (the nearest known one is named), or a value that is out of range.
+
+    Examples
+    --------
+    >>> Job("bagging", label="income", rounds=20, eta=0.1).parameters.label
+    'income'
+    """
+
+    def __init__(self, strategy: str, **settings: Any) -> None:
+        self._check(job_file.of_table(_nested({"strategy": strategy, **settings})))
+
+    def _check(self, spec: bytes) -> None:
+        self.spec = spec
+        self.parameters: JobParameters = job_wire.decode(spec)
+        self.parameters.parameters.validate(self.parameters)
+
+    @classmethod
+    def from_spec(cls, spec: bytes) -> Job:
+        """Return the job of a serialised ``JobSpec``."""
+        job = cls.__new__(cls)
+        job._check(spec)
+        return job
+
+    @classmethod
+    def from_toml(cls, text: str) -> Job:
+        """Return the job of a job file's text."""
+        return cls.from_spec(job_file.parse(text))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Job:
+        """Return the job of a job file."""
+        return cls.from_spec(job_file.load(Path(path)))
+
+    @classmethod
+    def of(cls, job: JobLike) -> Job:
+        """Return a job as it is, or that of a path."""
+        return job if isinstance(job, Job) else cls.load(job)
+
+    @property
+    def toml(self) -> str:
+        """The text of its job file."""
+        return job_file.dump(self.spec)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the job file."""
+        Path(path).write_text(self.toml, encoding="utf-8")
+
+    def on(self, silos: Mapping[str, object], *, has_test: bool) -> Job:
+        """Return the job for exactly these silos.
+
+        Raises
+        ------
+        InvalidJob
+            The job cannot run with them.
+        """
+        spec = job_wire.parse(self.spec)
+        del spec.silos[:]
+        spec.silos.extend(sorted(silos))
+        if has_test:
+            spec.test_data = "test"
+        job = Job.from_spec(spec.SerializeToString(deterministic=True))
+        check_cohort(job.parameters, tuple(sorted(silos)))
+        return job
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.spec == self.spec
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.parameters.name}: {self.parameters.strategy.name}>"
+
+    def _repr_html_(self) -> str:
+        """Return the job file, for notebooks."""
+        return f"<pre>{escape(self.toml)}</pre>"
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a job file; keys that only an inner table has move there."""
+    top = job_file.keys()
+    strategy = str(settings["strategy"])
+    job_wire.check_strategy(strategy)
+    inner = [strategy, "booster"]
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        if value is None:
+            continue
+        name = key.rstrip("_")
+        owner = "" if name in top else next((t for t in inner if name in job_file.keys(t)), "")
+        if not owner and name not in top:
+            known = sorted({*top, *(key for t in inner for key in job_file.keys(t))})
+            raise job_file.unknown(name, known)
+        table = nested.setdefault(owner, {}) if owner else nested
+        if not isinstance(table, dict):
+            raise InvalidJob(f"{owner}: expected a table, received {table!r}")
+        if isinstance(value, Mapping):
+            table.setdefault(name, {}).update(value)
+        else:
+            table[name] = list(value) if isinstance(value, tuple) else _plain(value)
+    return nested
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as Python's."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+class Plan(Frame):
+    """What a job would cost and reveal, one row for each silo and step.
+
+    Attributes
+    ----------
+    view : PlanView
+        All that is known, ``reveals`` and ``notes`` too.
+    """
+
+    def __init__(self, view: PlanView) -> None:
+        super().__init__(
+            {
+                "silo": [step.silo for step in view.steps],
+                "step": [step.method for step in view.steps],
+                "exchanges": [step.exchanges for step in view.steps],
+                "bytes_up": [step.bytes_up for step in view.steps],
+                "bytes_down": [step.bytes_down for step in view.steps],
+            },
+            f"plan of {view.rounds} rounds, CPU time a silo: {view.cpu_class}",
+        )
+        self.view = view
+
+    @property
+    def reveals(self) -> str:
+        """What each party would learn."""
+        return self.view.reveals
+
+    def _repr_html_(self) -> str:
+        """Return the plan as HTML, for notebooks."""
+        notes = "".join(f"<p>note: {escape(note)}</p>" for note in self.view.notes)
+        learns = f"<details><summary>What each party learns</summary><pre>{escape(self.reveals)}"
+        return super()._repr_html_() + notes + learns + "</pre></details>"
+
+
+def plan(job: JobLike, silos: Mapping[str, Tabular], *, test: object = None) -> Plan:
+    """Return what a job would cost and reveal for tables of this machine; nobody trains.
+
+    Parameters
+    ----------
+    silos : Mapping
+        Each silo's table.
+    test : object
+        Anything but None: there will be test rows.
+
+    Raises
+    ------
+    InvalidJob, DataError, SchemaMismatch
+        The job or a table cannot be used.
+    """
+    found = Job.of(job)
+    shared = test is not None and not found.parameters.vertical
+    return Plan(plan_here(found.on(silos, has_test=shared).spec, silos))
+
+
+def plan_here(spec: bytes, silos: Mapping[str, Tabular]) -> PlanView:
+    """Return the plan of a serialised job for tables on this machine."""
+    job = job_wire.decode(spec)
+    job.parameters.validate(job)
+    check_cohort(job, tuple(silos))
+    layout = job.strategy.layout
+    tables = {Silo(name): table_of(job, name, table) for name, table in silos.items()}
+    schemas = {silo: table.schema for silo, table in tables.items()}
+    rows = {silo: table.n_samples for silo, table in tables.items()}
+    if isinstance(layout, Vertical):
+        active = layout.active(job.parameters)
+        if active not in schemas:
+            near = difflib.get_close_matches(active, schemas, 1, 0.0)
+            raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
+        plans = layout.forecasts(job.parameters, job, schemas, rows)
+        notes = plans[active].notes
+    else:
+        schema = merge({str(silo): own for silo, own in schemas.items()})
+        layout.validate_for(job.parameters, job, schema)
+        forecast = job.strategy.forecast(job.parameters, job, schema, rows)
+        plans, notes = dict.fromkeys(tables, forecast), forecast.notes
+    found = PlanView.of({str(silo): plans[silo] for silo in sorted(tables)})
+    return replace(found, notes=notes)
+
+
+def table_of(job: JobParameters, silo: str, table: Tabular) -> Dataset:
+    """Return a silo's table as the job reads it."""
+    arrow, where = frames.read(table, silo)
+    return for_job(arrow, job, where, party=silo if job.vertical else None)
+
+
+def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
+    """Raise :class:`InvalidJob` where a job cannot run with these silos; names the nearest."""
+    for name in job.silos:
+        if name not in silos:
+            near = difflib.get_close_matches(name, silos, 1, 0.0)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidJob(f"silos: the job needs {name}, which has no --silo{hint}")
+    if len(silos) < job.min_silos:
+        raise InvalidJob(
+            f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
+            f"run with min_silos = {len(silos)}"
+        )
+    job.strategy.validate_cohort(job.parameters, len(silos))

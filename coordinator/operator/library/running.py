@@ -1,0 +1,257 @@
+"""Runs: a job on this machine, and what a finished one left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.coordinator.operator.library import frames
+from hedgerow.coordinator.operator.library.frames import Frame, Tabular
+from hedgerow.coordinator.operator.library.jobs import Job, JobLike
+
+if TYPE_CHECKING:
+    from hedgerow.coordinator.operator.library.scoring import Model
+
+
+class RunFailed(FederationError):
+    """A job that did not succeed; ``run`` is what it left."""
+
+    def __init__(self, message: str, run: Run | None = None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class Run:
+    """A finished job: scores, bytes, model.
+
+    Parameters
+    ----------
+    folder : path
+        Its run folder.
+    temporary : bool
+        Whether the folder goes when this object does.
+
+    Raises
+    ------
+    FederationError
+        The folder is none of a run.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
+        from hedgerow.coordinator.operator.library.models import report_of
+
+        self.folder = Path(folder)
+        self.document: dict[str, Any] = report_of(self.folder)
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return str(self.document.get("name") or self.document["strategy"])
+
+    @property
+    def state(self) -> str:
+        """``SUCCEEDED``, ``FAILED`` or ``CANCELLED``."""
+        return str(self.document["state"])
+
+    @property
+    def job(self) -> Job:
+        """The job as it ran."""
+        return Job.load(self.folder / "job.toml")
+
+    @property
+    def metrics(self) -> Frame:
+        """Scores by round: a column for each data set and metric, such as ``test.auc``."""
+        rounds = self.document["rounds"]
+        scored = dict.fromkeys(
+            (data, name)
+            for each in rounds
+            for data, scores in sorted(each["metrics"].items())
+            for name in scores
+        )
+        columns = {key: [each[key] for each in rounds] for key in ("round", "seconds")}
+        for data, name in scored:
+            columns[f"{data}.{name}"] = [each["metrics"].get(data, {}).get(name) for each in rounds]
+        for key in ("bytes_up", "bytes_down"):
+            columns[key] = [each[key] for each in rounds]
+        return Frame(columns, f"{self.name}: rounds")
+
+    @property
+    def plan(self) -> Frame:
+        """What one silo was expected to move over the whole job, by step."""
+        steps = (self.document.get("plan") or {}).get("steps", {})
+        columns: dict[str, list[Any]] = {"step": list(steps)}
+        for key in ("exchanges", "up", "down"):
+            columns[key] = [step[key] for step in steps.values()]
+        return Frame(columns, f"{self.name}: plan of one silo")
+
+    @property
+    def bytes(self) -> Frame:
+        """What each silo moved, by step; ``up`` is from the silo."""
+        moved = [
+            {"silo": silo, "step": step, **traffic}
+            for silo, own in self.document["bytes"]["by_silo"].items()
+            for step, traffic in own["by_step"].items()
+        ]
+        names = ("silo", "step", "calls", "messages", "up", "down")
+        return Frame({n: [row[n] for row in moved] for n in names}, "bytes moved")
+
+    @property
+    def model(self) -> Model:
+        """The model that all silos have in common.
+
+        Raises
+        ------
+        FederationError
+            There is none: each silo has its own (see :attr:`models`), or the run has failed.
+        """
+        from hedgerow.coordinator.operator.library.models import load
+
+        return load(self.folder)
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """Each silo's own model, where the strategy makes one for each; else nothing."""
+        from hedgerow.coordinator.operator.library.models import load, owners
+
+        return {silo: load(self.folder, silo) for silo in owners(self.folder)}
+
+    def report(self, out: str | os.PathLike[str] | None = None, title: str = "") -> Path:
+        """Write the report as one HTML file and return its path; ``report.html`` by default."""
+        from hedgerow.coordinator.operator.report import page_of
+        from hedgerow.crypto.durable import write_atomically
+
+        target = Path(out) if out is not None else self.folder / "report.html"
+        write_atomically(target, page_of((self.folder,), title).encode(), mode=0o644)
+        return target
+
+    def summary(self) -> str:
+        """Return the last scores and what was moved, as the command line closes with."""
+        from hedgerow.coordinator.operator.progress import summary
+
+        return "\n".join(summary(self.document))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: {self.state.lower()}, {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """Return summary and scores, for notebooks."""
+        lines = "<br>".join(escape(line) for line in self.summary().splitlines())
+        return f"<p><b>{escape(self.name)}</b> {lines}</p>{self.metrics._repr_html_()}"
+
+
+def local(
+    job: JobLike,
+    silos: Mapping[str, Tabular],
+    test: Tabular | Mapping[str, Tabular] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    threads: int = 0,
+    model: Run | str | os.PathLike[str] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Run a job on this machine as ``hedgerow local`` does: real processes, mTLS, every byte.
+
+    Parameters
+    ----------
+    job : Job or path
+    silos : Mapping
+        Each silo's table: a path, or a frame of any library. Frames are written to a temporary
+        folder that only this user can read.
+    test : table, optional
+        Evaluation rows; of a vertical job a table for each party.
+    out : path, optional
+        Run folder to write. A temporary one, which goes with the run, where it is not given.
+    threads : int
+        Of each silo's training; 0 shares the cores out.
+    model : Run or path, optional
+        The vertical run whose model ``warm_start`` or ``predict_from`` means.
+    quiet : bool
+        Whether to print no progress.
+
+    Raises
+    ------
+    InvalidJob
+        The job cannot run, or not with these silos.
+    RunFailed
+        The job did not succeed.
+    """
+    found = Job.of(job)
+    by_party = _by_party(test, silos)
+    found.on(silos, has_test=test is not None and by_party is None)
+    folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)
+    with tempfile.TemporaryDirectory(prefix="hedgerow-data-") as data:
+        inputs = Path(data)
+        arguments = [
+            f"--silo={name}={_file(table, inputs, name, 'silo')}" for name, table in silos.items()
+        ]
+        if by_party is not None:
+            arguments += [
+                f"--test={name}={_file(table, inputs, f'test-{name}', 'test table of')}"
+                for name, table in by_party.items()
+            ]
+        elif test is not None:
+            shared = frames.as_file(cast("Tabular", test), inputs, "test")
+            arguments.append(f"--test={shared}")
+        if model is not None:
+            arguments.append(f"--model={model.folder if isinstance(model, Run) else model}")
+        found.save(inputs / "job.toml")
+        code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
+    if code not in (0, 1) or not (folder / "report.json").is_file():
+        raise RunFailed(said.removeprefix("hedgerow: ").removeprefix("Error: "))
+    run = Run(folder, temporary=out is None)
+    if code:
+        raise RunFailed(str(run.document["detail"]) or run.state.lower(), run)
+    return run
+
+
+def _by_party(test: object, silos: Mapping[str, Tabular]) -> dict[str, Tabular] | None:
+    """Return the parties' test tables where a test is one for each, and not one table."""
+    if isinstance(test, Mapping) and test and set(test) <= set(silos):
+        return dict(test)
+    return None
+
+
+def _file(table: Tabular, folder: Path, name: str, what: str) -> str:
+    if "/" in name or "=" in name:
+        raise InvalidJob(f"{what} {name!r}: a name has no '/' and no '='")
+    return frames.as_file(table, folder, name)
+
+
+def in_own_process(
+    job: Path, arguments: Iterable[str], out: Path, threads: int, *, quiet: bool = False
+) -> tuple[int, str]:
+    """Run ``hedgerow local`` in a process of its own; return its exit code and last words.
+
+    It forks coordinator and agents, which a process with threads, such as a notebook's, must not.
+    """
+    command = [
+        sys.executable, "-m", "hedgerow", "local", str(job), *arguments,
+        f"--out={out}", f"--threads={threads}", "--json",
+    ]  # fmt: skip
+    last = ""
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                last = line.strip() or last
+                if not quiet:
+                    print(line, end="", file=sys.stderr)
+            return process.wait(), last
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise

@@ -1,0 +1,278 @@
+"""A model that scores and explains rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Schema, Task, recode
+from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.tables import is_feature, read_table, short_name, to_dataset
+from hedgerow.boosting.trees.ensemble import Ensemble
+
+if TYPE_CHECKING:
+    import xgboost
+
+    from hedgerow.coordinator.operator.library.explaining import Picture
+    from hedgerow.coordinator.operator.library.frames import Frame, Tabular
+    from hedgerow.coordinator.operator.report.trees import NodeNames
+
+Floats = NDArray[np.float64]
+
+
+class ModelUnusable(FederationError):
+    """A run folder or model file from which nothing can be scored; says which file and why."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Model:
+    """A model that scores rows; :func:`load` returns one.
+
+    ``predict``, ``predict_proba`` and ``shap`` take a path or a frame of any library. Columns that
+    the model does not use, the label among them, are ignored.
+
+    Parameters
+    ----------
+    schema : Schema or None
+        The schema of its silos; None when only the model file is at hand.
+    names : tuple of str
+        Features in the model's order; empty when the file does not say.
+    objective : str
+    label : str
+    metrics : tuple of str
+        Those of its job.
+    margins : callable
+        Data set (coded by ``schema``) to margins, one or one a class for each row.
+    ensemble : Ensemble
+        Its trees.
+    strategy : str
+        Empty for a model file on its own.
+    is_stock : bool
+        Whether the sum of the trees is the model; else they are what a network combines.
+    """
+
+    schema: Schema | None
+    names: tuple[str, ...]
+    n_features: int
+    n_classes: int
+    task: Task
+    objective: str
+    label: str
+    metrics: tuple[str, ...]
+    margins: Callable[[Dataset], Floats]
+    ensemble: Ensemble
+    strategy: str = ""
+    is_stock: bool = True
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, empty where labels are numbers."""
+        return () if self.schema is None else self.schema.classes
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features, in the order of :meth:`shap`."""
+        return self.names or tuple(f"f{k}" for k in range(self.n_features))
+
+    @property
+    def _node_names(self) -> NodeNames:
+        """Names of features, and of each one's categories."""
+        from hedgerow.coordinator.operator.report.trees import NodeNames
+
+        features = () if self.schema is None else self.schema.features
+        categories = tuple(tuple(feature.categories or ()) for feature in features)
+        return NodeNames(self.features, categories or ((),) * self.n_features)
+
+    def read(self, path: str, label: str) -> tuple[Dataset, Any]:
+        """Return a table under the model's schema, and the Arrow table that it is from.
+
+        Parameters
+        ----------
+        path : str
+            File or URL.
+        label : str
+            Label column, empty to leave labels aside.
+
+        Raises
+        ------
+        DataError
+            A feature of the model is not there, or is of another type.
+        """
+        table = read_table(path, self.names)
+        return self.coded(table, short_name(path), label), table
+
+    def coded(self, table: Any, where: str, label: str = "") -> Dataset:
+        """Return an Arrow table under the model's schema; see :meth:`read`."""
+        names = self.names or tuple(n for n in table.column_names if is_feature(n, self.label))
+        if len(names) != self.n_features:
+            raise DataError(
+                f"{where}: the model has {self.n_features} features, the table {len(names)}"
+            )
+        dataset = to_dataset(
+            table,
+            where,
+            task=self.task,
+            label=label,
+            features=names,
+            # With text labels the number of classes is checked when they are recoded.
+            classes=self.n_classes,
+            objective=self.objective,
+        )
+        if self.schema is not None:
+            return recode(dataset, self.schema)
+        text = [f.name for f in dataset.schema.features if f.categories]
+        if text:
+            raise DataError(
+                f"{where}: column '{text[0]}' holds text, and the model file has no category "
+                "lists; score with its run folder, where schema.json has them"
+            )
+        return dataset
+
+    def predictions(self, margins: Floats) -> Floats:
+        """Return probabilities (of class 1, or of each class) or predicted numbers."""
+        return metrics.link(self.objective, margins)
+
+    def rows(self, table: Tabular | Mapping[str, Tabular]) -> Dataset:
+        """Return a table's features as the model reads them.
+
+        Parameters
+        ----------
+        table : table
+            Of a vertical model also a table for each party, with ``_id``: the rows are those
+            that all parties have, in the order of the first one.
+        """
+        from hedgerow.coordinator.operator.library import frames
+
+        parts = _parties(table)
+        if parts:
+            return self.coded(frames.joined(parts, self.label), "the parties' tables")
+        arrow, where = frames.read(cast("Tabular", table), "the table", self.names)
+        return self.coded(arrow, where)
+
+    def predict(self, table: Tabular | Mapping[str, Tabular]) -> NDArray[Any]:
+        """Return predictions: names or numbers of classes, or numbers.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        found = self.predictions(self.margins(self.rows(table)))
+        if self.task is Task.REGRESSION:
+            return found
+        codes = found.argmax(axis=1) if found.ndim == 2 else (found >= 0.5).astype(np.int64)
+        # A binary class that no silo has seen has no name.
+        if len(self.classes) > int(codes.max(initial=0)):
+            return np.asarray(np.array(self.classes, dtype=object)[codes])
+        return np.asarray(codes, dtype=np.int64)
+
+    def predict_proba(self, table: Tabular | Mapping[str, Tabular]) -> Frame:
+        """Return probabilities, one column a class under its name, in class order.
+
+        Raises
+        ------
+        ModelUnusable
+            The model predicts numbers.
+        """
+        from hedgerow.coordinator.operator.library.frames import Frame
+
+        if self.task is Task.REGRESSION:
+            raise ModelUnusable("the model predicts numbers: it has no probabilities")
+        found = self.predictions(self.margins(self.rows(table)))
+        if found.ndim == 1:
+            found = np.stack([1.0 - found, found], axis=1)
+        known = len(self.classes) == found.shape[1]
+        names = self.classes if known else [str(k) for k in range(found.shape[1])]
+        return Frame({name: found[:, k] for k, name in enumerate(names)}, "probabilities")
+
+    def shap(
+        self,
+        table: Tabular | Mapping[str, Tabular],
+        background: Tabular | None = None,
+    ) -> Floats:
+        """Return what each feature adds to the margin of each row, and the bias as last column.
+
+        The values of a row sum to its margin. They are exact Shapley values of the trees, as
+        XGBoost computes them. Where training left out how many rows each node has (``scrub``), the
+        rows of ``background`` are counted. Of a network over trees they are estimated, from
+        orders of features and rows of ``background`` that are the same in each call.
+
+        Parameters
+        ----------
+        background : table, optional
+            Rows that stand for all rows; the rows of ``table`` where it is not given.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features + 1)
+            With several classes (n_samples, n_classes, n_features + 1).
+
+        References
+        ----------
+        Lundberg et al., From local explanations to global understanding with explainable AI for
+        trees, 2020. Štrumbelj and Kononenko, Explaining prediction models and individual
+        predictions with feature contributions, 2014.
+        """
+        from hedgerow.coordinator.operator.library import explaining
+
+        rows = self.rows(table)
+        others = rows if background is None else self.rows(background)
+        if self.is_stock:
+            return explaining.of_trees(self.ensemble, rows, others)
+        return explaining.of_margins(self.margins, rows, others)
+
+    def importance(self) -> Frame:
+        """Return each feature's share of the gain and its number of splits, the largest first."""
+        from hedgerow.coordinator.operator.library.explaining import importance
+
+        return importance(self.ensemble, self._node_names)
+
+    def trees(self) -> Frame:
+        """Return all nodes of all trees, one a row, with names of features and categories."""
+        from hedgerow.coordinator.operator.library.explaining import nodes
+
+        return nodes(self.ensemble, self._node_names, numeric=self.strategy == "secureboost")
+
+    def plot_tree(self, tree: int = 0) -> Picture:
+        """Return a drawing of a tree, which notebooks show; the first three levels of it."""
+        from hedgerow.coordinator.operator.library.explaining import picture
+
+        return picture(self.ensemble, self._node_names, tree)
+
+    def to_xgboost(self) -> xgboost.Booster:
+        """Return the model as XGBoost's own.
+
+        Raises
+        ------
+        ModelUnusable
+            A network combines the trees.
+        """
+        if not self.is_stock:
+            raise ModelUnusable("a network combines the trees of this model: XGBoost has none")
+        return self.ensemble.booster(n_threads=0)
+
+    def __repr__(self) -> str:
+        of = f" of {self.strategy}" if self.strategy else ""
+        trees = f"{self.ensemble.version} trees, {self.n_features} features"
+        return f"<Model{of}: {self.objective}, {trees}>"
+
+    def _repr_html_(self) -> str:
+        """Return what the model is and its importance, for notebooks."""
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.importance()._repr_html_()}"
+
+
+def _parties(table: object) -> dict[str, Tabular]:
+    """Return the tables of parties where a table is one for each, and not columns by name."""
+    if not isinstance(table, Mapping) or not table:
+        return {}
+    whole = all(
+        isinstance(own, str | os.PathLike | Mapping) or hasattr(own, "columns")
+        for own in table.values()
+    )
+    return dict(table) if whole else {}

@@ -1,0 +1,12 @@
+from hedgerow.boosting.errors import FederationError as FederationError
+from hedgerow.coordinator.operator.library.clients import Client as Client
+from hedgerow.coordinator.operator.library.clients import connect as connect
+from hedgerow.coordinator.operator.library.frames import Frame as Frame
+from hedgerow.coordinator.operator.library.jobs import Job as Job
+from hedgerow.coordinator.operator.library.jobs import Plan as Plan
+from hedgerow.coordinator.operator.library.jobs import plan as plan
+from hedgerow.coordinator.operator.library.models import load as load
+from hedgerow.coordinator.operator.library.running import Run as Run
+from hedgerow.coordinator.operator.library.running import RunFailed as RunFailed
+from hedgerow.coordinator.operator.library.running import local as local
+from hedgerow.coordinator.operator.library.scoring import Model as Model

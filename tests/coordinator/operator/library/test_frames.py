@@ -1,0 +1,75 @@
+"""Tables of any library go in; tables that any library reads come out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.tables import to_dataset
+from hedgerow.coordinator.operator.library.frames import Frame, arrow_of, as_file, read
+from tests.coordinator.operator.library.tables import people
+
+COLUMNS = people(40, 0)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame(COLUMNS),
+        pd.DataFrame(COLUMNS).astype({"site": "category"}).set_index(np.arange(40) * 2),
+        pl.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS).with_columns(pl.col("site").cast(pl.Categorical)),
+        pa.table(COLUMNS),
+        pa.table(COLUMNS).to_batches()[0],
+        COLUMNS,
+        Frame(COLUMNS),
+    ],
+    ids=["pandas", "pandas-category", "polars", "polars-category", "arrow", "batch", "columns",
+         "frame"],
+)  # fmt: skip
+def test_every_library_gives_the_same_rows(table: object) -> None:
+    expected = to_dataset(pa.table(COLUMNS), "t", task=Task.BINARY, label="label")
+    found = to_dataset(arrow_of(table, "t"), "t", task=Task.BINARY, label="label")
+    assert found.schema == expected.schema
+    np.testing.assert_array_equal(found.X, expected.X)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_what_is_no_table_is_refused_without_a_value() -> None:
+    with pytest.raises(DataError, match=r"north: expected a path or a table .* received list"):
+        arrow_of([1, 2], "north")
+    mixed = pd.DataFrame({"x": ["secret", 1]})
+    with pytest.raises(DataError, match="north: the table cannot be read") as refused:
+        arrow_of(mixed, "north")
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_frame_in_memory_becomes_a_file_that_only_this_user_reads(tmp_path: Path) -> None:
+    path = as_file(pd.DataFrame(COLUMNS), tmp_path, "north")
+    assert Path(path).stat().st_mode & 0o077 == 0
+    again, where = read(path, "north")
+    assert where == "north.parquet"
+    assert again.column("age").to_pylist() == COLUMNS["age"].tolist()
+    assert as_file(path, tmp_path, "other") == path
+
+
+def test_a_result_is_a_frame_for_everybody() -> None:
+    frame = Frame({"round": [0, 1], "test.auc": [0.5, None]}, "scores <b>")
+    assert frame.to_pandas()["round"].tolist() == [0, 1]
+    assert pl.DataFrame(frame).columns == ["round", "test.auc"]
+    assert pa.table(frame).num_rows == len(frame) == 2
+    np.testing.assert_array_equal(frame["test.auc"], [0.5, np.nan])
+    np.testing.assert_array_equal(np.asarray(frame)[:, 0], [0, 1])
+    shown = frame._repr_html_()
+    assert "<th>test.auc</th>" in shown
+    assert "scores &lt;b&gt;" in shown
+    assert "30 more rows" in Frame({"x": range(50)})._repr_html_()
+    assert repr(frame) == "<scores <b>: 2 rows; round, test.auc>"
