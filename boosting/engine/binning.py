@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import Columns, columns_of
 from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.sorting import sorted_keys
 from hedgerow.boosting.errors import DataError
 
 Bins = NDArray[np.uint8 | np.uint16]
+T = TypeVar("T")
+
+_MOST_BINS = 0xFFFF
+_BLOCK = 64
+_SIGN = np.uint32(1 << 31)
+_ALL = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +50,24 @@ class BinnedFeatures:
         """Number of rows."""
         return int(self.by_row.shape[0])
 
+    def values(self, cuts: Cuts, rows: slice) -> NDArray[np.float32]:
+        """Return a number in the bin of each value, shape (n_rows, n_features).
 
-def bin_features(X: NDArray[np.float32], cuts: Cuts, n_threads: int = 1) -> BinnedFeatures:
-    """Bin every value of ``X`` (n_samples, n_features).
+        A tree whose thresholds are cut points routes it as the value itself.
+        """
+        bins = self.by_row[rows]
+        out = np.empty(bins.shape, np.float32)
+        for j in range(cuts.n_features):
+            own = cuts.of(j)
+            least = own if cuts.categorical[j] else np.append(cuts.lower[j], own[:-1])
+            out[:, j] = np.append(least, np.float32(np.nan))[bins[:, j]]
+        return out
+
+
+def bin_features(
+    X: NDArray[np.float32] | Columns, cuts: Cuts, n_threads: int = 1
+) -> BinnedFeatures:
+    """Bin every value of ``X`` (n_samples, n_features), one column at a time.
 
     Raises
     ------
@@ -51,57 +75,151 @@ def bin_features(X: NDArray[np.float32], cuts: Cuts, n_threads: int = 1) -> Binn
         A value at or above its feature's upper fence, below the lower one, or a categorical
         value that is no code of the feature. The message names the feature, not the value.
     """
-    n_samples, n_features = X.shape
+    columns = columns_of(X)
+    n_features = len(columns.readers)
     if n_features != cuts.n_features:
         raise DataError(f"table: expected {cuts.n_features} features, received {n_features}")
     n_bins = cuts.n_bins
-    missing = np.isnan(X).any(axis=0) if n_samples else np.zeros(n_features, dtype=bool)
-    highest = int((n_bins - 1 + missing).max(initial=0))
-    dtype: type[np.uint8] | type[np.uint16] = np.uint8 if highest <= 0xFF else np.uint16
-    if highest > 0xFFFF:
-        raise DataError("more than 65535 bins in a feature")
-    by_feature = np.empty((n_features, n_samples), dtype=dtype)
+    if n_bins.max(initial=0) > _MOST_BINS:
+        raise DataError(f"more than {_MOST_BINS} bins in a feature")
+    one_byte = n_bins.max(initial=0) <= 1 << 8
+    by_feature: Bins = np.empty(
+        (n_features, columns.n_samples), dtype=np.uint8 if one_byte else np.uint16
+    )
+    missing = np.zeros(n_features, dtype=np.bool_)
     bad = np.zeros(n_features, dtype=np.bool_)
 
     def one(j: int) -> None:
-        column = np.ascontiguousarray(X[:, j])
-        bad[j] = _bin_column(
-            column, cuts.of(j), cuts.lower[j], bool(cuts.categorical[j]), by_feature[j]
-        )
+        column, own = columns.readers[j](), cuts.of(j)
+        if cuts.categorical[j]:
+            missing[j], bad[j] = _copy_codes(column, own.shape[0], by_feature[j])
+        else:
+            table = _Cells.of(own[:-1], column.shape[0])
+            fences = cuts.lower[j], own[-1]
+            missing[j], bad[j] = _bin_column(column, own[:-1], fences, table, by_feature[j])
 
-    run_all([lambda j=j: one(j) for j in range(n_features)], n_threads)  # type: ignore[misc]
+    def run(features: Sequence[int]) -> None:
+        run_all([partial(one, int(j)) for j in features], n_threads)
+
+    run(range(n_features))
+    full = missing & (n_bins == 1 << 8)
+    if one_byte and full.any():
+        by_feature = by_feature.astype(np.uint16)
+        run(np.flatnonzero(full).tolist())
     if bad.any():
         raise DataError(f"feature {int(np.flatnonzero(bad)[0])} has values outside its bins")
-    return BinnedFeatures(
-        np.ascontiguousarray(by_feature.T), by_feature, n_bins, bool(missing.any())
-    )
+    by_row = np.empty(by_feature.shape[::-1], by_feature.dtype)
+    _transpose(by_feature, by_row)
+    return BinnedFeatures(by_row, by_feature, n_bins, bool(missing.any()))
+
+
+class _Cells(NamedTuple):
+    """The line of keys in equal cells: a value's cell tells its bin, or those to search.
+
+    Parameters
+    ----------
+    base, shift : uint32
+        Key ``k`` is in cell ``1 + ((k - base) >> shift)``, cell 0 if below ``base``.
+    first : ndarray of shape (n_cells + 2,), uint16
+        Thresholds in the cells before each.
+    """
+
+    base: np.uint32
+    shift: np.uint32
+    first: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, inner: NDArray[np.float32], n_samples: int) -> _Cells:
+        """Divide the range of a feature's thresholds, the finer the more values are binned."""
+        if inner.shape[0] == 0:
+            return cls(np.uint32(0), np.uint32(0), np.zeros(4, np.uint16))
+        n_cells = 1 << 16 if n_samples >= 1 << 14 else 1 << 12
+        keys = sorted_keys(inner)
+        span = int(keys[-1] - keys[0])
+        shift = max(0, span.bit_length() - n_cells.bit_length() + 1)
+        first = np.empty(n_cells + 2, np.uint16)
+        _count_before((keys - keys[0]) >> np.uint32(shift), first)
+        return cls(keys[0], np.uint32(shift), first)
 
 
 @njit(cache=True, nogil=True)
-def _bin_column(x, values, lower, categorical, out):  # type: ignore[no-untyped-def]
-    n_bins = values.shape[0]
-    bad = False
+def _count_before(cells, out):  # type: ignore[no-untyped-def]
+    start = np.int64(0)
+    for k in range(cells.shape[0]):
+        stop = np.int64(cells[k]) + 2
+        out[start:stop] = k
+        start = stop
+    out[start:] = cells.shape[0]
+
+
+@njit(cache=True, nogil=True)
+def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
+    for k in range(bits.shape[0]):
+        b = bits[k]
+        b = np.uint32(0) if b == _SIGN else b
+        key = b ^ (_ALL if b >> np.uint32(31) else _SIGN)
+        cell = min((key - base) >> shift, last) + np.uint32(1)
+        out[k] = np.uint32(0) if key < base else cell
+
+
+@njit(cache=True, nogil=True)
+def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
+    """Count the thresholds that are not above each value; return whether any is missing, or bad."""
+    base, shift, first = cells
+    lower, upper = fences
+    last = np.uint32(first.shape[0] - 3)
+    bits = x.view(np.uint32)
+    at = np.empty(_BLOCK, np.uint32)
+    one = np.uint64(1)
+    n_missing, n_bad = np.int64(0), np.int64(0)
+    for start in range(0, x.shape[0], _BLOCK):
+        stop = min(start + _BLOCK, x.shape[0])
+        _find_cells(bits[start:stop], base, shift, last, at)
+        absent = np.int64(0)
+        for i in range(start, stop):
+            absent += np.int64(x[i] != x[i])
+            n_bad += np.int64((x[i] < lower) | (x[i] >= upper))
+        for i in range(start, stop):
+            cell = np.uint64(at[i - start])
+            low, high = first[cell], first[cell + one]
+            while low < high:
+                middle = (low + high) >> np.uint16(1)
+                if x[i] >= inner[middle]:
+                    low = middle + np.uint16(1)
+                else:
+                    high = middle
+            out[i] = low
+        if absent:
+            n_missing += absent
+            for i in range(start, stop):
+                if np.isnan(x[i]):
+                    out[i] = inner.shape[0] + 1
+    return n_missing > 0, n_bad > 0
+
+
+@njit(cache=True, nogil=True)
+def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
+    missing, bad = False, False
     for i in range(x.shape[0]):
-        v = x[i]
-        if np.isnan(v):
+        if np.isnan(x[i]):
             out[i] = n_bins
-        elif categorical:
-            code = np.int64(v)
-            if code != v or code < 0 or code >= n_bins:
+            missing = True
+        else:
+            code = np.int64(x[i])
+            if code != x[i] or code < 0 or code >= n_bins:
                 bad = True
             else:
                 out[i] = code
-        elif v < lower or v >= values[n_bins - 1]:
-            bad = True
-        else:
-            # Branch-free: count the inner cuts that are not above v.
-            low, length = 0, n_bins - 1
-            while length > 0:
-                half = (length + 1) >> 1
-                low += half if v >= values[low + half - 1] else 0
-                length -= half
-            out[i] = low
-    return bad
+    return missing, bad
+
+
+@njit(cache=True, nogil=True)
+def _transpose(columns, rows):  # type: ignore[no-untyped-def]
+    for start in range(0, rows.shape[0], _BLOCK):
+        stop = min(start + _BLOCK, rows.shape[0])
+        for j in range(rows.shape[1]):
+            for i in range(start, stop):
+                rows[i, j] = columns[j, i]
 
 
 @lru_cache(maxsize=8)
@@ -117,3 +235,18 @@ def run_all(tasks: Sequence[Callable[[], None]], n_threads: int) -> None:
         return
     for future in [_pool(n_threads).submit(task) for task in tasks]:
         future.result()
+
+
+def each_column(
+    readers: Sequence[Callable[[], NDArray[np.float32]]],
+    of: Callable[[NDArray[np.float32]], T],
+    n_threads: int,
+) -> list[T]:
+    """Return what follows from each column, which is read for it alone."""
+    found: dict[int, T] = {}
+
+    def one(j: int) -> None:
+        found[j] = of(readers[j]())
+
+    run_all([partial(one, j) for j in range(len(readers))], n_threads)
+    return [found[j] for j in range(len(readers))]

@@ -12,42 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import FENCE
+from hedgerow.boosting.engine.sorting import SortedColumn, sorted_keys, values_of
 
 Keys = NDArray[np.int64]
 
 
-def _to_keys(values: NDArray[np.float32]) -> Keys:
-    """Map float32 to integers of the same order in [0, 2**32)."""
-    bits = (values + np.float32(0.0)).view(np.int32).astype(np.int64)
-    return np.where(bits >= 0, bits + (1 << 31), -bits - 1)
-
-
 def _from_keys(keys: Keys) -> NDArray[np.float32]:
-    """Invert :func:`_to_keys`."""
-    positive = keys >= (1 << 31)
-    bits = np.where(positive, keys - (1 << 31), -(keys + 1))
-    return bits.astype(np.int32).view(np.float32)
+    """Return the values of keys; see :mod:`hedgerow.boosting.engine.sorting`."""
+    return values_of(keys.astype(np.uint32))
 
 
 MOST_PASSES = 34
 """Counts until every bracket is one key wide: of all values, then half of 2**32 keys each time."""
-_FIRST_KEY = int(_to_keys(np.array([-FENCE]))[0])
-_LAST_KEY = int(_to_keys(np.array([FENCE]))[0])
+_FIRST_KEY, _LAST_KEY = sorted_keys(np.array([-FENCE, FENCE])).tolist()
 
 
-def count_below(sorted_columns: Sequence[NDArray[np.float32]], column: Keys, key: Keys) -> Keys:
+def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Keys:
     """Return how many of a silo's present values are below each proposed key.
 
     Parameters
     ----------
-    sorted_columns : sequence of ndarray, float32
-        Each numeric feature's present values in ascending order.
+    columns : sequence of SortedColumn
+        Each numeric feature's present values.
     """
-    value = _from_keys(key)
     out = np.empty(column.shape[0], dtype=np.int64)
     for j in np.unique(column):
         at = column == j
-        out[at] = np.searchsorted(sorted_columns[int(j)], value[at], side="left")
+        out[at] = columns[int(j)].count_below(key[at])
     return out
 
 

@@ -132,6 +132,6 @@ def merged_cuts(schema: Schema, silos: Sequence[Sequence[Summary]], max_bin: int
 
 def local_cuts(dataset: Dataset, max_bin: int) -> Cuts:
     """Return cuts from one table's own summaries."""
-    columns = [dataset.X[:, j] for j in numeric_features(dataset.schema)]
-    own = [summarise(column, 8 * max_bin) for column in columns]
+    readers = dataset.columns.readers
+    own = [summarise(readers[j](), 8 * max_bin) for j in numeric_features(dataset.schema)]
     return merged_cuts(dataset.schema, [own], max_bin)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.bisection import Bisector, count_below
 from hedgerow.boosting.engine.objective import Objective, StartRule
+from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.sums.exact import label_parts, mean_label
 from hedgerow.crypto.fixed_point import log2_ceil
@@ -35,7 +36,7 @@ def start_score(
     if objective.start_rule is StartRule.MEAN:
         return objective.start_of(mean_label(label_parts(y, weight)))
     if objective.start_rule is StartRule.MEDIAN:
-        search, column = median_search(), np.sort(y.astype(np.float32))
+        search, column = median_search(), SortedColumn.of(y.astype(np.float32))
         while not search.done:
             search.take(count_below([column], search.column, search.key))
         return found_median(search)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
+from hedgerow.boosting.engine.sorting import sorted_keys, values_of
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.payloads import Float32s, Float64s, Int64s
 
@@ -105,12 +107,37 @@ def summarise(
     Missing values are left out. The rank error of a summary is at most
     ``total weight / max_points``.
     """
-    present = ~np.isnan(x)
-    values = x[present]
-    weights = np.ones(values.shape[0]) if weight is None else weight[present]
-    kept = weights > 0
-    values, inverse = np.unique(values[kept] + np.float32(0.0), return_inverse=True)
-    counts = np.bincount(inverse.reshape(-1), weights[kept], minlength=values.shape[0])
+    if weight is not None:
+        return _weighted(x, max_points, weight)
+    keys = sorted_keys(x)
+    n = keys.shape[0]
+    last = _ends_of_values(keys, max_points)
+    if last.shape[0] > max_points:
+        targets = n * np.arange(1, max_points + 1) / max_points
+        at = np.minimum(np.ceil(targets).astype(np.int64), n) - 1
+        last = np.unique(np.searchsorted(keys, keys[at], side="right") - 1)
+    counts = np.diff(last, prepend=-1).astype(np.float64)
+    return Summary(values_of(keys[last]), counts)
+
+
+@njit(cache=True, nogil=True)
+def _ends_of_values(keys, most):  # type: ignore[no-untyped-def]
+    """Return where each value has its last key, of the first ``most + 1`` values."""
+    out = np.empty(min(keys.shape[0], most + 1), np.int64)
+    n = 0
+    for i in range(keys.shape[0]):
+        if i + 1 == keys.shape[0] or keys[i] != keys[i + 1]:
+            out[n] = i
+            n += 1
+            if n > most:
+                break
+    return out[:n]
+
+
+def _weighted(x: NDArray[np.float32], max_points: int, weight: NDArray[np.float64]) -> Summary:
+    kept = ~np.isnan(x) & (weight > 0)
+    values, inverse = np.unique(x[kept] + np.float32(0.0), return_inverse=True)
+    counts = np.bincount(inverse.reshape(-1), weight[kept], minlength=values.shape[0])
     sums = counts.astype(np.float64)
     if values.shape[0] <= max_points:
         return Summary(values, sums)

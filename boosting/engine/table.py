@@ -39,7 +39,7 @@ class Table:
         """Bin a table and start all its margins at ``base_margin``."""
         n_outputs = dataset.schema.n_outputs
         return cls(
-            bin_features(dataset.X, cuts, n_threads),
+            bin_features(dataset.features, cuts, n_threads),
             dataset.labels,
             dataset.weight,
             np.full((dataset.n_samples, n_outputs), base_margin, dtype=np.float32),

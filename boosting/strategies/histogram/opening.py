@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.engine.binning import each_column
 from hedgerow.boosting.engine.bisection import MOST_PASSES, Bisector, count_below
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
+from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.start import found_median, median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
@@ -203,6 +204,7 @@ class SiloOpening:
         self._decisions = decisions
         self._n_silos = len(start.silos)
         self._train = train
+        self._n_threads = start.n_threads
 
     def agree(self) -> Opening:
         """Return what was agreed on."""
@@ -226,7 +228,8 @@ class SiloOpening:
             total = self._sums.total(_LABELS_AT, parts, state=state_digest(self._plan.schema))
             return objective.start_of(mean_label(total.values))
         if objective.start_rule is StartRule.MEDIAN:
-            search, column = median_search(), np.sort(data.labels.astype(np.float32))
+            search = median_search()
+            column = SortedColumn.of(data.labels.astype(np.float32))
             found = self._bisect(
                 MEDIAN, search, [column], lambda: Bisected(median=found_median(search))
             )
@@ -239,7 +242,7 @@ class SiloOpening:
         plan, data = self._plan, self._train
         if plan.parameters.binning == "given":
             return given_cuts(plan.schema, plan.parameters.cut_points)
-        columns = [data.X[:, j] for j in plan.numeric]
+        readers = [data.columns.readers[j] for j in plan.numeric]
         if plan.parameters.binning == "summary":
             n_points = summary_points(
                 plan.parameters.bins_policy,
@@ -249,10 +252,12 @@ class SiloOpening:
                 n_largest,
                 self._n_silos,
             )
-            summaries = [summarise(column, n_points, data.weight) for column in columns]
+            summaries = each_column(
+                readers, lambda x: summarise(x, n_points, data.weight), self._n_threads
+            )
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
             return cuts_of(points, plan.schema)
-        ordered = [np.sort(column[~np.isnan(column)]) for column in columns]
+        ordered = each_column(readers, SortedColumn.of, self._n_threads)
         search = cut_search(plan)
         found = self._bisect(COUNTS, search, ordered, lambda: found_cuts(plan, search))
         if found.cuts is None:
@@ -263,7 +268,7 @@ class SiloOpening:
         self,
         kind: DecidedSum[Bisected],
         search: Bisector,
-        ordered: list[NDArray[np.float32]],
+        ordered: Sequence[SortedColumn],
         found: Callable[[], Bisected],
     ) -> Bisected:
         """Count below proposed values until there are none; return the last decision."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.histogram import Layout, build_histograms, node_sums
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import Quantiser
@@ -24,6 +25,8 @@ from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
 
 Floats = NDArray[np.float32]
+
+_BLOCK_ROWS = 1 << 16  # rows that are turned into numbers again at a time
 
 
 class SiloRows:
@@ -47,7 +50,7 @@ class SiloRows:
         rng = generator(plan.job.seed, self.number, 0, Purpose.VALIDATION)
         held = np.zeros(data.n_samples, dtype=bool)
         held[rng.permutation(data.n_samples)[: int(plan.parameters.validation * len(held))]] = True
-        self.train = data.take(np.flatnonzero(~held))
+        self.train = data.take(np.flatnonzero(~held)) if held.any() else data
         self._valid = data.take(np.flatnonzero(held))
 
     def begin(self, opening: Opening) -> None:
@@ -67,9 +70,13 @@ class SiloRows:
             self._follow(ensemble.trees[first:last])
             start = end
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
-            if data.n_samples:
-                margins = ensemble.margins(matrix(data, self._n_threads), n_threads=self._n_threads)
-                table.margins[:] = margins.reshape(table.margins.shape)
+            for first in range(0, data.n_samples, _BLOCK_ROWS):
+                rows = slice(first, first + _BLOCK_ROWS)
+                block = Dataset(data.schema, table.binned.values(self._cuts, rows))
+                margins = ensemble.margins(
+                    matrix(block, self._n_threads), n_threads=self._n_threads
+                )
+                table.margins[rows] = margins.reshape(table.margins[rows].shape)
 
     def gradients(self) -> tuple[Floats, Floats]:
         """Return g and h of the training rows, shape (n_samples, n_outputs)."""

@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.sorting import SortedColumn
 from tests.boosting.engine.test_summaries import rank_error
 
 
 def bisect(
     parts: list[NDArray[np.float32]], max_bin: int, tolerance: float
 ) -> tuple[NDArray[np.float32], int]:
-    columns = [[np.sort(p[~np.isnan(p)])] for p in parts]
+    columns = [[SortedColumn.of(p)] for p in parts]
     search = Bisector(1, max_bin, tolerance)
     for n_exchanges in range(60):
         if search.done:

@@ -1,0 +1,117 @@
+"""Columns of float32 in order, by integer keys of the same order.
+
+A radix sort takes 4 to 8 ns a value where ``np.sort`` takes 30 and ``np.unique`` with its inverse
+80 (``benchmarks.histogram_engine``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint32]
+
+_SIGN = np.uint32(1 << 31)
+_ALL = np.uint32(0xFFFFFFFF)
+_INFINITY = np.uint32(0x7F800000)
+
+
+def sorted_keys(x: NDArray[np.float32]) -> Keys:
+    """Return the keys of a column's present values in ascending order; missing ones are left out.
+
+    Returns
+    -------
+    ndarray of shape (n_present,), uint32
+        ``a < b`` holds for keys exactly where it holds for the values; both zeros are one key.
+    """
+    keys = np.empty(x.shape[0], np.uint32)
+    n = _present_keys(np.ascontiguousarray(x).view(np.uint32), keys)
+    in_order: Keys = _radix_sort(keys[:n], np.empty(n, np.uint32))
+    return in_order
+
+
+def values_of(keys: Keys) -> NDArray[np.float32]:
+    """Return the values that have these keys."""
+    return np.where(keys >= _SIGN, keys ^ _SIGN, ~keys).astype(np.uint32).view(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedColumn:
+    """A column's present values in order, two bytes each.
+
+    Parameters
+    ----------
+    high : ndarray of shape (n_high,), uint32
+        Upper halves of the keys that occur, increasing.
+    starts : ndarray of shape (n_high + 1,), int64
+        Where the keys of each upper half start in ``low``.
+    low : ndarray of shape (n_present,), uint16
+        Lower halves of all keys in order.
+    """
+
+    high: Keys
+    starts: NDArray[np.int64]
+    low: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, x: NDArray[np.float32]) -> SortedColumn:
+        """Sort a column; missing values are left out."""
+        keys = sorted_keys(x)
+        halves = keys >> np.uint32(16)
+        first = np.flatnonzero(np.diff(halves, prepend=_ALL)).astype(np.int64)
+        starts = np.append(first, keys.shape[0])
+        return cls(halves[first], starts, keys.astype(np.uint16))
+
+    def count_below(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many values are below each key."""
+        half = key >> 16
+        at = np.searchsorted(self.high, half)
+        out = self.starts[at]
+        same = np.append(self.high, _ALL)[at] == half
+        for k in np.flatnonzero(same):
+            own = self.low[self.starts[at[k]] : self.starts[at[k] + 1]]
+            out[k] += np.searchsorted(own, np.uint16(key[k] & 0xFFFF))
+        return out
+
+
+@njit(cache=True, nogil=True)
+def _present_keys(bits, out):  # type: ignore[no-untyped-def]
+    n = np.int64(0)
+    for i in range(bits.shape[0]):
+        b = bits[i]
+        size = b & ~_SIGN
+        b = np.uint32(0) if size == 0 else b
+        out[n] = b ^ (_ALL if b >> np.uint32(31) else _SIGN)
+        n += np.int64(size <= _INFINITY)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _radix_sort(keys, spare):  # type: ignore[no-untyped-def]
+    """Sort by one byte after the other from the lowest; return the array that ends in order."""
+    n = keys.shape[0]
+    byte = np.uint32(0xFF)
+    counts = np.zeros((4, 256), np.int64)
+    for i in range(n):
+        for p in range(4):
+            counts[p, np.uint64((keys[i] >> np.uint32(8 * p)) & byte)] += 1
+    for p in range(4):
+        shift = np.uint32(8 * p)
+        at = counts[p]
+        if at.max() == n:
+            continue  # all keys have the same byte here
+        total = np.int64(0)
+        for d in range(256):
+            size = at[d]
+            at[d] = total
+            total += size
+        for i in range(n):
+            key = keys[i]
+            own = np.uint64((key >> shift) & byte)
+            spare[np.uint64(at[own])] = key
+            at[own] += 1
+        keys, spare = spare, keys
+    return keys
