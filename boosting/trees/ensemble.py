@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import ModelRejected
-from hedgerow.boosting.trees import ubjson
+from hedgerow.boosting.trees import categories, ubjson
 
 if TYPE_CHECKING:
     import xgboost
@@ -194,6 +194,13 @@ class Ensemble:
         return _about(self.header)
 
     @property
+    def category_names(self) -> tuple[categories.Names, ...]:
+        """Names of each feature's categories, None where it is numeric; empty without names."""
+        learner = ubjson.read(self.header)["learner"]
+        cats = learner["gradient_booster"]["model"].get("cats", {})
+        return categories.decode(cats, (), self.about.n_features)
+
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the model as XGBoost would load it."""
         return hashlib.sha256(self.save()).hexdigest()
@@ -314,6 +321,8 @@ def blank(
     document = ubjson.read(raw)
     learner = document["learner"]
     learner["feature_names"] = [_model_name(name) for name in schema.names]
+    names = [feature.categories for feature in schema.features]
+    learner["gradient_booster"]["model"]["cats"] = categories.encode(names)
     return Ensemble(ubjson.write(document))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import FOREIGN, ModelRejected
-from hedgerow.boosting.trees import ubjson
+from hedgerow.boosting.trees import categories, ubjson
 from hedgerow.boosting.trees.ensemble import ROUND_ENDS, Ensemble, Tree
 from hedgerow.boosting.trees.limits import ANY_CATEGORIES, TreeLimits, fault, step_groups
 
@@ -57,8 +57,8 @@ def load(
     Raises
     ------
     ModelRejected
-        Not a tree model of XGBoost 2 or later, vector leaves, pandas categories, or a structure
-        that is unsound or outside the limits.
+        Not a tree model of XGBoost 2 or later, vector leaves, categories that are numbers,
+        or a structure that is unsound or outside the limits.
     """
     try:
         return _load(raw, blank, limits)
@@ -140,16 +140,14 @@ def _header(version: Any, learner: Any, model: Any) -> dict[str, Any]:
         "tree_info": [],
         "trees": [],
     }
+    types = _by_feature(learner["feature_types"], n_features)
     if "cats" in model:
-        if len(model["cats"].get("enc", ())):
-            raise ModelRejected("the model has category names of its own; only codes are supported")
-        none = np.empty(0, np.int32)
-        empty["cats"] = {"enc": [], "feature_segments": none, "sorted_idx": none}
+        empty["cats"] = categories.encode(categories.decode(model["cats"], types, n_features))
     return {
         "learner": {
             "attributes": {},
             "feature_names": _by_feature(learner["feature_names"], n_features),
-            "feature_types": _by_feature(learner["feature_types"], n_features),
+            "feature_types": types,
             "gradient_booster": {"model": empty, "name": "gbtree"},
             "learner_model_param": facts,
             "objective": objective,

@@ -91,6 +91,12 @@ def many_steps(model: dict[str, Any]) -> None:
     model["iteration_indptr"][-1] = 2**30
 
 
+def foreign_names(model: dict[str, Any]) -> None:
+    n = int(len(model["cats"].get("enc", ())) or 4)
+    ends, values = np.array([0, 10**9], np.int32), np.frombuffer(b"ab", np.int8)
+    model["cats"]["enc"] = [{"offsets": ends, "values": values}] * n
+
+
 BAD_MODELS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a feature of 1e9": column("split_indices", 0, 10**9),
     "a negative feature": column("split_indices", 0, -7),
@@ -103,6 +109,7 @@ BAD_MODELS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a threshold that is no number": column("split_conditions", 0, np.nan),
     "a class that is not there": other_class,
     "more steps than trees": many_steps,
+    "category names beyond their bytes": foreign_names,
 }
 
 

@@ -23,6 +23,7 @@ from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
 from hedgerow.boosting.strategies.bagging.steps import SYNC, TREES, TreeCatchUp, TreeOffer
 from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
+from hedgerow.boosting.trees import categories, ubjson
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import ScoredRows
@@ -106,22 +107,21 @@ def test_the_model_is_the_in_process_loops_to_the_byte(kind: Kind, steps: int) -
 
 
 def without_names(raw: bytes) -> bytes:
-    """XGBoost itself refuses one of the feature names; ours has it translated."""
-    return raw.replace(b"weird(_name", b"weird[<name")
+    """XGBoost refuses one of the feature names, and knows no category names of plain codes."""
+    document = ubjson.read(raw)
+    document["learner"]["feature_names"] = []
+    document["learner"]["gradient_booster"]["model"]["cats"] = categories.encode([])
+    return ubjson.write(document)
 
 
 def test_rates_follow_the_rows() -> None:
     data = silos(BINARY, 100, 200, 300)
     by_rows = job(BINARY, Bagging(rounds=2, lr_mode="rows"))
     etas = [0.3 * n / 600 for n in (100, 200, 300)]
-    assert model(run(by_rows, data)) == loop_model(by_rows, data, etas)
+    assert without_names(model(run(by_rows, data))) == without_names(loop(by_rows, data, etas))
     total = job(BINARY, Bagging(rounds=2, lr_mode="total", eta_total=0.9))
     etas = [0.9 * n / 600 for n in (100, 200, 300)]
-    assert model(run(total, data)) == loop_model(total, data, etas)
-
-
-def loop_model(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> bytes:
-    return loop(job, data, etas).replace(b"weird[<name", b"weird(_name")
+    assert without_names(model(run(total, data))) == without_names(loop(total, data, etas))
 
 
 def test_gain_weights_scale_the_leaves_of_plain_trees() -> None:

@@ -22,7 +22,8 @@ REVEALS = (
     "of small groups of its rows. The coordinator learns row counts, and where silos are "
     "evaluated their loss sums and score counts by class. The mean label of a regression is "
     "summed securely among three silos or more; otherwise the coordinator learns each silo's "
-    "label sum. There is no differential privacy; k colluding parties learn no more than one."
+    "label sum. There is no differential privacy; k colluding parties learn no more than one. "
+    "Model files contain the united category lists of the schema that all agreed on."
 )
 """What each party learns beyond the result."""
 

@@ -27,7 +27,7 @@ REVEALS = (
     "schema, so coordinator and silos learn all column names and the union of the silos' "
     "category and class lists (the coordinator each silo's own), and the coordinator each "
     "silo's row count rounded up to a power of two; a category that one row alone has shows "
-    "that row."
+    "that row. The model file contains the united category lists."
 )
 
 Query = EdgeSearch | BinnedTree

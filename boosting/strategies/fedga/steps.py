@@ -29,7 +29,7 @@ REVEALS = (
     "silos without the coordinator learn nothing of the others but the structures. The tree "
     "itself never leaves its silo. The schema is agreed in the clear: coordinator and silos "
     "learn all column names and the union of the silos' category and class lists, and the "
-    "coordinator each silo's own."
+    "coordinator each silo's own. Each silo's model file contains the united category lists."
 )
 
 UNIT = 1000

@@ -39,7 +39,8 @@ its rows.
 To every silo: the combined state after each round.
 With secure = true the coordinator learns only sums over silos of those vectors, label sums and
 metric sums, and of each silo the power of two above its largest entry; the trees, row counts and
-summaries remain visible. The coordinator and all silos but one together learn that silo's vectors.
+summaries remain visible. Model files contain the agreed schema's category lists. The coordinator
+and all silos but one together learn that silo's vectors.
 """
 
 

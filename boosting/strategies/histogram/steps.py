@@ -30,7 +30,8 @@ class lists; the power of two above its largest row weight, each round above its
 where the loss has no bound or gradients are coarse, and each scored round above its largest metric
 sum; with binning = "summary" quantile summaries of every feature, which are values of its rows. To
 every silo: the trees, the cut points, the union of all silos' lists, the total number of rows and
-the powers of two; with bins_policy = "proportional" the row count of the largest silo.
+the powers of two; with bins_policy = "proportional" the row count of the largest silo. The model
+file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
 max_depth limit that.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Schema, Task, recode
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, recode
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.tables import is_feature, read_table, short_name, to_dataset
 from hedgerow.boosting.trees.ensemble import Ensemble
@@ -127,11 +127,14 @@ class Model:
         )
         if self.schema is not None:
             return recode(dataset, self.schema)
+        if known := self.ensemble.category_names:
+            own = tuple(map(Feature, names, known))
+            return recode(dataset, replace(dataset.schema, features=own))
         text = [f.name for f in dataset.schema.features if f.categories]
         if text:
             raise DataError(
-                f"{where}: column '{text[0]}' holds text, and the model file has no category "
-                "lists; score with its run folder, where schema.json has them"
+                f"{where}: column '{text[0]}' has text, and the model file has no names of "
+                "categories; score with its run folder, where schema.json has them"
             )
         return dataset
 

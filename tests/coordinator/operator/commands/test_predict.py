@@ -176,7 +176,7 @@ def test_a_bare_model_cannot_guess_categories(tmp_path):
     (tmp_path / "run" / "schema.json").unlink()
     pq.write_table(rows(Task.BINARY), tmp_path / "d.parquet")
     told = call(evaluate, tmp_path / "run" / "model.ubj", tmp_path / "d.parquet", code=2)
-    assert "column 'colour' holds text" in told
+    assert "column 'colour' has text" in told
     assert "schema.json" in told
 
 
