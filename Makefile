@@ -38,7 +38,7 @@ demo: setup-base  ## five silos train one model on the Adult data
 test: setup services  ## all tests
 	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile
 
-chaos: setup  ## damage to every state file of an agent: SEEDS=200 for more of it
+chaos: setup  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/chaos
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)

@@ -125,8 +125,8 @@ class JobAttempt:
         return Waiting("answers to the job" if silos else "silos", self.opened, silos, why)
 
     def drop(self, silo: Silo, reason: str) -> None:
-        """Take a silo out of the exchanges, if there are any yet."""
-        if self.hub is not None:
+        """Take a silo out of the exchanges, while there are any."""
+        if self.hub is not None and not self.ended:
             self.hub.drop(silo, reason)
 
     def fail(self, silo: Silo, reason: str) -> None:

@@ -313,7 +313,10 @@ class Jobs:
                 moved = run.traffic.new()
         if stored is None:
             raise NotFound(f"no job {job_id}")
-        view = _view(stored, moved)
+        return self._shown(stored, moved)
+
+    def _shown(self, stored: _Stored, moved: NewTraffic) -> JobView:
+        view, run = _view(stored, moved), self._runs.get(stored.record.job_id)
         return view if run is None or view.ended else replace(view, detail=run.situation())
 
     def _stored(self, job_id: str, brief: bool) -> _Stored | None:
@@ -340,7 +343,7 @@ class Jobs:
 
         found = await asyncio.to_thread(read)
         token = str(offset + size) if len(found) == size else ""
-        return tuple(_view(stored, NewTraffic()) for stored in found), token
+        return tuple(self._shown(stored, NewTraffic()) for stored in found), token
 
     async def cancel(self, job_id: str) -> JobState:
         """Cancel a job."""

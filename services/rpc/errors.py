@@ -185,7 +185,9 @@ def from_rpc(error: grpc.RpcError, peer: str) -> errors.FederationError:
         return known
     details = error.details() or ""
     code = error.code()
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    # gRPC has no code of its own for a connection that breaks because its bytes were damaged.
+    broken = "stream removed" in details.lower() or "rst_stream" in details.lower()
+    if broken or code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return errors.Unreachable(f"{peer}: {explain(details, code)}")
     if code is grpc.StatusCode.CANCELLED:
         return errors.JobStopped("the call was cancelled")

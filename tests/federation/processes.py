@@ -106,6 +106,7 @@ class Federation:
         path.write_text(toml({**config, "ready_file": str(ready)}))
         log = (self.folder / f"{name}.log").open("ab")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment |= self.environment(name)
         self.processes[name] = subprocess.Popen(
             [*prefix, sys.executable, "-m", f"hedgerow.{module}", "--config", str(path)],
             stdout=log,
@@ -121,6 +122,10 @@ class Federation:
         )
         if ready.exists():
             self.ports[name] = json.loads(ready.read_text())
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return what a process finds in its environment besides ours."""
+        return {}
 
     @property
     def address(self) -> str:

@@ -21,7 +21,7 @@ from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import Agreement, Declined
-from hedgerow.services.wire.job_view import JobState
+from hedgerow.services.wire.job_view import JobState, SiloState
 from tests.coordinator.server.bench import Bench, FlakyStore, acceptance, until
 
 A, B, C = map(Silo, "abc")
@@ -87,6 +87,27 @@ def test_a_silo_that_declined_stays_out_and_gets_no_agreement(tmp_path: Path) ->
         with pytest.raises(Unauthorised):
             run.rendezvous(1, C)
         await run.shut_down()
+
+    asyncio.run(main())
+
+
+def test_a_silo_that_is_lost_after_a_jobs_end_was_there_at_its_end(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        run.start()
+        await until(lambda: asked(run, A))
+        await asyncio.gather(
+            run.accept(A, 1, acceptance(run), 120.0), run.accept(B, 1, acceptance(run), 120.0)
+        )
+        await until(lambda: run.waiting is not None)
+        await run.cancel("oscar")
+        run.lost(A)
+        await run.shut_down()
+        states = {silo.name: silo.state for silo in bench.store.job_silos("job-0001")}
+        assert states == {"a": SiloState.PRESENT, "b": SiloState.PRESENT}
+        assert run._storing._writer is None, "nothing is to be written either"
 
     asyncio.run(main())
 
