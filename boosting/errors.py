@@ -9,6 +9,10 @@ FOREIGN = (
 """What reading malformed bytes may raise: decoders turn it into an error of their own."""
 
 
+UNFIT = "its table cannot be used for this job; the log of its agent says why"
+"""What other parties may read of a table's fault in a vertical job."""
+
+
 class FederationError(Exception):
     """Root of what can go wrong between parties; each subclass has a status code in services.
 

@@ -393,6 +393,8 @@ class Strategy(Generic[P]):
         What scores rows; a callable where the files are no stock model.
     validate_cohort : callable
         Raises :class:`InvalidJob` where that number of silos cannot run the job.
+    first_round : int
+        Number under which people see the first round; 0 where it only prepares the others.
     """
 
     parameters: type[P]
@@ -405,6 +407,7 @@ class Strategy(Generic[P]):
     allowances: Callable[[P, JobParameters, Schema, int], tuple[Allowance, ...]]
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
+    first_round: int = 1
 
     @property
     def name(self) -> str:

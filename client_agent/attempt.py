@@ -12,6 +12,7 @@ from hedgerow.boosting.allowances import GuardedLink
 from hedgerow.boosting.budget import Accountant
 from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
 from hedgerow.boosting.errors import (
+    UNFIT,
     DataError,
     FederationError,
     JobStopped,
@@ -45,9 +46,6 @@ from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.signed_job import OpenedJob, open_job
 
 log = structlog.get_logger()
-
-UNFIT = "its table cannot be used for this job; the log of its agent says why"
-"""What the coordinator may read of a table's fault in a vertical job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class DecisionTree:
 
     def _leaf_text(self, node: int) -> str:
         if self.schema.task is Task.REGRESSION:
-            return f"{self.schema.label} = {self.content[node, 0]:.6g}"
+            return f"{self.schema.label} = {self.content[node, 0] + 0.0:.6g}"
         share = self.content[node].max() / max(self.content[node].sum(), 1e-300)
         return f"{self.schema.label} = {int(self.values[node])} ({share:.0%})"
 

@@ -93,11 +93,11 @@ class Family:
             time.sleep(0.005)
         raise FederationError(f"{name} was not ready within {START_SECONDS:.0f} s")
 
-    def last_words(self, name: str) -> str:
-        """Return the last line of a member's log."""
+    def last_words(self, name: str, about: str = "") -> str:
+        """Return the last line of a member's log, of those about something."""
         path = self.logs / f"{name}.log"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return lines[-1] if lines else "no output"
+        return next((line for line in reversed(lines) if about in line), "no output")
 
     def stop(self) -> None:
         """End all members: agents first, then whom they talk to; kill what stays."""

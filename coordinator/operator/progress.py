@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from hedgerow.boosting.ports import strategy_of
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import FinishedRound, JobView, SiloState
 
@@ -35,6 +36,7 @@ class JobProgress:
         self._console = console
         self._shown = 0
         self._total = 0
+        self._first = 1
         self._began = time.monotonic()
         self._silos: dict[str, str] = {}
         self._detail = ""
@@ -64,14 +66,17 @@ class JobProgress:
     def show(self, view: JobView) -> None:
         """Show what is new in a view."""
         if not self._total:
-            self._total = job_wire.decode(view.spec).parameters.n_results
+            job = job_wire.decode(view.spec)
+            self._first = job.strategy.first_round
+            self._total = job.parameters.n_results
         for silo in view.silos:
             known = self._silos.get(silo.name)
             if known != silo.state:
                 self._silos[silo.name] = silo.state
                 if known is not None or silo.state is not SiloState.PRESENT:
                     why = f": {silo.detail}" if silo.detail else ""
-                    self._console.print(f"silo {silo.name} is {silo.state}{why}", markup=False)
+                    line = f"silo {silo.name} is {silo.state}{why}"
+                    self._console.print(line, markup=False, soft_wrap=True)
         if view.detail != self._detail and not view.ended:
             self._detail = view.detail
             if view.detail:
@@ -97,7 +102,7 @@ class JobProgress:
         elapsed = time.monotonic() - self._began
         left = elapsed / self._shown * max(self._total - self._shown, 0)
         return (
-            f"round {r.round + 1:>3}/{self._total}  {scores}  "
+            f"round {r.round + self._first:>3}/{self._total - 1 + self._first}  {scores}  "
             f"{len(r.silos)} silos  up {size(r.bytes_up / n)} down {size(r.bytes_down / n)} "
             f"a silo  {r.seconds:.2f} s  left {left:.0f} s"
         )
@@ -106,8 +111,10 @@ class JobProgress:
 def summary(report: dict[str, Any]) -> Iterable[str]:
     """Yield the closing lines of a finished job."""
     moved = report["bytes"]
+    first = strategy_of(report["strategy"]).first_round
+    n_rounds = max(len(report["rounds"]) - 1 + first, 0)
     yield (
-        f"{report['state'].lower()}: {len(report['rounds'])} rounds in {report['seconds']:.1f} s, "
+        f"{report['state'].lower()}: {n_rounds} rounds in {report['seconds']:.1f} s, "
         f"{size(moved['up'])} up and {size(moved['down'])} down, "
         f"control plane {size(moved['control']['up'] + moved['control']['down'])}"
     )
@@ -121,4 +128,4 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
                 f"{name} {value:.5f}" for name, value in scores.items() if value is not None
             )
             if text:
-                yield f"round {best['round'] + 1}, {data}: {text}"
+                yield f"round {best['round'] + first}, {data}: {text}"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.tables import is_feature
 from hedgerow.crypto.durable import write_atomically
 
 Rows = NDArray[np.intp]
@@ -99,22 +100,27 @@ def split_rows(
     return pieces
 
 
-def split_parties(table: Any, parties: str, test: float, seed: int) -> list[Piece]:
+def split_parties(
+    table: Any, parties: str, test: float, seed: int, label: str = "label"
+) -> list[Piece]:
     """Return the tables of the parties, then those of their test rows if there are any.
 
     Parameters
     ----------
     table : pyarrow.Table
     parties : str
-        ``guest:label,f0,f1;host:f2,f3``; a name may have the wildcards ``*`` and ``?``. Each
-        party gets its columns and ``_id``: the table's, else the row number.
+        ``guest:label,f0,f1;host:f2,f3``; a name may have the wildcards ``*`` and ``?``, and
+        ``*`` alone is every column that no party names otherwise. Wildcards mean features only:
+        a label is with the party that names it, and with no other. Each party gets its columns
+        and ``_id``: the table's, else the row number.
+    label : str
 
     Raises
     ------
     DataError
         The text is malformed or names a column that is not there.
     """
-    columns = _parse_parties(parties, table.column_names)
+    columns = _parse_parties(parties, table.column_names, label)
     if "_id" not in table.column_names:
         table = table.append_column("_id", [np.arange(table.num_rows)])
     training, held_out = split_test(table.num_rows, test, seed)
@@ -242,10 +248,12 @@ def _skewed(
     return [np.concatenate(part) for part in parts]
 
 
-def _parse_parties(text: str, names: Sequence[str]) -> dict[str, list[str]]:
+def _parse_parties(text: str, names: Sequence[str], label: str) -> dict[str, list[str]]:
     import difflib
 
+    features = [name for name in names if is_feature(name, label)]
     columns: dict[str, list[str]] = {}
+    others = ""
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         party, colon, listed = (part.strip() for part in entry.partition(":"))
         if not colon or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", party):
@@ -254,15 +262,30 @@ def _parse_parties(text: str, names: Sequence[str]) -> dict[str, list[str]]:
             raise DataError(f"party '{party}' is there twice")
         found: list[str] = []
         for pattern in filter(None, (part.strip() for part in listed.split(","))):
-            matches = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+            if pattern == "*" and pattern not in names:
+                if others:
+                    raise DataError(f"party '{party}': '*' is what party '{others}' has already")
+                others = party
+                continue
+            matches = [pattern] if pattern in names else fnmatch.filter(features, pattern)
             if not matches:
                 near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.5)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
                 raise DataError(f"party '{party}': there is no column '{pattern}'{hint}")
             found += [name for name in matches if name not in found and name != "_id"]
+        columns[party] = found
+    if others:
+        named = {name for found in columns.values() for name in found}
+        columns[others] += [name for name in features if name not in named]
+    for party, found in columns.items():
         if not found:
             raise DataError(f"party '{party}' has no columns")
-        columns[party] = found
+    for name in names:
+        owners = [party for party, found in columns.items() if name in found]
+        if len(owners) > 1 and not is_feature(name, label):
+            raise DataError(
+                f"label '{name}' is with the parties {' and '.join(owners)}, expected one"
+            )
     if not columns:
         raise DataError("--parties names no party")
     return columns

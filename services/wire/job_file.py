@@ -131,9 +131,47 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
 
 def unknown(key: str, known: Iterable[str], where: str = "") -> InvalidJob:
     """Return the error of a key that is not known; it names the nearest known one."""
-    near = difflib.get_close_matches(key, known := tuple(known), 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    known = tuple(known)
+    names = _USUAL.get(key, (key,))
+    meant = [name for name in names if name in known] or _elsewhere(names)
+    meant = meant or difflib.get_close_matches(key, known, 1, 0.5)
+    hint = f"did you mean {meant[0]}?" if meant else f"known keys: {', '.join(known)}"
     return InvalidJob(f"unknown key {where}{key}; {hint}")
+
+
+_ROUNDS = ("rounds", "generations", "trees")
+_USUAL = {
+    **dict.fromkeys(
+        ("num_rounds", "num_round", "num_boost_round", "n_rounds", "rounds", "generations"), _ROUNDS
+    ),
+    "n_estimators": ("trees", *_ROUNDS),
+    "num_local_round": ("trees_per_round",),
+    "learning_rate": ("eta",),
+    "eval_metric": ("metrics",),
+    "num_class": ("classes",),
+    "objective": ("objective",),
+    "reg_lambda": ("lambda",),
+    "reg_alpha": ("alpha",),
+    "min_split_loss": ("gamma",),
+    "max_leaf_nodes": ("max_leaves",),
+    "random_state": ("seed",),
+}
+"""Usual names of XGBoost, scikit-learn and FLeXGBoost, and ours, the likeliest first."""
+
+
+def _elsewhere(names: Iterable[str]) -> list[str]:
+    """Return keys of these names in other tables of a job file, with where they are."""
+    tables = [field.name for field in job_pb2.JobSpec.DESCRIPTOR.fields if field.message_type]
+    strategies = [name for name in tables if name != "booster"]
+    found = []
+    for name in names:
+        if name in keys():
+            found.append(f"{name} before all tables")
+        if name in keys("booster"):
+            found.append(f"{name} in [booster]")
+        if any(name in keys(table) for table in strategies):
+            found.append(f"{name} in the strategy's table")
+    return found
 
 
 def _wrong(where: str, expected: str, value: Any) -> InvalidJob:

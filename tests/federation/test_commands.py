@@ -74,6 +74,7 @@ def test_a_job_is_planned_submitted_watched_listed_downloaded_and_used(
     assert report["state"] == "SUCCEEDED"
     assert report["bytes"]["up"] == pytest.approx(planned["bytes"]["up"], rel=0.25)
     rows = json.loads(ask(fed, "jobs", "--json").stdout)
+    assert all(row["job"] in ask(fed, "jobs").stdout for row in rows)
     assert rows[0]["job"] == job_id
     assert rows[0]["operator"] == "local"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
@@ -182,6 +183,21 @@ def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, mes
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_vertical_job_on_this_machine_says_what_is_wrong_with_a_table(tmp_path: Path) -> None:
+    for party, column in (("a", "label"), ("b", "z")):
+        table = pa.table({"_id": ["1", "2"], f"x{party}": [1.0, 2.0], column: [0, 1]})
+        pq.write_table(table, tmp_path / f"{party}.parquet")
+    job = 'strategy = "secureboost"\nlabel = "lable"\n[secureboost]\nactive = "a"\nrounds = 1\n'
+    (tmp_path / "job.toml").write_text(job)
+    done = subprocess.run(
+        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"), "--out",
+         str(tmp_path / "o"), *(f"--silo={p}={tmp_path / p}.parquet" for p in "ab")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "silo a: \"a.parquet: there is no label column 'lable'; did you mean" in done.stdout
 
 
 @pytest.mark.parametrize(

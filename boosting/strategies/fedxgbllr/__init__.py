@@ -53,4 +53,5 @@ STRATEGY = Strategy(
     forecast=forecast,
     allowances=allowances,
     result=margins_of_files,
+    first_round=0,
 )

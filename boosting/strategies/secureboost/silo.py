@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.errors import (
+    UNFIT,
     DataError,
     FederationError,
     JobStopped,
@@ -25,8 +26,6 @@ from hedgerow.boosting.strategies.secureboost.steps import STEPS, StepName
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
 
-UNFIT = "its table cannot be used for this job; the log of its agent says why"
-"""What others learn of a table that lacks a column or holds the wrong type."""
 _ENDS_ATTEMPT = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
 """Errors that end an attempt, not the job, or that others have reported already."""
 

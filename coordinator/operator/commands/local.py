@@ -27,7 +27,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.boosting.errors import UNFIT, FederationError, InvalidJob
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
@@ -381,6 +381,10 @@ def _job(
         raise
     view = fetch(client, job_id, out, plan)
     for silo in silos:
+        # An agent keeps what is wrong with a table from the other parties of a vertical job.
+        if any(each.name == silo and each.detail == UNFIT for each in view.silos):
+            why = family.last_words(f"agent-{silo}", "] declined").partition("why=")[2]
+            console.print(f"silo {silo}: {why}", markup=False, soft_wrap=True)
         kept = folder / f"state-{silo}" / "jobs" / job_id
         for file in sorted(p for p in kept.glob("*") if p.is_file()):
             target = out / "silos" / silo / file.name

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import parse_pairs
@@ -124,7 +124,9 @@ def jobs(address: str, identity: Path, server_name: str | None, json_: bool) -> 
     if json_:
         click.echo(json.dumps([listed(view) for view in views]))
         return
-    table = Table("job", "name", "strategy", "state", "attempt", "operator", "detail")
+    table = Table(Column("job", no_wrap=True, min_width=22))
+    for name in ("name", "strategy", "state", "attempt", "operator", "detail"):
+        table.add_column(name, overflow="fold")
     for view in views:
         table.add_row(*(str(value) for value in listed(view).values()))
     Console().print(table)

@@ -21,10 +21,18 @@ from hedgerow.coordinator.operator.commands import Refused, refusing
     show_default=True,
     help="iid, linear, square, label-skew:ALPHA or column:NAME (a value a silo).",
 )
-@click.option("--parties", help='Cut by columns: "guest:label,f0,f1;host:f2,f3".')
+@click.option(
+    "--parties",
+    help='Cut by columns: "guest:label,f0,f1;host:f2,f3"; "*" is all features that no party names.',
+)
 @click.option("--test", type=float, default=0.0, show_default=True, help="Share of test rows.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--label", default="label", show_default=True, help="Label column, for label-skew.")
+@click.option(
+    "--label",
+    default="label",
+    show_default=True,
+    help="Label column, for label-skew and --parties.",
+)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder."
 )
@@ -55,7 +63,7 @@ def split(
         if parties is None:
             pieces = tables.split_rows(table, silos, scheme, test, seed, label)
         else:
-            pieces = tables.split_parties(table, parties, test, seed)
+            pieces = tables.split_parties(table, parties, test, seed, label)
         paths = tables.write_pieces(pieces, out)
     files = [
         {

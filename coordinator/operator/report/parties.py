@@ -106,7 +106,7 @@ class _PartAsker:
     def leaf(self, node: int) -> tuple[str, str]:
         """Return the value of a leaf, and its hessian."""
         values = self._tree.value[node]
-        shown = ", ".join(f"{value:+.4g}" for value in values[:2])
+        shown = ", ".join(f"{value + 0.0:+.4g}" for value in values[:2])
         cover = self._tree.cover[node]
         more = f" +{len(values) - 2}" if len(values) > 2 else ""
         return shown + more, f"hessian {cover:.4g}" if cover > 0.0 else ""

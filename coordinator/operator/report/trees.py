@@ -258,7 +258,7 @@ class StockAsker:
     def leaf(self, node: int) -> tuple[str, str]:
         """Return a leaf's value, and its hessian where that was not scrubbed."""
         cover = self._tree.cover[node]
-        value = f"{self._tree.threshold[node]:+.6g}"
+        value = f"{self._tree.threshold[node] + 0.0:+.6g}"  # no -0
         return value, f"hessian {cover:.4g}" if cover > 0.0 else ""
 
     def question(self, node: int) -> Question:

@@ -156,6 +156,16 @@ def test_parties_keep_the_tables_own_id_and_may_use_wildcards():
     assert pieces["h"].to_pydict() == {"_id": ["p", "q"], "h__a": [5, 6]}
 
 
+def test_a_star_is_the_features_that_no_party_names_and_never_the_label():
+    whole = pa.table({name: [1] for name in ("_note", "label_b", "g1", "out", "g2", "h1", "h2")})
+    for parties in ("g:out,g*;h:*", "h:*;g:out,g1,g?"):
+        pieces = {p.name: p.table for p in split_parties(whole, parties, 0.0, 3, "out")}
+        assert pieces["g"].column_names == ["_id", "out", "g1", "g2"]
+        assert pieces["h"].column_names == ["_id", "h1", "h2"]
+    with pytest.raises(DataError, match="party 'b' has no columns"):
+        split_parties(whole, "a:g1,g2,h*;b:*", 0.0, 3, "out")
+
+
 @pytest.mark.parametrize(
     ("parties", "message"),
     [
@@ -165,6 +175,8 @@ def test_parties_keep_the_tables_own_id_and_may_use_wildcards():
         ("a:f0;a:label", "party 'a' is there twice"),
         ("a:f0,labl", "party 'a': there is no column 'labl'; did you mean 'label'"),
         ("a:", "party 'a' has no columns"),
+        ("a:f0,label;b:*,label", "label 'label' is with the parties a and b"),
+        ("a:*;b:*", "party 'b': '\\*' is what party 'a' has already"),
     ],
 )
 def test_malformed_parties_are_refused(parties, message):
