@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import layout_of
+from hedgerow.boosting.engine.kernels import possible
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
@@ -127,14 +128,13 @@ def check_sums(
     """
     if not sums.shape[0]:
         return
-    grad, hess = sums[:, ::2], sums[:, 1::2]
-    possible = hess.min() >= 0 and int(hess.max()) <= scale.most_hess
-    possible &= -scale.most_grad <= int(grad.min()) and int(grad.max()) <= scale.most_grad
-    if possible and total is not None and offsets is not None:
-        # Sums of impossible bins may leave int64; rounding is far below what is looked for.
-        features = np.add.reduceat(hess.astype(np.float64), offsets[:-1], axis=0)
-        possible = bool((features <= total[1::2] * (1 + 1e-9)).all())
-    if not possible:
+    limit = np.iinfo(np.int64).max
+    if total is None:
+        total = np.full(sums.shape[1], limit)
+    if offsets is None:
+        offsets = np.arange(sums.shape[0] + 1)
+    most_grad, most_hess = (min(most, limit) for most in (scale.most_grad, scale.most_hess))
+    if not possible(sums, offsets, total, most_grad, most_hess):
         raise SumCorrupt(
             "the silos' sums are no sums of rows: a silo has added something else than its rows"
         )
@@ -226,7 +226,7 @@ class Grower:
         Parameters
         ----------
         histograms : ndarray of shape (n_requested, n_bins, 2 * n_outputs), int64
-            In the order of the request.
+            In the order of the request; overwritten.
 
         Returns
         -------
@@ -261,7 +261,9 @@ class Grower:
             if node:
                 left = node if node % 2 else node - 1
                 sibling = left + 1 if node == left else left
-                self._keep(sibling, self._histograms.pop(~left) - histogram)
+                parent = self._histograms.pop(~left)
+                into = parent if parent.flags.writeable else None
+                self._keep(sibling, np.subtract(parent, histogram, out=into))
                 fresh.append(sibling)
         return sorted(fresh)
 
@@ -284,7 +286,7 @@ class Grower:
                 ]
             )
         found = find_splits(
-            np.stack([self._histograms[node] for node in nodes]),
+            [self._histograms[node] for node in nodes],
             np.stack([self._nodes[node].sums for node in nodes]),
             self.layout,
             self._cuts,

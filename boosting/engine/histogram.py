@@ -78,6 +78,24 @@ def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.uint64), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -> Any:
+    """Add two numbers to neighbours in a flat int64 array: one load, one sum, one store."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pair = ir.VectorType(ir.IntType(64), 2)
+        address = builder.bitcast(builder.gep(data, [args[1]]), pair.as_pointer())
+        added = ir.Constant(pair, ir.Undefined)
+        for place, value in enumerate(args[2:]):
+            added = builder.insert_element(added, value, ir.IntType(32)(place))
+        found = builder.load(address, align=8)
+        builder.store(builder.add(found, added), address, align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, types.int64, types.int64), generate
+
+
 def build_histograms(
     binned: BinnedFeatures,
     partition: RowPartition,
@@ -105,44 +123,30 @@ def build_histograms(
     """
     n_values = gradients.shape[1]
     starts, stops = partition.spans(nodes)
-    n_nodes = starts.shape[0]
-    out = np.zeros((n_nodes, layout.n_bins, n_values), dtype=np.int64)
-    if n_nodes == 0 or layout.n_bins == 0:
+    out = np.empty((starts.shape[0], layout.n_bins, n_values), dtype=np.int64)
+    if out.size == 0:
         return out
-    used = layout.features
-    missing_slots = 1 if binned.any_missing else 0
-    slots = layout.offsets[:-1] + missing_slots * np.arange(used.shape[0])
-    wide = out
-    if missing_slots:
-        wide = np.zeros((n_nodes, layout.n_bins + used.shape[0], n_values), dtype=np.int64)
     rows = _Rows(
         binned.by_row.reshape(-1),
         np.uint64(binned.by_row.shape[1]),
         partition.order,
         gradients.reshape(-1),
-        used.astype(np.uint64),
-        slots.astype(np.uint64),
+        layout.features.astype(np.uint64),
+        layout.offsets.astype(np.uint64),
         np.uint64(n_values),
+        np.uint64(binned.any_missing),
     )
-    kernel = _accumulate_pair if n_values == 2 else _accumulate_vector
-
-    def accumulate(begin: NDArray[np.int64], end: NDArray[np.int64], into: Any) -> None:
-        kernel(rows, begin, end, into.reshape(into.shape[0], -1))
-
     total = int((stops - starts).sum())
+    flat = out.reshape(out.shape[0], -1)
     if n_threads <= 1 or total < 2 * _CHUNK_ROWS:
-        accumulate(starts, stops, wide)
+        _accumulate(rows, starts, stops, flat)
     else:
-        _accumulate_in_chunks(accumulate, starts, stops, wide, n_threads)
-    if missing_slots:
-        keep = np.ones(wide.shape[1], dtype=bool)
-        keep[slots + np.diff(layout.offsets)] = False
-        out[:] = wide[:, keep]
+        _accumulate_in_chunks(rows, starts, stops, flat, n_threads)
     return out
 
 
 def _accumulate_in_chunks(
-    accumulate: Callable[[NDArray[np.int64], NDArray[np.int64], Any], None],
+    rows: _Rows,
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
     out: NDArray[np.int64],
@@ -154,23 +158,23 @@ def _accumulate_in_chunks(
     tasks: list[Callable[[], None]] = []
     parts: list[tuple[int, NDArray[np.int64]]] = []
     for i in range(starts.shape[0]):
-        bounds = list(range(int(starts[i]), int(stops[i]), size))
-        for k, begin in enumerate(bounds):
-            end = min(begin + size, int(stops[i]))
-            into = out[i : i + 1]
-            if k:
-                into = np.zeros_like(into)
+        into = out[i : i + 1]
+        for begin in range(int(starts[i]), max(int(stops[i]), int(starts[i]) + 1), size):
+            if begin > starts[i]:
+                into = np.empty_like(into)
                 parts.append((i, into))
-            tasks.append(partial(accumulate, np.array([begin]), np.array([end]), into))
+            end = min(begin + size, int(stops[i]))
+            tasks.append(partial(_accumulate, rows, np.array([begin]), np.array([end]), into))
     run_all(tasks, n_threads)
     for i, part in parts:
         out[i] += part[0]
 
 
 class _Rows(NamedTuple):
-    """What the kernels read: bins of all rows, gradients, and where a tree's features have bins.
+    """What the kernel reads: bins of all rows, gradients, and where a tree's features have bins.
 
-    ``bins`` and ``gradients`` are flat; a row has ``stride`` bins and ``n_values`` gradients.
+    ``bins`` and ``gradients`` are flat; a row has ``stride`` bins and ``n_values`` gradients. With
+    ``missing`` a feature's bins may be followed by that of missing values, which is left out.
     """
 
     bins: NDArray[Any]
@@ -178,54 +182,53 @@ class _Rows(NamedTuple):
     order: NDArray[np.int32]
     gradients: NDArray[np.int64]
     used: NDArray[np.uint64]
-    slots: NDArray[np.uint64]
+    offsets: NDArray[np.uint64]
     n_values: np.uint64
+    missing: np.uint64
 
 
 @njit(cache=True, nogil=True)
-def _accumulate_pair(rows, starts, stops, out):  # type: ignore[no-untyped-def]
-    bins, stride, order, gradients, used, slots, _ = rows
+def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
+    """Write the sums of each node, one node at a time so that its zeros stay in the cache."""
+    bins, stride, order, gradients, used, offsets, n_values, missing = rows
     n_used = used.shape[0]
-    whole = np.uint64(n_used) == stride
-    two, one = np.uint64(2), np.uint64(1)
+    one = np.uint64(1)
     last = stride - one
+    slots = np.empty(n_used, np.uint64)
+    for k in range(n_used):
+        slots[k] = n_values * (offsets[k] + missing * np.uint64(k))
+    spare = np.empty(out.shape[1] + n_used * n_values if missing else 0, np.int64)
     for s in range(starts.shape[0]):
-        target = out[s]
+        target = spare if missing else out[s]
+        target[:] = 0
         stop = stops[s]
         for i in range(starts[s], stop):
             if i + _PREFETCH_ROWS < stop:
                 ahead = np.uint64(np.uint32(order[i + _PREFETCH_ROWS]))
                 _prefetch(bins, ahead * stride)
                 _prefetch(bins, ahead * stride + last)
-                _prefetch(gradients, ahead * two)
+                _prefetch(gradients, ahead * n_values)
             row = np.uint64(np.uint32(order[i]))
-            g, h = gradients[row * two], gradients[row * two + one]
-            base = row * stride
-            if whole:
+            base, first = row * stride, row * n_values
+            if n_values != 2:
                 for k in range(n_used):
-                    at = two * (slots[k] + np.uint64(bins[base + np.uint64(k)]))
-                    target[at] += g
-                    target[at + one] += h
+                    at = slots[k] + n_values * np.uint64(bins[base + used[k]])
+                    for c in range(n_values):
+                        target[at + c] += gradients[first + c]
+                continue
+            g, h = gradients[first], gradients[first + one]
+            if np.uint64(n_used) == stride:
+                for k in range(n_used):
+                    at = slots[k] + np.uint64(2) * np.uint64(bins[base + np.uint64(k)])
+                    _add_pair(target, at, g, h)
             else:
                 for k in range(n_used):
-                    at = two * (slots[k] + np.uint64(bins[base + used[k]]))
-                    target[at] += g
-                    target[at + one] += h
-
-
-@njit(cache=True, nogil=True)
-def _accumulate_vector(rows, starts, stops, out):  # type: ignore[no-untyped-def]
-    bins, stride, order, gradients, used, slots, n_values = rows
-    for s in range(starts.shape[0]):
-        target = out[s]
-        for i in range(starts[s], stops[s]):
-            row = np.uint64(np.uint32(order[i]))
-            base = row * stride
-            first = row * n_values
-            for k in range(used.shape[0]):
-                at = n_values * (slots[k] + np.uint64(bins[base + used[k]]))
-                for c in range(n_values):
-                    target[at + np.uint64(c)] += gradients[first + np.uint64(c)]
+                    at = slots[k] + np.uint64(2) * np.uint64(bins[base + used[k]])
+                    _add_pair(target, at, g, h)
+        if missing:
+            for k in range(n_used):
+                a, b = n_values * offsets[k], n_values * offsets[k + 1]
+                out[s, a:b] = target[slots[k] : slots[k] + b - a]
 
 
 def node_sums(
@@ -234,13 +237,18 @@ def node_sums(
     """Sum gradients over the rows of each node: shape (n_nodes, 2 * n_outputs), int64."""
     starts, stops = partition.spans(nodes)
     out = np.zeros((starts.shape[0], gradients.shape[1]), dtype=np.int64)
-    _sum_rows(partition.order, starts, stops, gradients, out)
+    _sum_rows(partition.order, starts, stops, np.ascontiguousarray(gradients).reshape(-1), out)
     return out
 
 
 @njit(cache=True, nogil=True)
 def _sum_rows(order, starts, stops, gradients, out):  # type: ignore[no-untyped-def]
+    n_values = np.uint64(out.shape[1])
     for s in range(starts.shape[0]):
         for i in range(starts[s], stops[s]):
-            for c in range(gradients.shape[1]):
-                out[s, c] += gradients[order[i], c]
+            if i + _PREFETCH_ROWS < stops[s]:
+                ahead = np.uint64(np.uint32(order[i + _PREFETCH_ROWS]))
+                _prefetch(gradients, ahead * n_values)
+            first = np.uint64(np.uint32(order[i])) * n_values
+            for c in range(n_values):
+                out[s, c] += gradients[first + c]

@@ -51,17 +51,6 @@ class Best(NamedTuple):
     left: NDArray[np.int64]
     goes_right: NDArray[np.bool_]
 
-    def part(self, nodes: slice) -> Best:
-        """Return views of some nodes' rows."""
-        return Best(
-            self.gain[nodes],
-            self.used[nodes],
-            self.last_left[nodes],
-            self.default_left[nodes],
-            self.left[nodes],
-            self.goes_right[nodes],
-        )
-
 
 @njit(cache=True, nogil=True)
 def _soft_threshold(g, alpha):  # type: ignore[no-untyped-def]
@@ -102,111 +91,180 @@ def _score(g, h, w, rules, by_weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def find_scalar(hist, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
-    """Write the best split of every node with one output; see ``splitting.find_splits``."""
-    offsets, categorical = columns.offsets, columns.categorical
+def possible(sums, offsets, total, most_grad, most_hess):  # type: ignore[no-untyped-def]
+    """Whether rows can have the sums of bins: see ``grower.check_sums``."""
+    for c in range(0, sums.shape[1], 2):
+        # Sums of impossible bins may leave int64; rounding is far below what is looked for.
+        shift = 0 if total[c + 1] < 1 << 47 else 16
+        for k in range(offsets.shape[0] - 1):
+            low, high = np.int64(0), np.int64(0)
+            lowest, highest, whole = np.int64(0), np.int64(0), np.int64(0)
+            for b in range(offsets[k], offsets[k + 1]):
+                g, h = sums[b, c], sums[b, c + 1]
+                low, high = min(low, g), max(high, g)
+                lowest, highest = min(lowest, h), max(highest, h)
+                whole += h >> shift
+            if low < -most_grad or high > most_grad or lowest < 0:
+                return False
+            if highest > min(total[c + 1], most_hess) or whole > total[c + 1] >> shift:
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _changes(left, node, rules, direction, bounds, parent, out):  # type: ignore[no-untyped-def]
+    """Write the gain of each division, -inf where a child is too light; free of branches."""
     scale_g, scale_h, mcw = rules.scale_g, rules.scale_h, rules.min_child_weight
-    by_weight = rules.constrained or rules.max_delta_step != 0.0
-    for s in range(hist.shape[0]):
-        tg, th = totals[s, 0], totals[s, 1]
-        low, high = bounds[s, 0], bounds[s, 1]
-        G, H = tg * scale_g, th * scale_h
-        own = _clipped(_weight(G, H, mcw, rules), rules, bounds[s, 2], bounds[s, 3])
-        parent = _score(G, H, own, rules, by_weight)
-        gain = np.float32(0.0)
-        for k in range(categorical.shape[0]):
-            if not allowed[s, k]:
-                continue
-            begin, n_bins = offsets[k], offsets[k + 1] - offsets[k]
-            direction = columns.monotone[k]
-            if categorical[k]:
-                n_scans = 1 if n_bins < rules.max_cat_to_onehot else 2
-                order = np.arange(n_bins)
-                if n_scans == 2:
-                    weights = np.empty(n_bins, dtype=np.float32)
-                    for b in range(n_bins):
-                        g, h = hist[s, begin + b, 0] * scale_g, hist[s, begin + b, 1] * scale_h
-                        weights[b] = _weight(g, h, mcw, rules)
-                    order = np.argsort(weights, kind="mergesort")
+    G, H, grad, hess = node[0], node[1], left[0], left[1]
+    alpha, lam, zero, least = rules.alpha, rules.lam, np.float32(0.0), np.float32(-np.inf)
+    if not (rules.constrained or rules.max_delta_step != 0.0):
+        for i in range(out.shape[0]):
+            Gl, Hl = grad[i] * scale_g, hess[i] * scale_h
+            Gr, Hr = (G - grad[i]) * scale_g, (H - hess[i]) * scale_h
+            tl = max(Gl - alpha, 0.0) + min(Gl + alpha, 0.0)
+            tr = max(Gr - alpha, 0.0) + min(Gr + alpha, 0.0)
+            vl = np.float32(tl * tl / (Hl + lam)) if Hl > 0.0 else zero
+            vr = np.float32(tr * tr / (Hr + lam)) if Hr > 0.0 else zero
+            light = (Hl < mcw) | (Hr < mcw) | (hess[i] < 0)
+            change = np.float32(np.float32(vl + vr) - parent)
+            out[i] = least if light or not change < np.inf else change
+        return
+    low, high = bounds[0], bounds[1]
+    for i in range(out.shape[0]):
+        Gl, Hl = grad[i] * scale_g, hess[i] * scale_h
+        Gr, Hr = (G - grad[i]) * scale_g, (H - hess[i]) * scale_h
+        wl = _clipped(_weight(Gl, Hl, mcw, rules), rules, low, high)
+        wr = _clipped(_weight(Gr, Hr, mcw, rules), rules, low, high)
+        light = Hl < mcw or Hr < mcw or hess[i] < 0
+        if light or (direction > 0 and wl > wr) or (direction < 0 and wl < wr):
+            out[i] = least
+            continue
+        both = np.float32(_score(Gl, Hl, wl, rules, True) + _score(Gr, Hr, wr, rules, True))
+        change = np.float32(both - parent)
+        out[i] = change if change < np.inf else least
+
+
+@njit(cache=True, nogil=True)
+def _greatest(change, least):  # type: ignore[no-untyped-def]
+    """Return the first position of the greatest change if it is above ``least`` >= 0, or -1."""
+    keys = change.view(np.int32)  # ordered as the numbers are where these are not negative
+    floor = np.float32(least).view(np.int32)
+    top = floor
+    for i in range(keys.shape[0]):
+        top = max(top, keys[i])
+    if top > floor:
+        for i in range(keys.shape[0]):
+            if keys[i] == top:
+                return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _scan_bins(bins, node, scan, left):  # type: ignore[no-untyped-def]
+    """Write the left sums of each division of a numeric feature; return whether values miss.
+
+    Scan 0 goes up with missing values on the right, scan 1 down with them on the left. A division
+    that has scanned no row yet is marked by a negative hessian.
+    """
+    n_bins = bins.shape[0]
+    g, h, empty = np.int64(0), np.int64(0), True
+    for i in range(n_bins):
+        b = n_bins - 1 - i if scan else i
+        dg, dh = bins[b, 0], bins[b, 1]
+        g += dg
+        h += dh
+        empty &= (dg == 0) & (dh == 0)
+        left[0, i] = node[0] - g if scan else g
+        left[1, i] = np.int64(-1) if empty else (node[1] - h if scan else h)
+    return g != node[0] or h != node[1]
+
+
+@njit(cache=True, nogil=True)
+def _scan_categories(bins, node, order, scan, left):  # type: ignore[no-untyped-def]
+    """Write the left sums of each division of a categorical feature.
+
+    Without ``order`` each category alone goes right, without and with missing values; else the
+    first (scan 0) go right or the last (scan 1) go left.
+    """
+    g, h = np.int64(0), np.int64(0)
+    if order.shape[0]:
+        for i in range(left.shape[1]):
+            b = order[order.shape[0] - 1 - i if scan else i]
+            g += bins[b, 0]
+            h += bins[b, 1]
+            left[0, i], left[1, i] = (g, h) if scan else (node[0] - g, node[1] - h)
+        return
+    for b in range(bins.shape[0]):
+        g += bins[b, 0]
+        h += bins[b, 1]
+    for b in range(bins.shape[0]):
+        for missing in range(2):
+            left[0, 2 * b + missing] = node[0] - bins[b, 0] - missing * (node[0] - g)
+            left[1, 2 * b + missing] = node[1] - bins[b, 1] - missing * (node[1] - h)
+
+
+@njit(cache=True, nogil=True)
+def find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+    """Write the best split of node ``s`` with one output; see ``splitting.find_splits``."""
+    offsets, categorical = columns.offsets, columns.categorical
+    mcw, node = rules.min_child_weight, totals[s]
+    G, H = node[0] * rules.scale_g, node[1] * rules.scale_h
+    own = _clipped(_weight(G, H, mcw, rules), rules, bounds[s, 2], bounds[s, 3])
+    parent = _score(G, H, own, rules, rules.constrained or rules.max_delta_step != 0.0)
+    gain = np.float32(0.0)
+    widest = 0
+    for k in range(categorical.shape[0]):
+        widest = max(widest, offsets[k + 1] - offsets[k])
+    left, change = np.empty((2, 2 * widest), np.int64), np.empty(2 * widest, np.float32)
+    unsorted = np.empty(0, np.int64)
+    for k in range(categorical.shape[0]):
+        if not allowed[s, k]:
+            continue
+        bins = hist[offsets[k] : offsets[k + 1]]
+        n_bins = bins.shape[0]
+        order = unsorted
+        if categorical[k] and n_bins >= rules.max_cat_to_onehot:
+            weights = np.empty(n_bins, dtype=np.float32)
+            for b in range(n_bins):
+                g, h = bins[b, 0] * rules.scale_g, bins[b, 1] * rules.scale_h
+                weights[b] = _weight(g, h, mcw, rules)
+            order = np.argsort(weights, kind="mergesort")
+        scan, n_scans = 0, 2
+        while scan < n_scans:
+            n_steps = n_bins
+            if not categorical[k]:
+                if not _scan_bins(bins, node, scan, left):
+                    n_scans = 1
             else:
-                n_scans = 2
-                order = np.arange(1)
-            present_g, present_h = np.int64(0), np.int64(0)
-            if not categorical[k] or n_scans == 1:
-                for b in range(n_bins):
-                    present_g += hist[s, begin + b, 0]
-                    present_h += hist[s, begin + b, 1]
-            any_missing = present_g != tg or present_h != th
-            if not categorical[k] and not any_missing:
-                n_scans = 1
-            for scan in range(n_scans):
-                n_steps = n_bins
-                if categorical[k]:
-                    n_steps = (
-                        2 * n_bins if n_scans == 1 else min(rules.max_cat_threshold, n_bins) - 1
-                    )
-                run_g, run_h = np.int64(0), np.int64(0)
-                for step in range(n_steps):
-                    # run_g, run_h: the scanned side; which side that is depends on the scan.
-                    if not categorical[k]:
-                        b = step if scan == 0 else n_bins - 1 - step
-                        dg, dh = hist[s, begin + b, 0], hist[s, begin + b, 1]
-                        if dg == 0 and dh == 0:
-                            continue
-                        run_g += dg
-                        run_h += dh
-                        scanned_left = scan == 0
-                    elif n_scans == 1:
-                        b = step >> 1
-                        run_g, run_h = hist[s, begin + b, 0], hist[s, begin + b, 1]
-                        if step & 1:
-                            run_g += tg - present_g
-                            run_h += th - present_h
-                        scanned_left = False
+                n_steps = 2 * n_bins
+                if order.shape[0]:
+                    n_steps = max(min(rules.max_cat_threshold, n_bins) - 1, 0)
+                else:
+                    n_scans = 1
+                _scan_categories(bins, node, order, scan, left[:, :n_steps])
+            part = change[:n_steps]
+            _changes(left, node, rules, columns.monotone[k], bounds[s], parent, part)
+            found = _greatest(part, gain)
+            if found >= 0:
+                gain = part[found]
+                best.used[s] = k
+                best.left[s, 0], best.left[s, 1] = left[0, found], left[1, found]
+                if not categorical[k]:
+                    best.last_left[s] = found if scan == 0 else n_bins - 2 - found
+                    best.default_left[s] = scan == 1
+                else:
+                    best.last_left[s] = 0
+                    best.goes_right[s, :] = False
+                    if order.shape[0]:
+                        best.default_left[s] = scan == 0
+                        n_right = found + 1 if scan == 0 else n_bins - 1 - found
+                        for i in range(n_right):
+                            best.goes_right[s, order[i]] = True
                     else:
-                        b = order[step if scan == 0 else n_bins - 1 - step]
-                        run_g += hist[s, begin + b, 0]
-                        run_h += hist[s, begin + b, 1]
-                        scanned_left = scan == 1
-                    rest_g, rest_h = tg - run_g, th - run_h
-                    if scanned_left:
-                        lg, lh, rg, rh = run_g, run_h, rest_g, rest_h
-                    else:
-                        lg, lh, rg, rh = rest_g, rest_h, run_g, run_h
-                    Hl, Hr = lh * scale_h, rh * scale_h
-                    if Hl < mcw or Hr < mcw:
-                        continue
-                    Gl, Gr = lg * scale_g, rg * scale_g
-                    wl, wr = np.float32(0.0), np.float32(0.0)
-                    if by_weight:
-                        wl = _clipped(_weight(Gl, Hl, mcw, rules), rules, low, high)
-                        wr = _clipped(_weight(Gr, Hr, mcw, rules), rules, low, high)
-                        if (direction > 0 and wl > wr) or (direction < 0 and wl < wr):
-                            continue
-                    both = np.float32(
-                        _score(Gl, Hl, wl, rules, by_weight) + _score(Gr, Hr, wr, rules, by_weight)
-                    )
-                    change = np.float32(both - parent)
-                    if not (change > gain and change < np.inf):
-                        continue
-                    gain = change
-                    best.used[s] = k
-                    best.left[s, 0], best.left[s, 1] = lg, lh
-                    if not categorical[k]:
-                        best.last_left[s] = b if scan == 0 else b - 1
-                        best.default_left[s] = scan == 1
-                    else:
-                        best.last_left[s] = 0
-                        best.goes_right[s, :] = False
-                        if n_scans == 1:
-                            best.default_left[s] = step & 1 == 0
-                            best.goes_right[s, b] = True
-                        else:
-                            best.default_left[s] = scan == 0
-                            n_right = step + 1 if scan == 0 else n_bins - 1 - step
-                            for i in range(n_right):
-                                best.goes_right[s, order[i]] = True
-        best.gain[s] = gain
+                        best.default_left[s] = found & 1 == 0
+                        best.goes_right[s, found >> 1] = True
+            scan += 1
+    best.gain[s] = gain
 
 
 @njit(cache=True, nogil=True)
@@ -229,70 +287,67 @@ def _vector_hess(sums, scale_h):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def find_vector(hist, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
-    """Write the best split of every node with several outputs."""
+def find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+    """Write the best split of node ``s`` with several outputs."""
     offsets, categorical = columns.offsets, columns.categorical
     scale_h, mcw = rules.scale_h, rules.min_child_weight
     n_values = totals.shape[1]
     run = np.empty(n_values, dtype=np.int64)
     rest = np.empty(n_values, dtype=np.int64)
     present = np.empty(n_values, dtype=np.int64)
-    for s in range(hist.shape[0]):
-        parent = _vector_score(totals[s], rules)
-        gain = np.float32(0.0)
-        for k in range(categorical.shape[0]):
-            if not allowed[s, k]:
-                continue
-            begin, n_bins = offsets[k], offsets[k + 1] - offsets[k]
-            present[:] = 0
-            for b in range(n_bins):
-                for c in range(n_values):
-                    present[c] += hist[s, begin + b, c]
-            any_missing = False
+    parent = _vector_score(totals[s], rules)
+    gain = np.float32(0.0)
+    for k in range(categorical.shape[0]):
+        if not allowed[s, k]:
+            continue
+        begin, n_bins = offsets[k], offsets[k + 1] - offsets[k]
+        present[:] = 0
+        for b in range(n_bins):
             for c in range(n_values):
-                any_missing = any_missing or present[c] != totals[s, c]
-            if categorical[k]:
-                # One category against the rest: there is no order of vectors to scan by.
-                n_scans, n_steps = 1, 2 * n_bins
-            else:
-                n_scans, n_steps = (2 if any_missing else 1), n_bins
-            for scan in range(n_scans):
-                run[:] = 0
-                for step in range(n_steps):
-                    if categorical[k]:
-                        b = step >> 1
-                        scanned_left = False
-                        for c in range(n_values):
-                            run[c] = hist[s, begin + b, c]
-                            if step & 1:
-                                run[c] += totals[s, c] - present[c]
-                    else:
-                        b = step if scan == 0 else n_bins - 1 - step
-                        scanned_left = scan == 0
-                        for c in range(n_values):
-                            run[c] += hist[s, begin + b, c]
+                present[c] += hist[begin + b, c]
+        any_missing = False
+        for c in range(n_values):
+            any_missing = any_missing or present[c] != totals[s, c]
+        if categorical[k]:
+            # One category against the rest: there is no order of vectors to scan by.
+            n_scans, n_steps = 1, 2 * n_bins
+        else:
+            n_scans, n_steps = (2 if any_missing else 1), n_bins
+        for scan in range(n_scans):
+            run[:] = 0
+            for step in range(n_steps):
+                if categorical[k]:
+                    b = step >> 1
+                    scanned_left = False
                     for c in range(n_values):
-                        rest[c] = totals[s, c] - run[c]
-                    if _vector_hess(run, scale_h) < mcw or _vector_hess(rest, scale_h) < mcw:
-                        continue
-                    change = np.float32(
-                        _vector_score(run, rules) + _vector_score(rest, rules) - parent
-                    )
-                    if not (change > gain and change < np.inf):
-                        continue
-                    gain = change
-                    best.used[s] = k
+                        run[c] = hist[begin + b, c]
+                        if step & 1:
+                            run[c] += totals[s, c] - present[c]
+                else:
+                    b = step if scan == 0 else n_bins - 1 - step
+                    scanned_left = scan == 0
                     for c in range(n_values):
-                        best.left[s, c] = run[c] if scanned_left else rest[c]
-                    if categorical[k]:
-                        best.last_left[s] = 0
-                        best.default_left[s] = step & 1 == 0
-                        best.goes_right[s, :] = False
-                        best.goes_right[s, b] = True
-                    else:
-                        best.last_left[s] = b if scan == 0 else b - 1
-                        best.default_left[s] = scan == 1
-        best.gain[s] = gain
+                        run[c] += hist[begin + b, c]
+                for c in range(n_values):
+                    rest[c] = totals[s, c] - run[c]
+                if _vector_hess(run, scale_h) < mcw or _vector_hess(rest, scale_h) < mcw:
+                    continue
+                change = np.float32(_vector_score(run, rules) + _vector_score(rest, rules) - parent)
+                if not (change > gain and change < np.inf):
+                    continue
+                gain = change
+                best.used[s] = k
+                for c in range(n_values):
+                    best.left[s, c] = run[c] if scanned_left else rest[c]
+                if categorical[k]:
+                    best.last_left[s] = 0
+                    best.default_left[s] = step & 1 == 0
+                    best.goes_right[s, :] = False
+                    best.goes_right[s, b] = True
+                else:
+                    best.last_left[s] = b if scan == 0 else b - 1
+                    best.default_left[s] = scan == 1
+    best.gain[s] = gain
 
 
 @njit(cache=True, nogil=True)

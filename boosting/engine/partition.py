@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -40,21 +39,19 @@ class Splits:
     default_left: NDArray[np.bool_]
     categories: tuple[tuple[int, NDArray[np.int32]], ...] = ()
 
-    @property
-    def is_categorical(self) -> NDArray[np.bool_]:
-        """Which splits are categorical, shape (n_splits,)."""
-        out = np.zeros(self.node.shape[0], dtype=np.bool_)
-        for position, _ in self.categories:
-            out[position] = True
-        return out
+    def goes_left(self, n_bins: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which bins of each split's feature go left, shape (n_splits, widest + 1).
 
-    def goes_right(self, n_codes: int) -> NDArray[np.bool_]:
-        """Return for each split which codes go right, shape (n_splits or 1, n_codes)."""
-        if not self.categories:
-            return np.zeros((1, 1), dtype=np.bool_)
-        out = np.zeros((self.node.shape[0], n_codes), dtype=np.bool_)
+        Parameters
+        ----------
+        n_bins : ndarray of shape (n_features,), int64
+            Missing values have the bin after a feature's last.
+        """
+        out = np.arange(int(n_bins.max()) + 1) <= self.bin[:, None]
         for position, codes in self.categories:
-            out[position, codes] = True
+            out[position] = True
+            out[position, codes] = False
+        out[np.arange(out.shape[0]), n_bins[self.feature]] = self.default_left
         return out
 
 
@@ -96,15 +93,10 @@ class RowPartition:
             return
         starts, stops = self.spans([int(n) for n in splits.node])
         n_left = np.empty(starts.shape[0], dtype=np.int64)
-        tests = _Tests(
-            splits.feature.astype(np.int64),
-            splits.bin.astype(np.int64),
-            splits.default_left,
-            splits.is_categorical,
-            splits.goes_right(int(binned.n_bins.max())),
-        )
-        columns = binned.by_feature, binned.n_bins
-        _partition(columns, self._order, self._spare, starts, stops, tests, n_left)
+        goes_left = splits.goes_left(binned.n_bins)
+        features = splits.feature.astype(np.int64)
+        spans = starts, stops, n_left
+        _partition(binned.by_feature, features, goes_left, self._order, self._spare, spans)
         self._record(splits, starts, stops, n_left)
 
     def split_by_masks(self, splits: Splits, masks: Sequence[NDArray[np.bool_]]) -> None:
@@ -139,45 +131,20 @@ class RowPartition:
             self._spans[left + 1] = (middle, stop)
 
 
-class _Tests(NamedTuple):
-    """The tests of several splits, as in :class:`Splits`."""
-
-    feature: NDArray[np.int64]
-    last_left: NDArray[np.int64]
-    default_left: NDArray[np.bool_]
-    is_categorical: NDArray[np.bool_]
-    goes_right: NDArray[np.bool_]
-
-
 @njit(cache=True, nogil=True)
-def _partition(columns, order, spare, starts, stops, tests, n_left):  # type: ignore[no-untyped-def]
-    by_feature, n_bins = columns
+def _partition(by_feature, features, goes_left, order, spare, spans):  # type: ignore[no-untyped-def]
+    """Move the rows of each node: in place to the left, by way of ``spare`` to the right."""
+    starts, stops, n_left = spans
     for s in range(starts.shape[0]):
-        start, stop = starts[s], stops[s]
-        column = by_feature[tests.feature[s]]
-        missing = n_bins[tests.feature[s]]
-        limit = tests.last_left[s]
-        missing_left = 1 if tests.default_left[s] else 0
-        n_l, n_r = start, 0
-        if tests.is_categorical[s]:
-            right = tests.goes_right[s]
-            for i in range(start, stop):
-                row = order[i]
-                b = np.int64(column[np.uint32(row)])
-                to_left = missing_left if b == missing else (0 if right[b] else 1)
-                order[n_l] = row
-                spare[n_r] = row
-                n_l += to_left
-                n_r += 1 - to_left
-        else:
-            for i in range(start, stop):
-                row = order[i]
-                b = np.int64(column[np.uint32(row)])
-                to_left = missing_left if b == missing else (1 if b <= limit else 0)
-                order[n_l] = row
-                spare[n_r] = row
-                n_l += to_left
-                n_r += 1 - to_left
-        for i in range(n_r):
-            order[n_l + i] = spare[i]
-        n_left[s] = n_l - start
+        # Unsigned: a signed index takes a test for negative ones.
+        start, stop = np.uint64(starts[s]), np.uint64(stops[s])
+        column, to_left = by_feature[features[s]], goes_left[s]
+        middle = start
+        for i in range(start, stop):
+            row = order[i]
+            left = np.uint64(to_left[column[np.uint32(row)]])
+            order[middle] = row
+            spare[i - middle] = row
+            middle += left
+        order[middle:stop] = spare[: stop - middle]
+        n_left[s] = middle - start

@@ -9,7 +9,9 @@ the lowest bin and for "left" the highest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +180,7 @@ def _rules(parameters: TreeParameters, scale: Scale) -> kernels.Rules:
 
 
 def find_splits(
-    histograms: NDArray[np.int64],
+    histograms: Sequence[NDArray[np.int64]] | NDArray[np.int64],
     totals: NDArray[np.int64],
     layout: Layout,
     cuts: Cuts,
@@ -193,7 +195,7 @@ def find_splits(
 
     Parameters
     ----------
-    histograms : ndarray of shape (n_nodes, n_bins, 2 * n_outputs), int64
+    histograms : n_nodes ndarrays of shape (n_bins, 2 * n_outputs), int64
     totals : ndarray of shape (n_nodes, 2 * n_outputs), int64
         Sums over all rows of each node, those with missing values included.
     allowed : ndarray of shape (n_nodes, n_used), bool, or None
@@ -202,7 +204,7 @@ def find_splits(
         Under monotone constraints: least and greatest weight of each node's children, then those
         under which the node itself was weighed.
     """
-    n_nodes, _, n_values = histograms.shape
+    n_nodes, n_values = totals.shape
     n_used = layout.features.shape[0]
     if allowed is None:
         allowed = np.ones((n_nodes, n_used), dtype=np.bool_)
@@ -227,22 +229,10 @@ def find_splits(
     rules = _rules(parameters, scale)
     kernel = kernels.find_scalar if n_values == 2 else kernels.find_vector
 
-    def search(nodes: slice) -> None:
-        kernel(
-            histograms[nodes],
-            totals[nodes],
-            columns,
-            allowed[nodes],
-            bounds[nodes],
-            rules,
-            best.part(nodes),
-        )
+    def search(node: int) -> None:
+        kernel(histograms[node], node, totals, columns, allowed, bounds, rules, best)
 
-    step = max(1, -(-n_nodes // max(1, n_threads)))
-    run_all(
-        [lambda i=i: search(slice(i, i + step)) for i in range(0, n_nodes, step)],  # type: ignore[misc]
-        n_threads,
-    )
+    run_all([partial(search, node) for node in range(n_nodes)], n_threads)
     used = layout.features[np.maximum(best.used, 0)]
     feature = np.where(best.used >= 0, used, -1).astype(np.int32)
     return Candidates(

@@ -202,7 +202,7 @@ class DividedRows:
                     self._table.n_threads,
                 ).reshape(-1)
             )
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def leaves(self) -> Integers:
         """Return this silo's part of the lossless leaf sums."""

@@ -247,7 +247,7 @@ class PartyGrower(Grower):
             allowed = np.stack([np.isin(self.layout.features, u) for u in used])
         own = self._edges[0]
         return find_splits(
-            np.ascontiguousarray(np.stack([self._histograms[node][:own] for node in nodes])),
+            [self._histograms[node][:own] for node in nodes],
             np.stack([self._nodes[node].sums for node in nodes]),
             self.layout,
             self._cuts,
