@@ -22,7 +22,7 @@ Reply = TypeVar("Reply")
 
 
 class Call(Enum):
-    """The data-plane RPC that carries a step; the value is the method's name."""
+    """What a step carries; bytes are counted under the value, in plans, ledgers and metrics."""
 
     KEYS = "ExchangeKeys"
     SHARES = "ExchangeShares"
@@ -88,14 +88,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Offer, Reply]):
-    """A kind of exchange: its name, its RPC and the types of its two payloads.
+    """A step of a strategy: its name, what it carries and the types of its two payloads.
 
     Parameters
     ----------
     name : str
         Unique within a strategy, lower case, for example ``"trees"``.
     call : Call
-        The RPC that carries it.
+        Under which its bytes are counted.
     offer, reply : type
         Payload types; each has a codec in ``hedgerow.services.wire``.
     reveals : str

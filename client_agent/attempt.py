@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import structlog
@@ -29,7 +30,6 @@ from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch, summary
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.rpc.exchange import GrpcLink
 from hedgerow.services.rpc.federation import (
     Acceptance,
     Agreement,
@@ -39,6 +39,7 @@ from hedgerow.services.rpc.federation import (
     Registration,
     accept_message,
 )
+from hedgerow.services.rpc.link import GrpcLink
 from hedgerow.services.rpc.metering import MeteredChannel
 from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire import job as job_wire
@@ -268,7 +269,11 @@ class Attempt:
             time.sleep(0.2)
 
         total, crypto = Stopwatch(), Stopwatch()
-        with parts.secrets.attempt(start.job_id, pause, crypto) as vault, total.running():
+        with (
+            closing(link),
+            parts.secrets.attempt(start.job_id, pause, crypto) as vault,
+            total.running(),
+        ):
             kept = job.strategy.participate(job.parameters, guarded, vault, start)
         times = summary(start.attempt, total.seconds, link.times, crypto.seconds)
         parts.state.keep(start.job_id, "times.json", times)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hedgerow.services.rpc.exchange import LinkTimes
+from hedgerow.services.rpc.link import LinkTimes
 
 
 class Stopwatch:

@@ -19,7 +19,7 @@ _BOX = 50  # a sealed box without its shares, and its name
 
 
 class Bill:
-    """Messages and bytes of one silo, by RPC.
+    """Messages and bytes of one silo, by kind of exchange.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ LARGE_BYTES = 1 << 12
 
 
 class ArrivedOffer(Generic[T]):
-    """An offer as it arrived: its RPC, and how to decode it once its step is known."""
+    """An offer as it arrived: its kind, and how to decode it once its step is known."""
 
     __slots__ = ("_payload", "call", "decode", "large", "remote")
 

@@ -160,7 +160,7 @@ FEDERATION = (
     ),
     Panel(
         "Calls open",
-        "Calls being served: exchanges that wait at a barrier, long polls.",
+        "Calls being served: silos' streams of exchanges, long polls.",
         "none",
         [(f"hedgerow_calls_open{{{COORDINATOR}}}", "{{method}}")],
         stacked=True,
@@ -292,8 +292,8 @@ COMMUNICATION = (
         ],
     ),
     Panel(
-        "Time of calls",
-        "95th percentile by method, waiting at barriers included.",
+        "Time of calls and exchanges",
+        "95th percentile by method or kind of exchange, waiting at barriers included.",
         "s",
         [(_quantile(0.95, "hedgerow_call_seconds", COORDINATOR, "method"), "{{method}}")],
     ),

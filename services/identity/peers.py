@@ -66,9 +66,19 @@ class PeerIdentity:
             )
         return self.subject.name
 
+    def check_time(self, clock: Clock = time.time) -> None:
+        """Raise Unauthorised where the certificate has expired since the handshake."""
+        if clock() > self.subject.not_after:
+            raise Unauthorised(
+                f"the certificate of {self.subject.role} {self.subject.name} has expired; renew "
+                "it and connect again"
+            )
+
 
 def peer_of(context: Any, clock: Clock = time.time) -> PeerIdentity:
     """Return who is calling; to be asked on every call, for a connection outlives certificates.
+
+    A stream asks :meth:`PeerIdentity.check_time` again for what it carries.
 
     Raises
     ------
@@ -86,12 +96,9 @@ def peer_of(context: Any, clock: Clock = time.time) -> PeerIdentity:
         subject = subject_of(chain[0])
     except IdentityUnusable as error:
         raise Unauthorised(str(error)) from error
-    if clock() > subject.not_after:
-        raise Unauthorised(
-            f"the certificate of {subject.role} {subject.name} has expired; renew it and "
-            "connect again"
-        )
-    return PeerIdentity(subject, chain[0])
+    peer = PeerIdentity(subject, chain[0])
+    peer.check_time(clock)
+    return peer
 
 
 class FileIdentity:

@@ -1,36 +1,31 @@
-"""The data plane: one call is one exchange at a barrier; servicer and client.
+"""The data plane: one stream of a silo and an attempt carries its exchanges; the servicer.
 
-A request's first frame is its :class:`StepKey`, the others are the offer. The response has
-``Waiting`` frames while the barrier is open, then the reply. Frames are (de)serialised here and
-not by gRPC, so that a reply to many silos is serialised once and a resend is the same bytes.
+An offer is its ``StepKey`` and the frames that the key announces; so is the reply, after
+``Waiting`` frames while the barrier is open. An exchange that fails ends the stream with its
+status. Frames are (de)serialised here and not by gRPC, so that a reply to many silos is serialised
+once. The client is :mod:`hedgerow.services.rpc.link`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from hedgerow.api.federation.v1 import exchange_pb2, exchange_service_pb2
-from hedgerow.boosting.errors import (
-    FederationError,
-    JobStopped,
-    OfferRejected,
-    Unreachable,
-)
-from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
+from hedgerow.api.federation.v1.exchange_pb2 import ExchangeKind, StepKey, Waiting
+from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeRequest, ExchangeResponse
+from hedgerow.boosting.errors import OfferRejected, Unreachable
+from hedgerow.boosting.exchange import Call, Place, Silo
 from hedgerow.services.identity.certificates import Role
-from hedgerow.services.identity.peers import peer_of
-from hedgerow.services.rpc.errors import abort, from_rpc
-from hedgerow.services.rpc.metering import MeteredChannel, label
+from hedgerow.services.identity.peers import Clock, peer_of
+from hedgerow.services.rpc.errors import aborting
+from hedgerow.services.rpc.metering import label, settle
 from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.bounds import OBJECT_BYTES, check_request, held_bytes
@@ -38,16 +33,18 @@ from hedgerow.services.wire.bulk import frame, opened
 from hedgerow.services.wire.masking import MORE
 
 SERVICE = "hedgerow.api.federation.v1.ExchangeService"
+METHOD = "Exchange"
 WAITING_SECONDS = 15.0
 """Time between two ``Waiting`` frames."""
 
-_METHODS = {
-    call: (
-        getattr(exchange_service_pb2, f"{call.value}Request"),
-        getattr(exchange_service_pb2, f"{call.value}Response"),
-    )
-    for call in Call
+_WAITING = ExchangeResponse(waiting=Waiting()).SerializeToString()
+_MASKING = ExchangeRequest.DESCRIPTOR.fields_by_name["masking"].number
+_NUMBERS = {
+    name: field.number for name, field in ExchangeResponse.DESCRIPTOR.fields_by_name.items()
 }
+"""Fields of both messages' frames: a family has the same number in offers and replies."""
+KINDS = {call: ExchangeKind.Value(f"EXCHANGE_KIND_{call.name}") for call in Call}
+_CALLS = {kind: call for call, kind in KINDS.items()}
 
 
 class OfferIntake(Protocol):
@@ -87,7 +84,7 @@ FindAttempt = Callable[[str, int, Silo], OpenAttempt]
 
 
 class ExchangeServicer:
-    """Server side of every method of ExchangeService.
+    """Server side of ExchangeService.
 
     Parameters
     ----------
@@ -96,6 +93,8 @@ class ExchangeServicer:
     waiting_seconds : float
         Time between two ``Waiting`` frames.
     memory : OfferMemory, optional
+    clock : callable
+        Seconds since 1970.
     """
 
     def __init__(
@@ -103,99 +102,76 @@ class ExchangeServicer:
         find: FindAttempt,
         waiting_seconds: float = WAITING_SECONDS,
         memory: OfferMemory | None = None,
+        clock: Clock = time.time,
     ) -> None:
         self._find = find
+        self._clock = clock
         self._waiting_seconds = waiting_seconds
         self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
         self._memory = memory or OfferMemory()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
-        handlers: dict[str, Any] = {
-            call.value: grpc.stream_stream_rpc_method_handler(self._behaviour(call))
-            for call in Call
-        }
+        handlers: dict[str, Any] = {METHOD: grpc.stream_stream_rpc_method_handler(self._serve)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         return SERVICE
 
-    def _behaviour(self, call: Call) -> Any:
-        request_type, response_type = _METHODS[call]
-
-        async def behaviour(
-            frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-        ) -> AsyncIterator[bytes]:
-            try:
-                async for frame in self._exchange(
-                    call, request_type, response_type, frames, context
-                ):
-                    yield frame
-            except FederationError as error:
-                await abort(context, error)
-
-        return behaviour
+    @aborting
+    async def _serve(
+        self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
+        peer = peer_of(context)
+        silo = Silo(peer.require(Role.SILO))
+        async for data in frames:
+            peer.check_time(self._clock)
+            async for answer in self._exchange(silo, _read_key(data), frames):
+                yield answer
 
     async def _exchange(
-        self,
-        call: Call,
-        request_type: Any,
-        response_type: Any,
-        frames: AsyncIterator[bytes],
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, silo: Silo, key: StepKey, frames: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
-        silo = Silo(peer_of(context).require(Role.SILO))
-        key = await self._first(request_type, frames, call)
+        call = _CALLS[key.kind]
+        label(job_id=key.job_id, silo=silo, method=call.value)
         attempt = self._find(key.job_id, key.attempt, silo)
-        label(job_id=key.job_id, silo=silo, strategy=attempt.strategy)
+        label(job_id=key.job_id, silo=silo, strategy=attempt.strategy, method=call.value)
         at = Place(key.round, key.level, getattr(key, "pass"))
         attempt.intake.admit(silo)
         # The intake alone keeps the frames: it drops those of a resend, which it does not read.
         reply = attempt.intake.receive(
-            silo, key.step, at, call, *await self._rest(request_type, frames, call, silo, key)
+            silo, key.step, at, call, *await self._rest(frames, silo, key)
         )
-        waiting = response_type(waiting=exchange_pb2.Waiting()).SerializeToString()
         while not reply.done():
             await asyncio.wait({reply}, timeout=self._waiting_seconds)
             if not reply.done():
-                yield waiting
+                yield _WAITING
         try:
-            for frame in self._encode(response_type, reply.result()):
-                yield frame
+            for data in framed(key.step, at, self._encode(reply.result())):
+                yield data
+            settle()
         finally:
             attempt.intake.delivered(silo, key.step, at)
 
-    async def _first(
-        self, request_type: Any, frames: AsyncIterator[bytes], call: Call
-    ) -> exchange_pb2.StepKey:
-        async for data in frames:
-            message = _parse(request_type, data, call)
-            if message.WhichOneof("frame") != "key" or not message.key.job_id:
-                raise OfferRejected(f"{call.value}: the first frame must be a StepKey")
-            key: exchange_pb2.StepKey = message.key
-            check_request(key, len(data))
-            return key
-        raise OfferRejected(f"{call.value}: expected a StepKey, received an empty stream")
-
     async def _rest(
-        self,
-        request_type: Any,
-        frames: AsyncIterator[bytes],
-        call: Call,
-        silo: Silo,
-        key: exchange_pb2.StepKey,
+        self, frames: AsyncIterator[bytes], silo: Silo, key: StepKey
     ) -> tuple[Callable[[type[Any]], Any], int]:
         """Return how to decode the frames of an offer, and their bytes."""
         parts: list[Any] = []
         field_name, received, held = "", 0, 0
-        masking = request_type.DESCRIPTOR.fields_by_name.get("masking")
         try:
-            async for data in frames:
+            while len(parts) < key.frames:
+                data = await anext(frames, None)
+                if data is None:
+                    # A connection that breaks ends the stream as if it were complete.
+                    raise Unreachable(
+                        f"step {key.step!r}: expected an offer of {key.frames} frames, "
+                        f"received {len(parts)}"
+                    )
                 received += len(data)
-                name, part = "masking", None
-                if masking is not None:
-                    part = opened(data, masking.number, "more", MORE)
+                name: str | None = "masking"
+                part: Any = opened(data, _MASKING, "more", MORE)
                 size = len(data) + OBJECT_BYTES
                 if part is None:
-                    message = _parse(request_type, data, call)
+                    message = _parse(ExchangeRequest, data, key.step)
                     name = message.WhichOneof("frame")
                     part = getattr(message, name) if name else None
                     size = held_bytes(message, len(data))
@@ -203,53 +179,57 @@ class ExchangeServicer:
                 held += size
                 if name in (None, "key") or (field_name and name != field_name):
                     raise OfferRejected(
-                        f"{call.value}: expected frames {field_name or 'of an offer'!r}, "
+                        f"step {key.step!r}: expected frames {field_name or 'of an offer'!r}, "
                         f"received {name!r}"
                     )
-                field_name = name
+                field_name = name or ""
                 parts.append(part)
-            if len(parts) != key.frames:
-                # A connection that breaks ends the stream as if it were complete.
-                raise Unreachable(
-                    f"{call.value}: expected an offer of {key.frames} frames, received {len(parts)}"
-                )
         except BaseException:
             self._memory.give(silo, held)
             raise
-        decode = _decoder(parts, field_name, call, key.step)
+        decode = _decoder(parts, field_name, key.step)
         # Whoever drops an offer drops this: the place passed, a resend, the end of the attempt.
         release = weakref.finalize(decode, self._memory.give, silo, held)
         release.atexit = False
         return decode, received
 
-    def _encode(self, response_type: Any, payload: Any) -> list[bytes]:
+    def _encode(self, payload: Any) -> list[bytes]:
         """Serialise a reply; one payload object that answers many silos is serialised once."""
         known = self._encoded.get(id(payload))
         if known is not None and known[0] is payload:
             return known[1]
-        frames = list(_serialise(response_type, payload))
+        frames = serialised(payload)
         if len(self._encoded) >= 8:
             self._encoded.pop(next(iter(self._encoded)))
         self._encoded[id(payload)] = (payload, frames)
         return frames
 
 
-def _parse(request_type: Any, data: bytes, call: Call) -> Any:
+def _read_key(data: bytes) -> StepKey:
+    message = _parse(ExchangeRequest, data, "")
+    if message.WhichOneof("frame") != "key" or not message.key.job_id:
+        raise OfferRejected("the first frame of an offer must be a StepKey")
+    key: StepKey = message.key
+    check_request(key, len(data))
+    if key.kind not in _CALLS:
+        raise OfferRejected(f"step {key.step!r}: {key.kind} is no kind of exchange")
+    return key
+
+
+def _parse(kind: Any, data: bytes, step: str) -> Any:
     try:
-        return request_type.FromString(data)
+        return kind.FromString(data)
     except DecodeError as error:
-        raise OfferRejected(f"{call.value}: a frame is not a {request_type.__name__}") from error
+        where = f"step {step!r}: " if step else ""
+        raise OfferRejected(f"{where}a frame is not an {kind.__name__}") from error
 
 
-def _decoder(
-    parts: list[Any], field_name: str, call: Call, step: str
-) -> Callable[[type[Any]], Any]:
+def _decoder(parts: list[Any], field_name: str, step: str) -> Callable[[type[Any]], Any]:
     def decode(payload: type[Any]) -> Any:
         codec = codec_of(payload)
         if parts and field_name != codec.frame:
             raise OfferRejected(
-                f"{call.value}: step {step!r} expected frames {codec.frame!r}, "
-                f"received {field_name!r}"
+                f"step {step!r}: expected frames {codec.frame!r}, received {field_name!r}"
             )
         try:
             return codec.decode(iter(parts))
@@ -259,180 +239,14 @@ def _decoder(
     return decode
 
 
-def _serialise(message_type: Any, payload: Any) -> Iterator[bytes]:
+def serialised(payload: Any) -> list[bytes]:
+    """Return the frames of an offer or a reply, without its key."""
     codec = codec_of(type(payload))
-    if not codec.frame:
-        return
-    number = message_type.DESCRIPTOR.fields_by_name[codec.frame].number
-    for part in codec.encode(payload):
-        yield frame(number, part)
+    return [frame(_NUMBERS[codec.frame], part) for part in codec.encode(payload)]
 
 
-class Ledger(Protocol):
-    """A silo's record of what leaves it."""
-
-    def record(
-        self, *, job_id: str, step: Step[Any, Any], at: Place, kind: str, frames: list[bytes]
-    ) -> None:
-        """Make one line durable; raises where it cannot, and then nothing is sent."""
-        ...
-
-
-class Memory(Protocol):
-    """Durable records of a silo for one job."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Store a record durably."""
-        ...
-
-    def recall(self, key: str) -> bytes | None:
-        """Return a record, or None."""
-        ...
-
-
-@dataclass(slots=True)
-class LinkTimes:
-    """Where the time of a silo's exchanges went, seconds.
-
-    Parameters
-    ----------
-    waiting : float
-        For the other silos and the reply, after gRPC has taken the last frame.
-    sending : float
-        Serialising offers and giving their frames to the connection.
-    recording : float
-        Making the ledger's lines durable.
-    """
-
-    waiting: float = 0.0
-    sending: float = 0.0
-    recording: float = 0.0
-
-
-@dataclass
-class GrpcLink:
-    """A silo's end of the federation over gRPC; see :class:`hedgerow.boosting.exchange.Link`.
-
-    Parameters
-    ----------
-    channel : callable
-        Returns the current channel; a fresh one after certificates were renewed.
-    timeout_seconds : float
-        Longest duration of an exchange, resends included.
-    """
-
-    channel: Callable[[], MeteredChannel]
-    address: str
-    job_id: str
-    attempt: int
-    ledger: Ledger
-    memory: Memory
-    timeout_seconds: float
-    rng: random.Random = field(default_factory=random.SystemRandom)
-    times: LinkTimes = field(default_factory=LinkTimes)
-    _stopped: str | None = None
-    _call: Any = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
-        """Send an offer and return its reply; after a lost connection the same bytes again."""
-        self.check()
-        assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
-        started = time.monotonic()
-        request_type, response_type = _METHODS[step.call]
-        key = exchange_pb2.StepKey(
-            job_id=self.job_id,
-            attempt=self.attempt,
-            round=at.round,
-            level=at.level,
-            step=step.name,
-            **{"pass": at.passing},
-        )
-        frames = list(_serialise(request_type, offer))
-        key.frames = len(frames)
-        frames.insert(0, request_type(key=key).SerializeToString())
-        self.times.sending += time.monotonic() - started
-        deadline = started + self.timeout_seconds
-        pause = 0.1
-        while True:
-            recording = time.monotonic()
-            self.ledger.record(
-                job_id=self.job_id, step=step, at=at, kind=type(offer).__name__, frames=frames
-            )
-            self.times.recording += time.monotonic() - recording
-            try:
-                return self._once(step, response_type, frames, deadline)
-            except Unreachable:
-                self.check()
-                if time.monotonic() + pause >= deadline:
-                    raise
-            # Full jitter, so that many silos do not return at the same moment.
-            time.sleep(self.rng.uniform(0.0, pause))
-            pause = min(pause * 2.0, 5.0)
-
-    def _once(
-        self, step: Step[Any, Reply], response_type: Any, frames: list[bytes], deadline: float
-    ) -> Reply:
-        path = f"/{SERVICE}/{step.call.value}"
-        stub = self.channel().stream_stream(path, _as_is, _as_is)
-        parts: list[Any] = []
-        codec = codec_of(step.reply)
-        began = sent = time.monotonic()
-
-        def flow() -> Iterator[bytes]:
-            nonlocal sent
-            yield from frames
-            sent = time.monotonic()
-
-        try:
-            with self._lock:
-                self.check()
-                self._call = call = stub(flow(), timeout=max(deadline - time.monotonic(), 0.001))
-            for data in call:
-                message = response_type.FromString(data)
-                name = message.WhichOneof("frame")
-                if name == "waiting":
-                    continue
-                if name != codec.frame:
-                    raise OfferRejected(
-                        f"step {step.name!r}: expected frames {codec.frame!r} from the "
-                        f"coordinator, received {name!r}"
-                    )
-                parts.append(getattr(message, name))
-        except grpc.RpcError as error:
-            self.check()
-            raise from_rpc(error, self.address) from None
-        except DecodeError as error:
-            raise OfferRejected(
-                f"step {step.name!r}: the coordinator sent bytes that are no frame"
-            ) from error
-        finally:
-            self._call = None
-            self.times.sending += sent - began
-            self.times.waiting += time.monotonic() - sent
-        reply: Reply = codec.decode(iter(parts))
-        return reply
-
-    def check(self) -> None:
-        """Raise :class:`JobStopped` once :meth:`stop` was called."""
-        if self._stopped is not None:
-            raise JobStopped(self._stopped)
-
-    def stop(self, reason: str) -> None:
-        """End the running exchange and every later one with :class:`JobStopped`."""
-        with self._lock:
-            self._stopped = reason
-            if self._call is not None:
-                self._call.cancel()
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Store a record of this job durably."""
-        self.memory.remember(key, value)
-
-    def recall(self, key: str) -> bytes | None:
-        """Return a record of this job, or None."""
-        return self.memory.recall(key)
-
-
-def _as_is(data: bytes) -> bytes:
-    return data
+def framed(step: str, at: Place, frames: list[bytes], **others: Any) -> list[bytes]:
+    """Return frames behind the key that announces them."""
+    others["pass"] = at.passing
+    key = StepKey(round=at.round, level=at.level, step=step, frames=len(frames), **others)
+    return [frame(_NUMBERS["key"], key), *frames]

@@ -3,7 +3,7 @@
 Servers: :class:`MeteringInterceptor` wraps the (de)serialisers of every method. Clients:
 :class:`MeteredChannel` wraps those of every stub. The counts are exact protobuf bytes; TLS and
 HTTP/2 framing are not in them. What a call moved is credited when it ends, under the labels that
-its servicer gave it with :func:`label`.
+its servicer gave it with :func:`label`; a stream of exchanges is credited one by one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ MAX_REFUSED = 1024
 
 @dataclass(slots=True)
 class CallCount:
-    """What one call has moved so far, seen from this process."""
+    """What one call has moved so far, seen from this process.
+
+    Parameters
+    ----------
+    method : str
+        Under which it is credited: the call's own name where left out.
+    """
 
     messages_in: int = 0
     messages_out: int = 0
@@ -55,23 +61,40 @@ class CallCount:
     strategy: str = ""
     job_id: str = ""
     silo: str = ""
+    method: str = ""
 
 
-_current: ContextVar[CallCount | None] = ContextVar("hedgerow_call", default=None)
+class _OpenCall:
+    """A call being served: what it has moved since it began, or was last credited."""
+
+    def __init__(self) -> None:
+        self.count = CallCount()
+        self.started = 0.0
+        self.settle: Callable[[str | None], None] | None = None
 
 
-def _count() -> CallCount:
-    count = _current.get()
-    if count is None:
-        count = CallCount()
-        _current.set(count)
-    return count
+_current: ContextVar[_OpenCall | None] = ContextVar("hedgerow_call", default=None)
 
 
-def label(*, job_id: str = "", silo: str = "", strategy: str = "") -> None:
+def _open_call() -> _OpenCall:
+    call = _current.get()
+    if call is None:
+        call = _OpenCall()
+        _current.set(call)
+    return call
+
+
+def label(*, job_id: str = "", silo: str = "", strategy: str = "", method: str = "") -> None:
     """Say on whose account the current call goes."""
-    count = _count()
-    count.job_id, count.silo, count.strategy = job_id, silo, strategy
+    count = _open_call().count
+    count.job_id, count.silo, count.strategy, count.method = job_id, silo, strategy, method
+
+
+def settle() -> None:
+    """Credit what the current stream has moved as a call that has ended well, and count anew."""
+    settle = _open_call().settle
+    assert settle is not None, "a stream that is metered"
+    settle("OK")
 
 
 class Metrics:
@@ -289,14 +312,16 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap(self, path: str, handler: Any) -> Any:
         def taking(data: bytes) -> Any:
-            count = _count()
-            count.messages_in += 1
-            count.bytes_in += len(data)
+            call = _open_call()
+            if not call.count.messages_in:
+                call.started = time.monotonic()
+            call.count.messages_in += 1
+            call.count.bytes_in += len(data)
             return decode(data) if decode else data
 
         def giving(message: Any) -> bytes:
             data: bytes = encode(message) if encode else message
-            count = _count()
+            count = _open_call().count
             count.messages_out += 1
             count.bytes_out += len(data)
             return data
@@ -307,17 +332,29 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         answer = handler.unary_unary or handler.stream_unary
 
         async def unary(request: Any, context: Any) -> Any:
-            started, count = time.monotonic(), _count()
+            call = _open_call()
             opened.inc()
+
+            def ended(_: Any) -> None:
+                opened.dec()
+                finish(path, call, context)
+
             # The response is serialised after the behaviour has returned, so the call is
             # credited by a callback that runs when it is over.
-            context.add_done_callback(lambda _: finish(path, count, context, started))
+            context.add_done_callback(ended)
             return await answer(request, context)
 
         def streaming(behaviour: Any) -> Any:
             async def run(request: Any, context: Any) -> AsyncIterator[Any]:
-                started, count = time.monotonic(), _count()
+                call, settled = _open_call(), False
                 opened.inc()
+
+                def settle(code: str | None) -> None:
+                    nonlocal settled
+                    finish(path, call, context, code)
+                    call.count, settled = CallCount(), True
+
+                call.settle = settle
                 code: str | None = "CANCELLED"
                 try:
                     async for message in behaviour(request, context):
@@ -327,7 +364,9 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
                     code = None
                     raise
                 finally:
-                    finish(path, count, context, started, code)
+                    opened.dec()
+                    if not settled or code is None or call.count.messages_in:
+                        settle(code)
 
             return run
 
@@ -343,21 +382,17 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
             streaming(handler.stream_stream), taking, giving
         )
 
-    def _finish(
-        self,
-        path: str,
-        count: CallCount,
-        context: Any,
-        started: float,
-        code: str | None = None,
-    ) -> None:
-        method = path.rpartition("/")[2]
+    def _finish(self, path: str, call: _OpenCall, context: Any, code: str | None = None) -> None:
+        count = call.count
+        service, _, method = path.rpartition("/")
+        if count.method:
+            method, path = count.method, f"{service}/{count.method}"
         ended = code or code_name(context.code())
-        self._metrics.calls_open.labels(method).dec()
         self._metrics.calls.labels(method, ended).inc()
         if ended in REFUSALS:
             self._refusals.note(method, ended, _caller(context))
-        self._metrics.call_seconds.labels(method).observe(time.monotonic() - started)
+        if call.started:
+            self._metrics.call_seconds.labels(method).observe(time.monotonic() - call.started)
         self._metrics.credit(path, count, server=True)
         if self._sink is not None:
             self._sink(path, count)
@@ -421,27 +456,50 @@ class MeteredChannel:
         )
 
     def stream_stream(
-        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
+        self,
+        method: str,
+        request_serializer: Wrap,
+        response_deserializer: Wrap,
+        account: Callable[[], str] | None = None,
+        **options: Any,
     ) -> Any:
-        """Return a counting callable of a method streamed both ways."""
+        """Return a counting callable of a method streamed both ways.
+
+        Parameters
+        ----------
+        account : callable, optional
+            Path under which a message counts now; that of the method where left out.
+        """
         return self._count(
-            self._channel.stream_stream, method, request_serializer, response_deserializer, options
+            self._channel.stream_stream,
+            method,
+            request_serializer,
+            response_deserializer,
+            options,
+            account,
         )
 
     def _count(
-        self, make: Any, method: str, encode: Wrap, decode: Wrap, options: dict[str, Any]
+        self,
+        make: Any,
+        method: str,
+        encode: Wrap,
+        decode: Wrap,
+        options: dict[str, Any],
+        account: Callable[[], str] | None = None,
     ) -> Any:
         metrics, strategy = self._metrics, self._strategy
+        path = account or (lambda: method)
 
         def giving(message: Any) -> bytes:
             data: bytes = encode(message)
             moved = CallCount(messages_out=1, bytes_out=len(data), strategy=strategy)
-            metrics.credit(method, moved, server=False)
+            metrics.credit(path(), moved, server=False)
             return data
 
         def taking(data: bytes) -> Any:
             moved = CallCount(messages_in=1, bytes_in=len(data), strategy=strategy)
-            metrics.credit(method, moved, server=False)
+            metrics.credit(path(), moved, server=False)
             return decode(data)
 
         return make(method, giving, taking, **options)

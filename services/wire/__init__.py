@@ -5,9 +5,9 @@ messages, and back. ``decode`` validates everything that a hostile peer could ha
 raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected and received.
 
 To add a payload: define its frozen dataclass in ``boosting``, its message with the same field
-names in ``proto``, its field in the RPC's request and response, and its line in the :func:`family`
-of a module here that is named in ``MODULES``. Modules are imported when their payload is first
-met, so that a process loads only what its strategy needs.
+names in ``proto``, its field in ``ExchangeRequest`` and ``ExchangeResponse``, and its line in the
+:func:`family` of a module here that is named in ``MODULES``. Modules are imported when their
+payload is first met, so that a process loads only what its strategy needs.
 """
 
 from __future__ import annotations

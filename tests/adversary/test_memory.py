@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
 from hedgerow.boosting.errors import LimitReached, OfferRejected
-from hedgerow.boosting.exchange import Call, Place, Receipt, Silo
+from hedgerow.boosting.exchange import Place, Receipt, Silo
 from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.wire.bounds import MAX_OBJECTS, OBJECT_BYTES, check_request
 from tests.services.rpc.test_exchange import STEP, Server, key_frame, weights
@@ -39,10 +39,9 @@ def with_lists(kind: Descriptor, depth: int = 4) -> Iterator[tuple[list[str], Me
                 yield [field.name, *path], GetMessageClass(kind)()
 
 
-def empties(call: Call, number: int) -> Iterator[tuple[str, bytes]]:
-    """Yield frames of an RPC with so many empty values in a list."""
-    kind = getattr(pb, f"{call.value}Request").DESCRIPTOR
-    for path, message in with_lists(kind):
+def empties(number: int) -> Iterator[tuple[str, bytes]]:
+    """Yield frames of an offer with so many empty values in a list."""
+    for path, message in with_lists(pb.ExchangeRequest.DESCRIPTOR):
         inner = message
         for name in path[:-1]:
             inner = getattr(inner, name)
@@ -57,27 +56,26 @@ def empties(call: Call, number: int) -> Iterator[tuple[str, bytes]]:
         yield ".".join(path), message.SerializeToString()
 
 
-LISTS = [(call, name) for call in Call for name, _ in empties(call, 1)]
+LISTS = [name for name, _ in empties(1)]
 
 
 def test_there_are_lists_to_fill() -> None:
     assert len(LISTS) > 3
 
 
-@pytest.mark.parametrize(("call", "name"), LISTS)
-def test_empty_values_count_as_what_they_hold(server: Server, call: Call, name: str) -> None:
+@pytest.mark.parametrize("name", LISTS)
+def test_empty_values_count_as_what_they_hold(server: Server, name: str) -> None:
     server.servicer._memory = OfferMemory(64 << 20)
-    frame = dict(empties(call, 40_000))[name]
+    frame = dict(empties(40_000))[name]
     assert len(frame) < 1 << 18
-    opening = getattr(pb, f"{call.value}Request")(key={"job_id": "job", "attempt": 2, "step": "s"})
 
     def offer() -> Iterator[bytes]:
-        yield opening.SerializeToString()
+        yield key_frame(frames=200)
         for _ in range(200):
             yield frame
 
     with pytest.raises(grpc.RpcError) as caught:
-        server.raw(offer(), call)
+        server.raw(offer())
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "offers of a that wait take over 67108864 bytes" in (caught.value.details() or "")
     server.until(lambda: server.calls)
@@ -87,11 +85,9 @@ def test_empty_values_count_as_what_they_hold(server: Server, call: Call, name: 
 
 
 def test_a_list_of_too_many_empty_values_is_refused_as_it_is_read(server: Server) -> None:
-    call, name = LISTS[0]
-    frame = dict(empties(call, MAX_OBJECTS + 1))[name]
-    opening = getattr(pb, f"{call.value}Request")(key={"job_id": "job", "attempt": 2, "step": "s"})
+    frame = dict(empties(MAX_OBJECTS + 1))[LISTS[0]]
     with pytest.raises(grpc.RpcError, match="more than 131072 elements"):
-        server.raw(iter([opening.SerializeToString(), frame]), call)
+        server.raw(iter([key_frame(), frame]))
 
 
 def test_an_offer_counts_until_it_is_read_and_no_longer(server: Server) -> None:
@@ -163,4 +159,4 @@ def test_a_step_s_name_is_as_short_as_a_request_s_texts(server: Server) -> None:
     with pytest.raises(grpc.RpcError, match="step: 100000 long"):
         server.raw(iter([key_frame(step="s" * 100_000)]))
     with pytest.raises(OfferRejected, match="step: 5000 long"):
-        check_request(pb.ExchangeWeightsRequest(key={"step": "s" * 5000}), 5010)
+        check_request(pb.ExchangeRequest(key={"step": "s" * 5000}), 5010)

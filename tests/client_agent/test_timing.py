@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from hedgerow.client_agent.timing import Stopwatch, summary
-from hedgerow.services.rpc.exchange import LinkTimes
+from hedgerow.services.rpc.link import LinkTimes
 
 
 def test_the_parts_add_up_to_the_whole() -> None:

@@ -41,25 +41,21 @@ def identities(
 
 
 class CountingLink(MemoryLink):
-    """Counts the frames' bytes by RPC, as they would travel."""
+    """Counts the frames' bytes by kind, as they would travel."""
 
     up: ClassVar[Counter[str]] = Counter()
     down: ClassVar[Counter[str]] = Counter()
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        from hedgerow.api.federation.v1 import exchange_pb2
-        from hedgerow.services.rpc.exchange import _METHODS, _serialise
+        from hedgerow.services.rpc.exchange import KINDS, framed, serialised
 
-        request, response = _METHODS[step.call]
-        key = exchange_pb2.StepKey(
-            job_id="job-1234567", attempt=1, round=at.round, level=at.level, step=step.name
-        )
         reply = super().exchange(step, at, offer)
+        names = {"job_id": "job-1234567", "attempt": 1, "kind": KINDS[step.call]}
+        up = sum(map(len, framed(step.name, at, serialised(offer), **names)))
+        down = sum(map(len, framed(step.name, at, serialised(reply))))
         if self.silo == "silo-0":
-            name = step.call.value
-            self.up[name] += len(request(key=key).SerializeToString())
-            self.up[name] += sum(len(frame) for frame in _serialise(request, offer))
-            self.down[name] += sum(len(frame) for frame in _serialise(response, reply))
+            self.up[step.call.value] += up
+            self.down[step.call.value] += down
         return reply
 
 

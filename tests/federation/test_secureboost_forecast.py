@@ -21,26 +21,23 @@ N_ROWS = 4000
 
 
 class CountingLink(MemoryLink):
-    """Counts the frames' bytes by silo and RPC, as they would travel."""
+    """Counts the frames' bytes by silo and kind, as they would travel."""
 
     up: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
     down: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
     calls: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        from hedgerow.api.federation.v1 import exchange_pb2
-        from hedgerow.services.rpc.exchange import _METHODS, _serialise
+        from hedgerow.services.rpc.exchange import KINDS, framed, serialised
 
-        request, response = _METHODS[step.call]
-        key = exchange_pb2.StepKey(
-            job_id="job-1234567", attempt=1, round=at.round, level=at.level, step=step.name
-        )
         reply = super().exchange(step, at, offer)
+        names = {"job_id": "job-1234567", "attempt": 1, "kind": KINDS[step.call]}
+        up = sum(map(len, framed(step.name, at, serialised(offer), **names)))
+        down = sum(map(len, framed(step.name, at, serialised(reply))))
         name = step.call.value
         self.calls[self.silo][name] += 1
-        self.up[self.silo][name] += len(request(key=key).SerializeToString())
-        self.up[self.silo][name] += sum(len(frame) for frame in _serialise(request, offer))
-        self.down[self.silo][name] += sum(len(frame) for frame in _serialise(response, reply))
+        self.up[self.silo][name] += up
+        self.down[self.silo][name] += down
         return reply
 
 

@@ -20,14 +20,10 @@ with atheris.instrument_imports(include=["hedgerow.services.wire", "hedgerow.boo
     from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.message import Message
 
-    from hedgerow.api.federation.v1 import (
-        exchange_pb2,
-        exchange_service_pb2,
-        masking_pb2,
-        tensor_pb2,
-    )
+    from hedgerow.api.federation.v1 import exchange_pb2, masking_pb2, tensor_pb2
+    from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
     from hedgerow.boosting.errors import OfferRejected
-    from hedgerow.boosting.exchange import Call, Silo
+    from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.trees import packing
     from hedgerow.boosting.trees.ensemble import Tree
     from hedgerow.boosting.trees.limits import TreeLimits, validate_upload
@@ -47,19 +43,6 @@ BOXES = [module.BOXES for module in MODULES if hasattr(module, "BOXES")]
 KINDS = sorted({codec.frame for codec in CODECS})
 TEXTS = ["", "a", "b", "ash", "silo-0"]
 WIDTHS = {number: int(name[2]) for name, number in TYPES.items()}
-
-
-def request_of(kind: str) -> tuple[Call, Any]:
-    """Return an RPC, and its request type, that carries frames of a kind; some only replies do."""
-    messages = (
-        (call, getattr(exchange_service_pb2, f"{call.value}{way}"))
-        for way in ("Request", "Response")
-        for call in Call
-    )
-    return next(found for found in messages if kind in found[1].DESCRIPTOR.fields_by_name)
-
-
-REQUESTS = {kind: request_of(kind) for kind in KINDS}
 
 
 def number(provider: Any) -> int:
@@ -137,12 +120,12 @@ def fill_part(part: Message, provider: Any) -> None:
 
 def offered(provider: Any, kind: str) -> Iterator[bytes]:
     """Yield the frames of an offer: filled at random, some with bytes changed, or any bytes."""
-    request_type = REQUESTS[kind][1]
+    # Offers and replies have the same fields, but for one that only replies have.
     for _ in range(provider.ConsumeIntInRange(1, 3)):
         if provider.ConsumeIntInRange(0, 15) == 0:
             yield provider.ConsumeBytes(number(provider))
             continue
-        request = request_type()
+        request = ExchangeResponse()
         part = getattr(request, kind)
         part.SetInParent()
         fill_part(part, provider)
@@ -156,14 +139,13 @@ RUNNER = asyncio.Runner()
 
 async def received(kind: str, frames: list[bytes]) -> Any:
     """Take an offer in as the coordinator does; return what decodes it."""
-    call, request_type = REQUESTS[kind]
 
     async def stream() -> AsyncIterator[bytes]:
         for frame in frames:
             yield frame
 
     key = exchange_pb2.StepKey(job_id="job", step="step", frames=len(frames))
-    return (await SERVICER._rest(request_type, stream(), call, Silo("ash"), key))[0]
+    return (await SERVICER._rest(stream(), Silo("ash"), key))[0]
 
 
 def decode_frames(provider: Any) -> None:

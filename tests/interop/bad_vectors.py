@@ -18,9 +18,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from hedgerow.api.federation.v1 import exchange_service_pb2, tensor_pb2
+from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.payloads import Elements
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.limits import TreeLimits
@@ -39,12 +39,8 @@ LIMITS = TreeLimits((0,), (0, 0, 6), max_depth=3)
 
 def part_of(frame: str) -> type[Any]:
     """Return the message that travels in a field of the exchange messages."""
-    for call in Call:
-        for way in ("Request", "Response"):
-            fields = getattr(exchange_service_pb2, f"{call.value}{way}").DESCRIPTOR.fields_by_name
-            if frame in fields:
-                return GetMessageClass(fields[frame].message_type)
-    raise KeyError(frame)
+    field = ExchangeResponse.DESCRIPTOR.fields_by_name[frame]
+    return GetMessageClass(field.message_type)
 
 
 def nothing_of(kind: Any) -> Any:

@@ -100,7 +100,7 @@ def box_bytes(*fields: float) -> float:
 
 
 class PartyTraffic:
-    """Bytes of one party, by RPC."""
+    """Bytes of one party, by kind of exchange."""
 
     def __init__(self) -> None:
         self.calls: defaultdict[str, float] = defaultdict(float)

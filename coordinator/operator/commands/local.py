@@ -331,7 +331,7 @@ def _warm() -> None:
     for module in (
         "xgboost",
         "pyarrow.parquet",
-        "hedgerow.services.rpc.exchange",
+        "hedgerow.services.rpc.link",
         "hedgerow.boosting.trees.ensemble",
     ):
         importlib.import_module(module)

@@ -48,7 +48,7 @@ export class Bagging {
         if (asked) {
           const at = { ...START, round: standing.version - 1 };
           const sums = { train: standing.score_train ? this.#scores() : Buffer.alloc(0) };
-          const [part] = await this.link.exchange("ExchangeScores", "scores", at, "scores", [{ sums }]);
+          const [part] = await this.link.exchange("EXCHANGE_KIND_SCORES", "scores", at, "scores", [{ sums }]);
           if (part.verdict.stop) break;
           standing = { ...standing, score_train: false, score_valid: false };
         } else {
@@ -57,7 +57,7 @@ export class Bagging {
           const offer = { version: this.version, steps: first.length ? this.steps : 0, gain: this.gain, data: first };
           const at = { ...START, round: standing.round };
           const parts = [{ offer }, ...more.map((piece) => ({ more: piece }))];
-          standing = this.#receive(await this.link.exchange("ExchangeTrees", "trees", at, "trees", parts));
+          standing = this.#receive(await this.link.exchange("EXCHANGE_KIND_TREES", "trees", at, "trees", parts));
         }
       } catch (error) {
         if (error.reason !== "PLACE_PASSED") throw error;
@@ -70,7 +70,7 @@ export class Bagging {
   async #synchronise(firstRound) {
     const catchUp = { version: this.version, first_round: firstRound, n_samples: this.table.y.length };
     const at = { ...START, round: Math.max(firstRound, 0) };
-    const parts = await this.link.exchange("ExchangeTrees", "sync", at, "trees", [{ catch_up: catchUp }]);
+    const parts = await this.link.exchange("EXCHANGE_KIND_TREES", "sync", at, "trees", [{ catch_up: catchUp }]);
     const standing = this.#receive(parts);
     if (standing._base_score || firstRound >= 0) return standing;
     try {
@@ -94,10 +94,10 @@ export class Bagging {
         leastSilos: Math.max(this.spec.min_silos, 3),
       });
       await sums.setup(START);
-      total = await sums.sum("sum", "ExchangeSums", START, values, schemaState(this.schema));
+      total = await sums.sum("sum", "EXCHANGE_KIND_SUMS", START, values, schemaState(this.schema));
     } else {
       const vector = { ring_bits: 64, n_values: values.length, data: packResidues(values) };
-      const [part] = await this.link.exchange("ExchangeSums", "sum-plain", START, "masking", [
+      const [part] = await this.link.exchange("EXCHANGE_KIND_SUMS", "sum-plain", START, "masking", [
         { plain: { vector } },
       ]);
       total = { values: readResidues(part.total.vector.data), present: part.total.present };

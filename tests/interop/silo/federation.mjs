@@ -214,13 +214,15 @@ export class Federation {
 
   // --- exchanges ---
 
-  /** The exchanges of one attempt. */
+  /** The exchanges of one attempt, all by one stream as long as none fails. */
   link(key, spec) {
     const seconds = 2 * (spec.step_timeout_seconds ?? 600) + 30;
     const name = `job-${key.job_id}`;
+    const stream = { call: null };
     return {
-      exchange: (method, step, at, family, parts) =>
-        this.exchange(method, { ...at, ...key, step, frames: parts.length }, family, parts, seconds),
+      exchange: (kind, step, at, family, parts) =>
+        this.exchange(stream, { ...at, ...key, step, kind, frames: parts.length }, family, parts, seconds),
+      end: () => stream.call?.end(),
       passed: (why) => new CallFailed(why, 9, "PLACE_PASSED"),
       recall: () => this.recall(name),
       remember: (value) => this.remember(name, value),
@@ -228,13 +230,15 @@ export class Federation {
   }
 
   /** Offers parts and returns those of the reply; the same frames are sent again after a break. */
-  async exchange(method, key, family, parts, seconds) {
+  async exchange(stream, key, family, parts, seconds) {
     const deadline = Date.now() + 1000 * seconds;
     const frames = [{ key }, ...parts.map((part) => ({ [family]: part }))];
     for (;;) {
       try {
-        return await this.#once(method, frames, family, deadline);
+        return await this.#once(stream, frames, family, deadline);
       } catch (error) {
+        stream.call?.cancel();
+        stream.call = null;
         if (this.stopped.has(`${key.job_id}/${key.attempt}`)) throw error;
         if (!error.again || Date.now() >= deadline) throw error;
         await pause(Math.random());
@@ -242,19 +246,34 @@ export class Federation {
     }
   }
 
-  #once(method, frames, family, deadline) {
+  #once(stream, frames, family, deadline) {
     return new Promise((done, fail) => {
-      const call = this.data[method]({ deadline });
+      const call = (stream.call ??= this.data.Exchange());
+      const [{ key }] = frames;
       const parts = [];
+      let reply = null;
+      const end = (finish, value) => {
+        clearTimeout(timer);
+        const gone = () => stream.call === call && (stream.call = null);
+        call.removeAllListeners().on("error", gone).on("status", gone);
+        finish(value);
+      };
+      const late = () => end(fail, new CallFailed("no reply before the deadline", 4, ""));
+      const timer = setTimeout(late, deadline - Date.now());
       call.on("data", (frame) => {
         if (frame.frame === "waiting") return;
-        if (frame.frame === family) parts.push(frame[family]);
-        else call.destroy(new Error(`expected frames ${family}, received ${frame.frame}`));
+        if (frame.frame !== (reply ? family : "key"))
+          return end(fail, new Error(`expected frames ${family}, received ${frame.frame}`));
+        if (reply) parts.push(frame[family]);
+        else reply = frame.key;
+        const same = ["step", "round", "level", "pass"].every((f) => reply[f] === (key[f] ?? 0));
+        if (!same) end(fail, new Error(`expected the reply to ${key.step}, received ${reply.step}`));
+        else if (parts.length === reply.frames) end(done, parts);
       });
-      call.on("error", (error) => fail(error.code === undefined ? error : this.failure(error)));
-      call.on("end", () => done(parts));
+      call.on("error", (error) => end(fail, this.failure(error)));
+      call.on("end", () => {}); // the status follows, as an error
+      call.on("status", () => end(fail, new CallFailed("the stream ended before the reply", 14, "")));
       for (const frame of frames) call.write(frame);
-      call.end();
     });
   }
 }

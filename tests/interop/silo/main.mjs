@@ -50,6 +50,7 @@ while (reports.length < settings.jobs) {
   const { spec } = opened;
   const { key } = assignment;
   let error = "";
+  let link;
   try {
     const table = forJob(everything, spec);
     const schema = {
@@ -62,7 +63,7 @@ while (reports.length < settings.jobs) {
     const agreement = await federation.accept(assignment, schema, table.y.length);
     federation.jobs.checkSilos(spec, agreement.silos);
     federation.working = [key];
-    const link = federation.link(key, spec);
+    link = federation.link(key, spec);
     const { silos: roster, schema: agreed, digest } = agreement;
     reports.push(
       await new Bagging({ link, identity, key, spec, digest, roster, schema: agreed, table }).run(),
@@ -71,6 +72,7 @@ while (reports.length < settings.jobs) {
     error = String(failure.message);
     reports.push({ job_id: key.job_id, error, reason: failure.reason });
   }
+  link?.end();
   federation.working = [];
   await federation.leased("ReportOutcome", { key, error }, 10);
 }

@@ -214,7 +214,7 @@ export function verify(identity, silo, pem, message, signature) {
 /** A setup and its sums, over one 64-bit ring with dropout recovery, and a batch of one sum. */
 export class SecureSums {
   /**
-   * @param {object} link has exchange(method, step, place, family, parts), passed(reason), and
+   * @param {object} link has exchange(kind, step, place, family, parts), passed(reason), and
    *   durable recall() and remember(set)
    * @param {object} identity
    * @param {{jobId: string, attempt: number, digest: Buffer, roster: string[],
@@ -234,8 +234,8 @@ export class SecureSums {
     };
   }
 
-  async #one(method, step, at, part) {
-    const parts = await this.link.exchange(method, step, at, "masking", [part]);
+  async #one(kind, step, at, part) {
+    const parts = await this.link.exchange(kind, step, at, "masking", [part]);
     return parts[0][parts[0].part];
   }
 
@@ -250,7 +250,7 @@ export class SecureSums {
       certificate: this.identity.certificate,
       signature: this.identity.sign(statement(me, this.key.public)),
     };
-    const parts = await this.link.exchange("ExchangeKeys", "sum-keys", at, "masking", [
+    const parts = await this.link.exchange("EXCHANGE_KIND_KEYS", "sum-keys", at, "masking", [
       { key: offer },
     ]);
     const offers = Object.assign({}, ...parts.map((part) => part.roster.offers));
@@ -295,7 +295,7 @@ export class SecureSums {
       const box = silo === me ? Buffer.alloc(0) : seal(boxKey(this.roots[silo], me, silo), dealt[k], context);
       boxes[silo] = { box, commitments };
     });
-    const parts = await this.link.exchange("ExchangeShares", `${name}-shares`, at, "masking", [
+    const parts = await this.link.exchange("EXCHANGE_KIND_SHARES", `${name}-shares`, at, "masking", [
       { shares: { boxes } },
     ]);
     const received = Object.assign({}, ...parts.map((part) => part.shares.boxes));
@@ -314,7 +314,7 @@ export class SecureSums {
   }
 
   /** Adds a vector of BigInt residues to a sum; returns {values, present}. */
-  async sum(name, method, at, values, state) {
+  async sum(name, kind, at, values, state) {
     await this.#deal(name, at);
     const me = this.identity.silo;
     const participants = this.participants;
@@ -329,7 +329,7 @@ export class SecureSums {
     const statement = (set) => setStatement(this.digest, context, participants, set);
     const bound = this.link.recall() ?? [];
     const willing = !bound.length || same(bound, participants);
-    let reply = await this.#one(method, `${name}-masked`, at, {
+    let reply = await this.#one(kind, `${name}-masked`, at, {
       masked: {
         vector: { ring_bits: 64, n_values: values.length, data },
         commitment: commitmentOf(secret, context),
@@ -351,7 +351,7 @@ export class SecureSums {
       if (bound.length && !same(bound, set)) throw new Error("it was unmasked over another set");
       endorsed = set;
       if (!Object.keys(reply.signatures).length) {
-        reply = await this.#one("ExchangeSignatures", `${name}-agree`, again(), {
+        reply = await this.#one("EXCHANGE_KIND_SIGNATURES", `${name}-agree`, again(), {
           signature: { signature: this.identity.sign(statement(set)) },
         });
         repeats += 1;
@@ -362,7 +362,7 @@ export class SecureSums {
       if (!same(set, participants)) {
         const lost = participants.filter((silo) => !set.includes(silo));
         const seeds = Object.fromEntries(lost.map((silo) => [silo, seed(silo)]));
-        reply = await this.#one("ExchangeSignatures", `${name}-seeds`, again(), {
+        reply = await this.#one("EXCHANGE_KIND_SIGNATURES", `${name}-seeds`, again(), {
           seeds: { seeds },
         });
       }
@@ -370,7 +370,7 @@ export class SecureSums {
     this.link.remember(agreed);
     const shares = Object.fromEntries(agreed.map((silo) => [silo, this.shares[silo]]));
     this.participants = agreed;
-    const total = await this.#one(method, `${name}-unmask`, at, { unmasking: { shares } });
+    const total = await this.#one(kind, `${name}-unmask`, at, { unmasking: { shares } });
     return { values: readResidues(total.vector.data), present: total.present };
   }
 

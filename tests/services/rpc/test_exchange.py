@@ -32,7 +32,14 @@ from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
 from hedgerow.services.rpc.channel import dial
-from hedgerow.services.rpc.exchange import SERVICE, ExchangeServicer, GrpcLink, OpenAttempt
+from hedgerow.services.rpc.exchange import (
+    METHOD,
+    SERVICE,
+    ExchangeServicer,
+    OpenAttempt,
+    framed,
+)
+from hedgerow.services.rpc.link import GrpcLink
 from hedgerow.services.rpc.metering import CallCount, Metrics
 from hedgerow.services.rpc.offer_memory import OfferMemory
 from hedgerow.services.rpc.server import serve
@@ -69,10 +76,16 @@ class Server:
 
     async def _open(self) -> None:
         self.hub = Rendezvous((Silo("a"), Silo("b")), (Silo("a"), Silo("b")), 120.0)
-        self.servicer = ExchangeServicer(self._find, waiting_seconds=0.05)
+        self.years = 0.0
+        self.servicer = ExchangeServicer(
+            self._find, waiting_seconds=0.05, clock=lambda: time.time() + self.years * 3e7
+        )
         self.metrics = Metrics(by_silo=True)
+        await self.listen(0)
+
+    async def listen(self, port: int) -> None:
         self.serving = await serve(
-            "127.0.0.1:0",
+            f"127.0.0.1:{port}",
             [self.servicer.register],
             self.metrics,
             server_credentials(self.paths["coordinator"]),
@@ -113,10 +126,10 @@ class Server:
             lambda: channel, address, "job", attempt, notes, notes, 120.0, random.Random(1)
         )
 
-    def raw(self, frames: Iterator[bytes], call: Call = Call.WEIGHTS) -> list[bytes]:
+    def raw(self, frames: Iterator[bytes]) -> list[bytes]:
         address = f"127.0.0.1:{self.serving.port}"
         channel = dial(address, channel_credentials(self.paths["silo/a"]), Metrics())
-        stub = channel.stream_stream(f"/{SERVICE}/{call.value}", lambda b: b, lambda b: b)
+        stub = channel.stream_stream(f"/{SERVICE}/{METHOD}", lambda b: b, lambda b: b)
         return list(stub(frames, timeout=120))
 
     async def answer_all(self, at: Place, silos: tuple[str, ...] = ("a",)) -> None:
@@ -145,7 +158,7 @@ def weights(n: int = 10) -> RoundVector:
 def more(n_bytes: int = 1 << 20) -> bytes:
     """Return a frame of an offer that is not its first one."""
     part = stacking_pb2.StackingPart(more=bytes(n_bytes))
-    return pb.ExchangeWeightsRequest(stacking=part).SerializeToString()
+    return pb.ExchangeRequest(stacking=part).SerializeToString()
 
 
 def test_an_offer_meets_its_reply_and_every_byte_is_counted(server: Server) -> None:
@@ -221,7 +234,7 @@ def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: 
     assert event["log_level"] == "warning"
     told = {key: event[key] for key in ("method", "code", "reason", "role")}
     assert told == {
-        "method": STEP.call.value,
+        "method": STEP.call.value if role == "silo" else METHOD,
         "code": "PERMISSION_DENIED",
         "reason": "UNAUTHORISED",
         "role": role,
@@ -250,19 +263,20 @@ def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
 
 
 def key_frame(**change: Any) -> bytes:
-    key = {"job_id": "job", "attempt": 2, "step": "weights"} | change
-    return bytes(pb.ExchangeWeightsRequest(key=key).SerializeToString())
+    key = {"job_id": "job", "attempt": 2, "step": "weights", "kind": 9, "frames": 64} | change
+    return bytes(pb.ExchangeRequest(key=key).SerializeToString())
 
 
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
-        ([], "received an empty stream"),
-        ([b""], "first frame must be a StepKey"),
-        ([b"\xff" * 40], "not a ExchangeWeightsRequest"),
-        ([key_frame(job_id="")], "first frame must be a StepKey"),
-        ([key_frame(), b"\xff\xfe" * 500], "not a ExchangeWeightsRequest"),
+        ([b""], "first frame of an offer must be a StepKey"),
+        ([b"\xff" * 40], "not an ExchangeRequest"),
+        ([key_frame(job_id="")], "first frame of an offer must be a StepKey"),
+        ([key_frame(), b"\xff\xfe" * 500], "not an ExchangeRequest"),
         ([key_frame(), key_frame()], "expected frames"),
+        ([key_frame(kind=0)], "0 is no kind of exchange"),
+        ([key_frame(kind=99)], "99 is no kind of exchange"),
     ],
 )
 def test_malformed_streams_are_refused_with_what_was_expected(
@@ -314,7 +328,7 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
         part = stacking_pb2.StackingPart()
         part.vector.network.weights.type = tensor_pb2.ELEMENT_TYPE_FLOAT32
         part.vector.network.weights.shape.append(n << 18)
-        yield pb.ExchangeWeightsRequest(stacking=part).SerializeToString()
+        yield pb.ExchangeRequest(stacking=part).SerializeToString()
         for _ in range(n):
             yield more()
 
@@ -342,7 +356,7 @@ def test_frames_with_nothing_in_them_are_bounded_too(
     empty = more(0)
 
     def offer() -> Iterator[bytes]:
-        yield key_frame()
+        yield key_frame(frames=1000)
         for _ in range(1000):
             yield empty
 
@@ -402,12 +416,113 @@ def test_nobody_there_is_unreachable_after_the_deadline(server: Server) -> None:
         link.exchange(STEP, Place(0), weights())
 
 
+def exchanges(server: Server, link: GrpcLink, *rounds: int) -> None:
+    for at in map(Place, rounds):
+        answering = asyncio.run_coroutine_threadsafe(server.answer_all(at), server.loop)
+        assert link.exchange(STEP, at, weights()) == Receipt()
+        answering.result(150)
+
+
+def test_one_stream_carries_a_link_s_exchanges_and_each_is_counted(server: Server) -> None:
+    link, notes = server.link(), Notes()
+    link.ledger = notes
+    exchanges(server, link, 0, 1, 2)
+    stream = link._stream
+    assert stream is not None
+    value = server.metrics.registry.get_sample_value
+    assert value("hedgerow_calls_open", {"method": METHOD}) == 1
+    link.close()
+    server.until(lambda: value("hedgerow_calls_open", {"method": METHOD}) == 0)
+    assert [path.rpartition("/")[2] for path, _ in server.calls] == [STEP.call.value] * 3
+    assert [c.bytes_in for _, c in server.calls] == [sum(map(len, f)) for f in notes.frames]
+    found = value("hedgerow_calls_total", {"method": STEP.call.value, "code": "OK"})
+    assert (found, value("hedgerow_calls_total", {"method": METHOD, "code": "OK"})) == (3, None)
+    sent = {"service": "ExchangeService", "method": STEP.call.value, "strategy": ""}
+    for way, n_bytes in (
+        ("up", sum(count.bytes_in for _, count in server.calls)),
+        ("down", sum(count.bytes_out for _, count in server.calls)),
+    ):
+        mine = link.channel()._metrics.registry.get_sample_value(
+            "hedgerow_message_bytes_total", {**sent, "direction": way}
+        )
+        assert mine == n_bytes > 0
+
+
+def test_an_exchange_that_fails_ends_its_stream_and_the_next_opens_another(server: Server) -> None:
+    link = server.link()
+    exchanges(server, link, 4)
+    first = link._stream
+    link.attempt = 1
+    with pytest.raises(StaleAttempt):
+        link.exchange(STEP, Place(5), weights())
+    link.attempt = 2
+    exchanges(server, link, 5, 6)
+    assert link._stream is not first
+
+
+def test_an_open_stream_takes_no_offer_once_the_certificate_has_expired(server: Server) -> None:
+    link = server.link()
+    exchanges(server, link, 0)
+    server.years = 100.0
+    with pytest.raises(Unauthorised, match="certificate of silo a has expired"):
+        link.exchange(STEP, Place(1), weights())
+    assert server.hub.n_offered(STEP.name, Place(1)) == 0
+
+
+def test_a_renewed_certificate_s_channel_gets_a_stream_of_its_own(server: Server) -> None:
+    link, renewed = server.link(), server.link()
+    exchanges(server, link, 0)
+    first = link._stream
+    link.channel = renewed.channel
+    exchanges(server, link, 1)
+    assert first is not None
+    assert link._stream is not first
+    server.until(lambda: not first.call.is_active())
+
+
+def test_a_stream_that_breaks_at_a_barrier_is_opened_again_with_the_same_bytes(
+    server: Server,
+) -> None:
+    notes = Notes()
+    link = server.link(notes=notes)
+    exchanges(server, link, 0)
+    replies: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: replies.append(link.exchange(STEP, Place(1), weights())), daemon=True
+    )
+    thread.start()
+    server.offered(1, Place(1))
+    server.do(server.serving.stop(0.0))
+    server.do(server.listen(server.serving.port))
+    server.do(server.answer_all(Place(1)))
+    thread.join()
+    assert replies == [Receipt()]
+    assert len(notes.frames) > 2
+    assert all(frames == notes.frames[1] for frames in notes.frames[2:])
+
+
+def test_an_exchange_ends_at_its_deadline_though_the_coordinator_lives(server: Server) -> None:
+    link = server.link()
+    link.timeout_seconds = 0.5
+    with pytest.raises(Unreachable, match="no answer before the deadline"):
+        link.exchange(STEP, Place(1), weights())
+
+
+def test_a_reply_to_another_exchange_is_refused(server: Server) -> None:
+    link = server.link()
+    late = framed("scores", Place(0), [])
+    with pytest.raises(OfferRejected, match="expected the reply to step 'weights'"):
+        link._reply(STEP, Place(0), iter(late))
+    with pytest.raises(Unreachable, match="ended before the reply"):
+        link._reply(STEP, Place(0), iter(framed("weights", Place(0), [b""])[:1]))
+
+
 def test_one_serialisation_serves_all_silos(server: Server) -> None:
     servicer = ExchangeServicer(lambda *_: None)  # type: ignore[arg-type, return-value]
     reply = weights(100_000)
-    first = servicer._encode(pb.ExchangeWeightsResponse, reply)
-    assert servicer._encode(pb.ExchangeWeightsResponse, reply) is first
-    assert servicer._encode(pb.ExchangeWeightsResponse, weights(100_000)) is not first
+    first = servicer._encode(reply)
+    assert servicer._encode(reply) is first
+    assert servicer._encode(weights(100_000)) is not first
 
 
 def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Server) -> None:
@@ -417,7 +532,7 @@ def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Ser
     answering.result(150)
     frames = whole.frames[0]
     assert len(frames) > 2
-    cut = pb.ExchangeWeightsRequest.FromString(frames[0])
+    cut = pb.ExchangeRequest.FromString(frames[0])
     cut.key.round = 1
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(iter([cut.SerializeToString(), *frames[1:-1]]))

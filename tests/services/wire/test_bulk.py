@@ -8,7 +8,7 @@ from hedgerow.api.federation.v1 import masking_pb2 as pb
 from hedgerow.services.wire.bulk import LongBytes, frame, head, opened
 from hedgerow.services.wire.masking import MORE
 
-REQUEST = service_pb.ExchangeHistogramsRequest
+REQUEST = service_pb.ExchangeRequest
 MASKING = REQUEST.DESCRIPTOR.fields_by_name["masking"].number
 
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([1 << 14, 1 << 20, (1 << 21) + 1]))

@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hedgerow/api/federation/v1/exchange.proto\x12\x1ahedgerow.api.federation.v1\"t\n\x07StepKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05level\x18\x04 \x01(\r\x12\x0c\n\x04step\x18\x05 \x01(\t\x12\x0c\n\x04pass\x18\x06 \x01(\r\x12\x0e\n\x06\x66rames\x18\x07 \x01(\r\"\t\n\x07Waitingb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hedgerow/api/federation/v1/exchange.proto\x12\x1ahedgerow.api.federation.v1\"\xac\x01\n\x07StepKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05level\x18\x04 \x01(\r\x12\x0c\n\x04step\x18\x05 \x01(\t\x12\x0c\n\x04pass\x18\x06 \x01(\r\x12\x0e\n\x06\x66rames\x18\x07 \x01(\r\x12\x36\n\x04kind\x18\x08 \x01(\x0e\x32(.hedgerow.api.federation.v1.ExchangeKind\"\t\n\x07Waiting*\xf3\x02\n\x0c\x45xchangeKind\x12\x1d\n\x19\x45XCHANGE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45XCHANGE_KIND_KEYS\x10\x01\x12\x18\n\x14\x45XCHANGE_KIND_SHARES\x10\x02\x12\x1d\n\x19\x45XCHANGE_KIND_IDENTIFIERS\x10\x03\x12\x1a\n\x16\x45XCHANGE_KIND_SKETCHES\x10\x04\x12\x17\n\x13\x45XCHANGE_KIND_TREES\x10\x05\x12\x1c\n\x18\x45XCHANGE_KIND_HISTOGRAMS\x10\x06\x12\x1b\n\x17\x45XCHANGE_KIND_GRADIENTS\x10\x07\x12\x18\n\x14\x45XCHANGE_KIND_SPLITS\x10\x08\x12\x19\n\x15\x45XCHANGE_KIND_WEIGHTS\x10\t\x12\x18\n\x14\x45XCHANGE_KIND_SCORES\x10\n\x12\x16\n\x12\x45XCHANGE_KIND_SUMS\x10\x0b\x12\x1c\n\x18\x45XCHANGE_KIND_SIGNATURES\x10\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.exchange_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STEPKEY']._serialized_start=73
-  _globals['_STEPKEY']._serialized_end=189
-  _globals['_WAITING']._serialized_start=191
-  _globals['_WAITING']._serialized_end=200
+  _globals['_EXCHANGEKIND']._serialized_start=260
+  _globals['_EXCHANGEKIND']._serialized_end=631
+  _globals['_STEPKEY']._serialized_start=74
+  _globals['_STEPKEY']._serialized_end=246
+  _globals['_WAITING']._serialized_start=248
+  _globals['_WAITING']._serialized_end=257
 # @@protoc_insertion_point(module_scope)

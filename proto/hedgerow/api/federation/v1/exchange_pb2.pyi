@@ -5,6 +5,7 @@ isort:skip_file
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -16,11 +17,74 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ExchangeKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExchangeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExchangeKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXCHANGE_KIND_UNSPECIFIED: _ExchangeKind.ValueType  # 0
+    """Not set."""
+    EXCHANGE_KIND_KEYS: _ExchangeKind.ValueType  # 1
+    """Public keys and their signatures."""
+    EXCHANGE_KIND_SHARES: _ExchangeKind.ValueType  # 2
+    """Sealed shares, relayed between silos."""
+    EXCHANGE_KIND_IDENTIFIERS: _ExchangeKind.ValueType  # 3
+    """Blinded identifiers of private set intersection."""
+    EXCHANGE_KIND_SKETCHES: _ExchangeKind.ValueType  # 4
+    """Quantile summaries or counts below cuts, for cut points."""
+    EXCHANGE_KIND_TREES: _ExchangeKind.ValueType  # 5
+    """Trees."""
+    EXCHANGE_KIND_HISTOGRAMS: _ExchangeKind.ValueType  # 6
+    """Histograms: masked sums, or ciphertexts of bins."""
+    EXCHANGE_KIND_GRADIENTS: _ExchangeKind.ValueType  # 7
+    """Encrypted gradients."""
+    EXCHANGE_KIND_SPLITS: _ExchangeKind.ValueType  # 8
+    """Splits and row bitmaps."""
+    EXCHANGE_KIND_WEIGHTS: _ExchangeKind.ValueType  # 9
+    """Network weights."""
+    EXCHANGE_KIND_SCORES: _ExchangeKind.ValueType  # 10
+    """Scores and structures."""
+    EXCHANGE_KIND_SUMS: _ExchangeKind.ValueType  # 11
+    """Secure scalars and small vectors."""
+    EXCHANGE_KIND_SIGNATURES: _ExchangeKind.ValueType  # 12
+    """Signatures over the set of present silos, and what is revealed under it."""
+
+class ExchangeKind(_ExchangeKind, metaclass=_ExchangeKindEnumTypeWrapper):
+    """What an exchange carries: bytes are counted by it, in plans, ledgers and metrics."""
+
+EXCHANGE_KIND_UNSPECIFIED: ExchangeKind.ValueType  # 0
+"""Not set."""
+EXCHANGE_KIND_KEYS: ExchangeKind.ValueType  # 1
+"""Public keys and their signatures."""
+EXCHANGE_KIND_SHARES: ExchangeKind.ValueType  # 2
+"""Sealed shares, relayed between silos."""
+EXCHANGE_KIND_IDENTIFIERS: ExchangeKind.ValueType  # 3
+"""Blinded identifiers of private set intersection."""
+EXCHANGE_KIND_SKETCHES: ExchangeKind.ValueType  # 4
+"""Quantile summaries or counts below cuts, for cut points."""
+EXCHANGE_KIND_TREES: ExchangeKind.ValueType  # 5
+"""Trees."""
+EXCHANGE_KIND_HISTOGRAMS: ExchangeKind.ValueType  # 6
+"""Histograms: masked sums, or ciphertexts of bins."""
+EXCHANGE_KIND_GRADIENTS: ExchangeKind.ValueType  # 7
+"""Encrypted gradients."""
+EXCHANGE_KIND_SPLITS: ExchangeKind.ValueType  # 8
+"""Splits and row bitmaps."""
+EXCHANGE_KIND_WEIGHTS: ExchangeKind.ValueType  # 9
+"""Network weights."""
+EXCHANGE_KIND_SCORES: ExchangeKind.ValueType  # 10
+"""Scores and structures."""
+EXCHANGE_KIND_SUMS: ExchangeKind.ValueType  # 11
+"""Secure scalars and small vectors."""
+EXCHANGE_KIND_SIGNATURES: ExchangeKind.ValueType  # 12
+"""Signatures over the set of present silos, and what is revealed under it."""
+Global___ExchangeKind: _TypeAlias = ExchangeKind  # noqa: Y015
+
 @_typing.final
 class StepKey(_message.Message):
-    """Names the one exchange that a stream carries; the first frame of every request. The fields and
-    the caller's certificate identify an offer. The first offer wins; a resend receives the stored
-    reply.
+    """Names an exchange; the first frame of its offer and of its reply. The fields and the caller's
+    certificate identify an offer. The first offer wins; a resend receives the stored reply.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -32,6 +96,7 @@ class StepKey(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     PASS_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Identifier of the job, as CreateJob returned it."""
     attempt: _builtins.int
@@ -43,9 +108,11 @@ class StepKey(_message.Message):
     step: _builtins.str
     """Name of the strategy's step."""
     frames: _builtins.int
-    """Number of frames of the offer that follow. A connection that breaks ends a stream as if it
-    were complete; an offer with another number of frames is refused with UNAVAILABLE.
+    """Number of frames that follow. A connection that breaks ends a stream as if it were complete; an
+    offer with fewer frames is refused with UNAVAILABLE.
     """
+    kind: Global___ExchangeKind.ValueType
+    """What the exchange carries; every step is of one kind. In offers only."""
     def __init__(
         self,
         *,
@@ -55,10 +122,11 @@ class StepKey(_message.Message):
         level: _builtins.int = ...,
         step: _builtins.str = ...,
         frames: _builtins.int = ...,
+        kind: Global___ExchangeKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "frames", b"frames", "job_id", b"job_id", "level", b"level", "pass", b"pass", "round", b"round", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "frames", b"frames", "job_id", b"job_id", "kind", b"kind", "level", b"level", "pass", b"pass", "round", b"round", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

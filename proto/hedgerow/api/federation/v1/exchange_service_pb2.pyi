@@ -26,696 +26,34 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class ExchangeKeysRequest(_message.Message):
-    """A frame of an offer of ExchangeKeys."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeKeysRequest: _TypeAlias = ExchangeKeysRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeKeysResponse(_message.Message):
-    """A frame of a reply of ExchangeKeys."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeKeysResponse: _TypeAlias = ExchangeKeysResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeSharesRequest(_message.Message):
-    """A frame of an offer of ExchangeShares."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSharesRequest: _TypeAlias = ExchangeSharesRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeSharesResponse(_message.Message):
-    """A frame of a reply of ExchangeShares."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSharesResponse: _TypeAlias = ExchangeSharesResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeIdentifiersRequest(_message.Message):
-    """A frame of an offer of ExchangeIdentifiers."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeIdentifiersRequest: _TypeAlias = ExchangeIdentifiersRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeIdentifiersResponse(_message.Message):
-    """A frame of a reply of ExchangeIdentifiers."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeIdentifiersResponse: _TypeAlias = ExchangeIdentifiersResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeSketchesRequest(_message.Message):
-    """A frame of an offer of ExchangeSketches."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    HISTOGRAM_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def histogram(self) -> _histogram_pb2.HistogramPart:
-        """A part of histogram boosting."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        histogram: _histogram_pb2.HistogramPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "histogram", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSketchesRequest: _TypeAlias = ExchangeSketchesRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeSketchesResponse(_message.Message):
-    """A frame of a reply of ExchangeSketches."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    HISTOGRAM_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def histogram(self) -> _histogram_pb2.HistogramPart:
-        """A part of histogram boosting."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        histogram: _histogram_pb2.HistogramPart | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "histogram", "stacking", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSketchesResponse: _TypeAlias = ExchangeSketchesResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeTreesRequest(_message.Message):
-    """A frame of an offer of ExchangeTrees."""
+class ExchangeRequest(_message.Message):
+    """A frame of an offer. All frames after its key are of the family that the step has."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def trees(self) -> _tree_pb2.TreePart:
-        """Trees added round by round."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        trees: _tree_pb2.TreePart | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "trees", b"trees"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "stacking", b"stacking", "trees", b"trees"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "trees", "stacking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeTreesRequest: _TypeAlias = ExchangeTreesRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeTreesResponse(_message.Message):
-    """A frame of a reply of ExchangeTrees."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    TREES_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def trees(self) -> _tree_pb2.TreePart:
-        """Trees added round by round."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        trees: _tree_pb2.TreePart | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "stacking", b"stacking", "trees", b"trees", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "stacking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeTreesResponse: _TypeAlias = ExchangeTreesResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeHistogramsRequest(_message.Message):
-    """A frame of an offer of ExchangeHistograms."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    HISTOGRAM_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def histogram(self) -> _histogram_pb2.HistogramPart:
-        """A part of histogram boosting."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        histogram: _histogram_pb2.HistogramPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "histogram", "masking", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeHistogramsRequest: _TypeAlias = ExchangeHistogramsRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeHistogramsResponse(_message.Message):
-    """A frame of a reply of ExchangeHistograms."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    HISTOGRAM_FIELD_NUMBER: _builtins.int
-    BUDGET_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def histogram(self) -> _histogram_pb2.HistogramPart:
-        """A part of histogram boosting."""
-
-    @_builtins.property
-    def budget(self) -> _budget_pb2.BudgetPart:
-        """What a tree under a privacy budget asks next."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        histogram: _histogram_pb2.HistogramPart | None = ...,
-        budget: _budget_pb2.BudgetPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "histogram", "budget", "masking", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeHistogramsResponse: _TypeAlias = ExchangeHistogramsResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeGradientsRequest(_message.Message):
-    """A frame of an offer of ExchangeGradients."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "vertical", b"vertical"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeGradientsRequest: _TypeAlias = ExchangeGradientsRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeGradientsResponse(_message.Message):
-    """A frame of a reply of ExchangeGradients."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeGradientsResponse: _TypeAlias = ExchangeGradientsResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeSplitsRequest(_message.Message):
-    """A frame of an offer of ExchangeSplits."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "vertical", b"vertical"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSplitsRequest: _TypeAlias = ExchangeSplitsRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeSplitsResponse(_message.Message):
-    """A frame of a reply of ExchangeSplits."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    VERTICAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    @_builtins.property
-    def vertical(self) -> _vertical_pb2.VerticalPart:
-        """A pass between the parties of a vertical job."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-        vertical: _vertical_pb2.VerticalPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking", "vertical"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSplitsResponse: _TypeAlias = ExchangeSplitsResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeWeightsRequest(_message.Message):
-    """A frame of an offer of ExchangeWeights."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "stacking", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeWeightsRequest: _TypeAlias = ExchangeWeightsRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeWeightsResponse(_message.Message):
-    """A frame of a reply of ExchangeWeights."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "stacking", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeWeightsResponse: _TypeAlias = ExchangeWeightsResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeScoresRequest(_message.Message):
-    """A frame of an offer of ExchangeScores."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     STRUCTURE_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
+        """Names the exchange and begins its offer."""
+
+    @_builtins.property
+    def trees(self) -> _tree_pb2.TreePart:
+        """Trees added round by round."""
 
     @_builtins.property
     def scores(self) -> _score_pb2.ScorePart:
         """Sums of scores, and what follows from them."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -737,41 +75,59 @@ class ExchangeScoresRequest(_message.Message):
         self,
         *,
         key: _exchange_pb2.StepKey | None = ...,
+        trees: _tree_pb2.TreePart | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         structure: _structure_pb2.StructurePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "trees", "scores", "histogram", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
-Global___ExchangeScoresRequest: _TypeAlias = ExchangeScoresRequest  # noqa: Y015
+Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
 @_typing.final
-class ExchangeScoresResponse(_message.Message):
-    """A frame of a reply of ExchangeScores."""
+class ExchangeResponse(_message.Message):
+    """A frame of a reply. All frames after its key are of the family that the step has."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KEY_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
     STACKING_FIELD_NUMBER: _builtins.int
     STRUCTURE_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> _exchange_pb2.StepKey:
+        """Names the exchange, without a job and an attempt, and begins its reply."""
+
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
         """The barrier is still open."""
 
     @_builtins.property
+    def trees(self) -> _tree_pb2.TreePart:
+        """Trees added round by round."""
+
+    @_builtins.property
     def scores(self) -> _score_pb2.ScorePart:
         """Sums of scores, and what follows from them."""
+
+    @_builtins.property
+    def histogram(self) -> _histogram_pb2.HistogramPart:
+        """A part of histogram boosting."""
 
     @_builtins.property
     def stacking(self) -> _stacking_pb2.StackingPart:
@@ -780,6 +136,10 @@ class ExchangeScoresResponse(_message.Message):
     @_builtins.property
     def structure(self) -> _structure_pb2.StructurePart:
         """A part of the search for tree structures."""
+
+    @_builtins.property
+    def budget(self) -> _budget_pb2.BudgetPart:
+        """What a tree under a privacy budget asks next."""
 
     @_builtins.property
     def masking(self) -> _masking_pb2.MaskingPart:
@@ -792,177 +152,23 @@ class ExchangeScoresResponse(_message.Message):
     def __init__(
         self,
         *,
+        key: _exchange_pb2.StepKey | None = ...,
         waiting: _exchange_pb2.Waiting | None = ...,
+        trees: _tree_pb2.TreePart | None = ...,
         scores: _score_pb2.ScorePart | None = ...,
+        histogram: _histogram_pb2.HistogramPart | None = ...,
         stacking: _stacking_pb2.StackingPart | None = ...,
         structure: _structure_pb2.StructurePart | None = ...,
+        budget: _budget_pb2.BudgetPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "scores", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
-Global___ExchangeScoresResponse: _TypeAlias = ExchangeScoresResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeSumsRequest(_message.Message):
-    """A frame of an offer of ExchangeSums."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    HISTOGRAM_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def histogram(self) -> _histogram_pb2.HistogramPart:
-        """A part of histogram boosting."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        histogram: _histogram_pb2.HistogramPart | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "stacking", b"stacking"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "histogram", "stacking", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSumsRequest: _TypeAlias = ExchangeSumsRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeSumsResponse(_message.Message):
-    """A frame of a reply of ExchangeSums."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    HISTOGRAM_FIELD_NUMBER: _builtins.int
-    STACKING_FIELD_NUMBER: _builtins.int
-    BUDGET_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def histogram(self) -> _histogram_pb2.HistogramPart:
-        """A part of histogram boosting."""
-
-    @_builtins.property
-    def stacking(self) -> _stacking_pb2.StackingPart:
-        """Trees once, then what combines them."""
-
-    @_builtins.property
-    def budget(self) -> _budget_pb2.BudgetPart:
-        """What a tree under a privacy budget asks next."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        histogram: _histogram_pb2.HistogramPart | None = ...,
-        stacking: _stacking_pb2.StackingPart | None = ...,
-        budget: _budget_pb2.BudgetPart | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "masking", b"masking", "stacking", b"stacking", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "histogram", "stacking", "budget", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSumsResponse: _TypeAlias = ExchangeSumsResponse  # noqa: Y015
-
-@_typing.final
-class ExchangeSignaturesRequest(_message.Message):
-    """A frame of an offer of ExchangeSignatures."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange; first frame."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        key: _exchange_pb2.StepKey | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "key", b"key", "masking", b"masking"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSignaturesRequest: _TypeAlias = ExchangeSignaturesRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeSignaturesResponse(_message.Message):
-    """A frame of a reply of ExchangeSignatures."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WAITING_FIELD_NUMBER: _builtins.int
-    MASKING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def waiting(self) -> _exchange_pb2.Waiting:
-        """The barrier is still open."""
-
-    @_builtins.property
-    def masking(self) -> _masking_pb2.MaskingPart:
-        """A part of the secure sums."""
-
-    def __init__(
-        self,
-        *,
-        waiting: _exchange_pb2.Waiting | None = ...,
-        masking: _masking_pb2.MaskingPart | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "waiting", b"waiting"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "masking", b"masking", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "masking"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
-
-Global___ExchangeSignaturesResponse: _TypeAlias = ExchangeSignaturesResponse  # noqa: Y015
+Global___ExchangeResponse: _TypeAlias = ExchangeResponse  # noqa: Y015

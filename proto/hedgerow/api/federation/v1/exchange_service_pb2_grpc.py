@@ -26,24 +26,7 @@ if _version_not_supported:
 
 
 class ExchangeServiceStub:
-    """The data plane. A call is one exchange at a barrier: the first frame of the request is its
-    StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
-    then the reply. The caller's certificate has the role silo.
-
-    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
-    "hedgerow", whose reason is given in parentheses.
-
-    - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
-    silo has not accepted the job.
-    - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
-    silo is taken out of the attempt where a barrier refused it.
-    - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
-    - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
-    - ABORTED (JOB_STOPPED): the job has ended.
-    - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
-    - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
-    settings allow, by what they hold and not by what was sent; the message names the setting.
-    - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
+    """The data plane: every exchange of a silo and an attempt by one stream, one after the other.
     """
 
     def __init__(self, channel):
@@ -52,168 +35,37 @@ class ExchangeServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.ExchangeKeys = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeKeys',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeKeysRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeKeysResponse.FromString,
-                _registered_method=True)
-        self.ExchangeShares = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeShares',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSharesRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSharesResponse.FromString,
-                _registered_method=True)
-        self.ExchangeIdentifiers = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeIdentifiers',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeIdentifiersRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeIdentifiersResponse.FromString,
-                _registered_method=True)
-        self.ExchangeSketches = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeSketches',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSketchesRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSketchesResponse.FromString,
-                _registered_method=True)
-        self.ExchangeTrees = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeTrees',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeTreesRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeTreesResponse.FromString,
-                _registered_method=True)
-        self.ExchangeHistograms = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeHistograms',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeHistogramsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeHistogramsResponse.FromString,
-                _registered_method=True)
-        self.ExchangeGradients = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeGradients',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeGradientsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeGradientsResponse.FromString,
-                _registered_method=True)
-        self.ExchangeSplits = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeSplits',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSplitsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSplitsResponse.FromString,
-                _registered_method=True)
-        self.ExchangeWeights = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeWeights',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeWeightsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeWeightsResponse.FromString,
-                _registered_method=True)
-        self.ExchangeScores = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeScores',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeScoresRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeScoresResponse.FromString,
-                _registered_method=True)
-        self.ExchangeSums = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeSums',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSumsRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSumsResponse.FromString,
-                _registered_method=True)
-        self.ExchangeSignatures = channel.stream_stream(
-                '/hedgerow.api.federation.v1.ExchangeService/ExchangeSignatures',
-                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSignaturesRequest.SerializeToString,
-                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSignaturesResponse.FromString,
+        self.Exchange = channel.stream_stream(
+                '/hedgerow.api.federation.v1.ExchangeService/Exchange',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeResponse.FromString,
                 _registered_method=True)
 
 
 class ExchangeServiceServicer:
-    """The data plane. A call is one exchange at a barrier: the first frame of the request is its
-    StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
-    then the reply. The caller's certificate has the role silo.
-
-    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
-    "hedgerow", whose reason is given in parentheses.
-
-    - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
-    silo has not accepted the job.
-    - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
-    silo is taken out of the attempt where a barrier refused it.
-    - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
-    - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
-    - ABORTED (JOB_STOPPED): the job has ended.
-    - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
-    - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
-    settings allow, by what they hold and not by what was sent; the message names the setting.
-    - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
+    """The data plane: every exchange of a silo and an attempt by one stream, one after the other.
     """
 
-    def ExchangeKeys(self, request_iterator, context):
-        """Public keys and their signatures.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
+    def Exchange(self, request_iterator, context):
+        """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
+        has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+        The silo may offer again once it has the reply; it half-closes the stream after the last one.
+        The caller's certificate has the role silo.
 
-    def ExchangeShares(self, request_iterator, context):
-        """Sealed shares, relayed between silos.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
+        An exchange that fails ends the stream; the silo's next offer opens another. The error's
+        google.rpc.Status has an ErrorInfo of domain "hedgerow", whose reason is in parentheses.
 
-    def ExchangeIdentifiers(self, request_iterator, context):
-        """Blinded identifiers of private set intersection.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeSketches(self, request_iterator, context):
-        """Quantile summaries or counts below cuts, for cut points.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeTrees(self, request_iterator, context):
-        """Trees.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeHistograms(self, request_iterator, context):
-        """Histograms: masked sums, or ciphertexts of bins.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeGradients(self, request_iterator, context):
-        """Encrypted gradients.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeSplits(self, request_iterator, context):
-        """Splits and row bitmaps.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeWeights(self, request_iterator, context):
-        """Network weights.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeScores(self, request_iterator, context):
-        """Scores and structures.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeSums(self, request_iterator, context):
-        """Secure scalars and small vectors.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExchangeSignatures(self, request_iterator, context):
-        """Signatures over the set of present silos, and what is revealed under it.
+        - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role, has expired or was
+        revoked, or its silo has not accepted the job.
+        - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
+        silo is taken out of the attempt where a barrier refused it.
+        - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
+        - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
+        - ABORTED (JOB_STOPPED): the job has ended.
+        - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+        - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
+        settings allow, by what they hold and not by what was sent; the message names the setting.
+        - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -222,65 +74,10 @@ class ExchangeServiceServicer:
 
 def add_ExchangeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ExchangeKeys': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeKeys,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeKeysRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeKeysResponse.SerializeToString,
-            ),
-            'ExchangeShares': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeShares,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSharesRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSharesResponse.SerializeToString,
-            ),
-            'ExchangeIdentifiers': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeIdentifiers,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeIdentifiersRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeIdentifiersResponse.SerializeToString,
-            ),
-            'ExchangeSketches': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeSketches,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSketchesRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSketchesResponse.SerializeToString,
-            ),
-            'ExchangeTrees': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeTrees,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeTreesRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeTreesResponse.SerializeToString,
-            ),
-            'ExchangeHistograms': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeHistograms,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeHistogramsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeHistogramsResponse.SerializeToString,
-            ),
-            'ExchangeGradients': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeGradients,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeGradientsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeGradientsResponse.SerializeToString,
-            ),
-            'ExchangeSplits': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeSplits,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSplitsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSplitsResponse.SerializeToString,
-            ),
-            'ExchangeWeights': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeWeights,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeWeightsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeWeightsResponse.SerializeToString,
-            ),
-            'ExchangeScores': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeScores,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeScoresRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeScoresResponse.SerializeToString,
-            ),
-            'ExchangeSums': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeSums,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSumsRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSumsResponse.SerializeToString,
-            ),
-            'ExchangeSignatures': grpc.stream_stream_rpc_method_handler(
-                    servicer.ExchangeSignatures,
-                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSignaturesRequest.FromString,
-                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSignaturesResponse.SerializeToString,
+            'Exchange': grpc.stream_stream_rpc_method_handler(
+                    servicer.Exchange,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -291,28 +88,11 @@ def add_ExchangeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ExchangeService:
-    """The data plane. A call is one exchange at a barrier: the first frame of the request is its
-    StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
-    then the reply. The caller's certificate has the role silo.
-
-    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
-    "hedgerow", whose reason is given in parentheses.
-
-    - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
-    silo has not accepted the job.
-    - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
-    silo is taken out of the attempt where a barrier refused it.
-    - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
-    - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
-    - ABORTED (JOB_STOPPED): the job has ended.
-    - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
-    - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
-    settings allow, by what they hold and not by what was sent; the message names the setting.
-    - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
+    """The data plane: every exchange of a silo and an attempt by one stream, one after the other.
     """
 
     @staticmethod
-    def ExchangeKeys(request_iterator,
+    def Exchange(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -325,306 +105,9 @@ class ExchangeService:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeKeys',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeKeysRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeKeysResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeShares(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeShares',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSharesRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSharesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeIdentifiers(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeIdentifiers',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeIdentifiersRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeIdentifiersResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeSketches(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeSketches',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSketchesRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSketchesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeTrees(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeTrees',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeTreesRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeTreesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeHistograms(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeHistograms',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeHistogramsRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeHistogramsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeGradients(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeGradients',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeGradientsRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeGradientsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeSplits(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeSplits',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSplitsRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSplitsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeWeights(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeWeights',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeWeightsRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeWeightsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeScores(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeScores',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeScoresRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeScoresResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeSums(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeSums',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSumsRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSumsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExchangeSignatures(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/hedgerow.api.federation.v1.ExchangeService/ExchangeSignatures',
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSignaturesRequest.SerializeToString,
-            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeSignaturesResponse.FromString,
+            '/hedgerow.api.federation.v1.ExchangeService/Exchange',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_exchange__service__pb2.ExchangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,113 +27,50 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ExchangeServiceStub:
-    """The data plane. A call is one exchange at a barrier: the first frame of the request is its
-    StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
-    then the reply. The caller's certificate has the role silo.
-
-    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
-    "hedgerow", whose reason is given in parentheses.
-
-      - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
-        silo has not accepted the job.
-      - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
-        silo is taken out of the attempt where a barrier refused it.
-      - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
-      - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
-      - ABORTED (JOB_STOPPED): the job has ended.
-      - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
-      - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
-        settings allow, by what they hold and not by what was sent; the message names the setting.
-      - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
-    """
+    """The data plane: every exchange of a silo and an attempt by one stream, one after the other."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ExchangeServiceAsyncStub: ...
-    ExchangeKeys: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeKeysRequest, _exchange_service_pb2.ExchangeKeysResponse]
-    """Public keys and their signatures."""
-    ExchangeShares: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSharesRequest, _exchange_service_pb2.ExchangeSharesResponse]
-    """Sealed shares, relayed between silos."""
-    ExchangeIdentifiers: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeIdentifiersRequest, _exchange_service_pb2.ExchangeIdentifiersResponse]
-    """Blinded identifiers of private set intersection."""
-    ExchangeSketches: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSketchesRequest, _exchange_service_pb2.ExchangeSketchesResponse]
-    """Quantile summaries or counts below cuts, for cut points."""
-    ExchangeTrees: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeTreesRequest, _exchange_service_pb2.ExchangeTreesResponse]
-    """Trees."""
-    ExchangeHistograms: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeHistogramsRequest, _exchange_service_pb2.ExchangeHistogramsResponse]
-    """Histograms: masked sums, or ciphertexts of bins."""
-    ExchangeGradients: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeGradientsRequest, _exchange_service_pb2.ExchangeGradientsResponse]
-    """Encrypted gradients."""
-    ExchangeSplits: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSplitsRequest, _exchange_service_pb2.ExchangeSplitsResponse]
-    """Splits and row bitmaps."""
-    ExchangeWeights: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeWeightsRequest, _exchange_service_pb2.ExchangeWeightsResponse]
-    """Network weights."""
-    ExchangeScores: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeScoresRequest, _exchange_service_pb2.ExchangeScoresResponse]
-    """Scores and structures."""
-    ExchangeSums: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSumsRequest, _exchange_service_pb2.ExchangeSumsResponse]
-    """Secure scalars and small vectors."""
-    ExchangeSignatures: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSignaturesRequest, _exchange_service_pb2.ExchangeSignaturesResponse]
-    """Signatures over the set of present silos, and what is revealed under it."""
+    Exchange: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeRequest, _exchange_service_pb2.ExchangeResponse]
+    """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
+    has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+    The silo may offer again once it has the reply; it half-closes the stream after the last one.
+    The caller's certificate has the role silo.
+
+    An exchange that fails ends the stream; the silo's next offer opens another. The error's
+    google.rpc.Status has an ErrorInfo of domain "hedgerow", whose reason is in parentheses.
+
+      - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role, has expired or was
+        revoked, or its silo has not accepted the job.
+      - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
+        silo is taken out of the attempt where a barrier refused it.
+      - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
+      - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
+      - ABORTED (JOB_STOPPED): the job has ended.
+      - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+      - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
+        settings allow, by what they hold and not by what was sent; the message names the setting.
+      - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
+    """
 
 @_typing.type_check_only
 class ExchangeServiceAsyncStub(ExchangeServiceStub):
-    """The data plane. A call is one exchange at a barrier: the first frame of the request is its
-    StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
-    then the reply. The caller's certificate has the role silo.
-
-    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
-    "hedgerow", whose reason is given in parentheses.
-
-      - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
-        silo has not accepted the job.
-      - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
-        silo is taken out of the attempt where a barrier refused it.
-      - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
-      - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
-      - ABORTED (JOB_STOPPED): the job has ended.
-      - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
-      - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
-        settings allow, by what they hold and not by what was sent; the message names the setting.
-      - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
-    """
+    """The data plane: every exchange of a silo and an attempt by one stream, one after the other."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ExchangeKeys: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeKeysRequest, _exchange_service_pb2.ExchangeKeysResponse]  # type: ignore[assignment]
-    """Public keys and their signatures."""
-    ExchangeShares: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSharesRequest, _exchange_service_pb2.ExchangeSharesResponse]  # type: ignore[assignment]
-    """Sealed shares, relayed between silos."""
-    ExchangeIdentifiers: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeIdentifiersRequest, _exchange_service_pb2.ExchangeIdentifiersResponse]  # type: ignore[assignment]
-    """Blinded identifiers of private set intersection."""
-    ExchangeSketches: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSketchesRequest, _exchange_service_pb2.ExchangeSketchesResponse]  # type: ignore[assignment]
-    """Quantile summaries or counts below cuts, for cut points."""
-    ExchangeTrees: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeTreesRequest, _exchange_service_pb2.ExchangeTreesResponse]  # type: ignore[assignment]
-    """Trees."""
-    ExchangeHistograms: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeHistogramsRequest, _exchange_service_pb2.ExchangeHistogramsResponse]  # type: ignore[assignment]
-    """Histograms: masked sums, or ciphertexts of bins."""
-    ExchangeGradients: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeGradientsRequest, _exchange_service_pb2.ExchangeGradientsResponse]  # type: ignore[assignment]
-    """Encrypted gradients."""
-    ExchangeSplits: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSplitsRequest, _exchange_service_pb2.ExchangeSplitsResponse]  # type: ignore[assignment]
-    """Splits and row bitmaps."""
-    ExchangeWeights: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeWeightsRequest, _exchange_service_pb2.ExchangeWeightsResponse]  # type: ignore[assignment]
-    """Network weights."""
-    ExchangeScores: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeScoresRequest, _exchange_service_pb2.ExchangeScoresResponse]  # type: ignore[assignment]
-    """Scores and structures."""
-    ExchangeSums: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSumsRequest, _exchange_service_pb2.ExchangeSumsResponse]  # type: ignore[assignment]
-    """Secure scalars and small vectors."""
-    ExchangeSignatures: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeSignaturesRequest, _exchange_service_pb2.ExchangeSignaturesResponse]  # type: ignore[assignment]
-    """Signatures over the set of present silos, and what is revealed under it."""
+    Exchange: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeRequest, _exchange_service_pb2.ExchangeResponse]  # type: ignore[assignment]
+    """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
+    has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+    The silo may offer again once it has the reply; it half-closes the stream after the last one.
+    The caller's certificate has the role silo.
 
-class ExchangeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The data plane. A call is one exchange at a barrier: the first frame of the request is its
-    StepKey, the others are the offer; the response has Waiting frames while the barrier is open,
-    then the reply. The caller's certificate has the role silo.
+    An exchange that fails ends the stream; the silo's next offer opens another. The error's
+    google.rpc.Status has an ErrorInfo of domain "hedgerow", whose reason is in parentheses.
 
-    Every call may end with these codes; an error's google.rpc.Status has an ErrorInfo of domain
-    "hedgerow", whose reason is given in parentheses.
-
-      - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role or has expired, or its
-        silo has not accepted the job.
+      - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role, has expired or was
+        revoked, or its silo has not accepted the job.
       - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
         silo is taken out of the attempt where a barrier refused it.
       - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
@@ -145,100 +82,34 @@ class ExchangeServiceServicer(metaclass=_abc_1.ABCMeta):
       - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
     """
 
-    @_abc_1.abstractmethod
-    def ExchangeKeys(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeKeysRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeKeysResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeKeysResponse]]:
-        """Public keys and their signatures."""
+class ExchangeServiceServicer(metaclass=_abc_1.ABCMeta):
+    """The data plane: every exchange of a silo and an attempt by one stream, one after the other."""
 
     @_abc_1.abstractmethod
-    def ExchangeShares(
+    def Exchange(
         self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeSharesRequest],
+        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeSharesResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeSharesResponse]]:
-        """Sealed shares, relayed between silos."""
+    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeResponse]]:
+        """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
+        has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+        The silo may offer again once it has the reply; it half-closes the stream after the last one.
+        The caller's certificate has the role silo.
 
-    @_abc_1.abstractmethod
-    def ExchangeIdentifiers(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeIdentifiersRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeIdentifiersResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeIdentifiersResponse]]:
-        """Blinded identifiers of private set intersection."""
+        An exchange that fails ends the stream; the silo's next offer opens another. The error's
+        google.rpc.Status has an ErrorInfo of domain "hedgerow", whose reason is in parentheses.
 
-    @_abc_1.abstractmethod
-    def ExchangeSketches(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeSketchesRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeSketchesResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeSketchesResponse]]:
-        """Quantile summaries or counts below cuts, for cut points."""
-
-    @_abc_1.abstractmethod
-    def ExchangeTrees(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeTreesRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeTreesResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeTreesResponse]]:
-        """Trees."""
-
-    @_abc_1.abstractmethod
-    def ExchangeHistograms(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeHistogramsRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeHistogramsResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeHistogramsResponse]]:
-        """Histograms: masked sums, or ciphertexts of bins."""
-
-    @_abc_1.abstractmethod
-    def ExchangeGradients(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeGradientsRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeGradientsResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeGradientsResponse]]:
-        """Encrypted gradients."""
-
-    @_abc_1.abstractmethod
-    def ExchangeSplits(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeSplitsRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeSplitsResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeSplitsResponse]]:
-        """Splits and row bitmaps."""
-
-    @_abc_1.abstractmethod
-    def ExchangeWeights(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeWeightsRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeWeightsResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeWeightsResponse]]:
-        """Network weights."""
-
-    @_abc_1.abstractmethod
-    def ExchangeScores(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeScoresRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeScoresResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeScoresResponse]]:
-        """Scores and structures."""
-
-    @_abc_1.abstractmethod
-    def ExchangeSums(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeSumsRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeSumsResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeSumsResponse]]:
-        """Secure scalars and small vectors."""
-
-    @_abc_1.abstractmethod
-    def ExchangeSignatures(
-        self,
-        request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeSignaturesRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeSignaturesResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeSignaturesResponse]]:
-        """Signatures over the set of present silos, and what is revealed under it."""
+          - PERMISSION_DENIED (UNAUTHORISED): the certificate has another role, has expired or was
+            revoked, or its silo has not accepted the job.
+          - INVALID_ARGUMENT (OFFER_REJECTED): the offer is malformed, out of range or out of turn; the
+            silo is taken out of the attempt where a barrier refused it.
+          - FAILED_PRECONDITION (PLACE_PASSED): the barrier closed without this silo.
+          - ABORTED (STALE_ATTEMPT): the attempt has ended; await another assignment.
+          - ABORTED (JOB_STOPPED): the job has ended.
+          - UNAVAILABLE (UNREACHABLE): the offer has not arrived whole; send the same bytes again.
+          - RESOURCE_EXHAUSTED (LIMIT_REACHED): offers that wait take more memory than the coordinator's
+            settings allow, by what they hold and not by what was sent; the message names the setting.
+          - RESOURCE_EXHAUSTED, without ErrorInfo: a frame is over 4 MiB.
+        """
 
 def add_ExchangeServiceServicer_to_server(servicer: ExchangeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -812,9 +812,9 @@ class StepBytes(_message.Message):
     silo: _builtins.str
     """Silo."""
     method: _builtins.str
-    """Method of ExchangeService."""
+    """Kind of exchange, for example "ExchangeTrees"."""
     calls: _builtins.int
-    """Calls that have ended."""
+    """Exchanges that have ended."""
     messages_up: _builtins.int
     """Messages received from the silo."""
     messages_down: _builtins.int
@@ -898,7 +898,7 @@ class PlannedBytes(_message.Message):
     silo: _builtins.str
     """Silo; "each silo" where none is known."""
     method: _builtins.str
-    """Method of ExchangeService."""
+    """Kind of exchange, for example "ExchangeTrees"."""
     exchanges: _builtins.int
     """Exchanges."""
     bytes_up: _builtins.int
