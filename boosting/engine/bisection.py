@@ -23,7 +23,11 @@ def _from_keys(keys: Keys) -> NDArray[np.float32]:
 
 
 MOST_PASSES = 34
-"""Counts until every bracket is one key wide: of all values, then half of 2**32 keys each time."""
+"""Steps until every bracket is one key wide: of all values, then half of 2**32 keys each time."""
+_EXCHANGES = 12  # with fewer bins now and then one or two more
+_MOST_STEPS = 6
+MOST_KEYS = 1 << _MOST_STEPS
+"""Most values a threshold that are proposed in one exchange."""
 _FIRST_KEY, _LAST_KEY = sorted_keys(np.array([-FENCE, FENCE])).tolist()
 
 
@@ -45,7 +49,9 @@ def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Key
 class Bisector:
     """Searches the thresholds of numeric columns by sums of counts.
 
-    The first counts are of all present values, at the upper fence.
+    The first counts are of all present values, at the upper fence. A column's search halves
+    brackets; where brackets are still wide when few exchanges are left, counts are also asked for
+    at the values that the next steps may need, so that one exchange serves several steps.
 
     Parameters
     ----------
@@ -62,21 +68,11 @@ class Bisector:
     """
 
     def __init__(self, n_columns: int, max_bin: int, tolerance: float) -> None:
-        shape = (n_columns, max_bin - 1)
-        self._tolerance = tolerance
-        self._totals: Keys | None = None
-        # Fewer values than the target are below `low`, at least as many are below `high`.
-        self._low = np.full(shape, _FIRST_KEY, dtype=np.int64)
-        self._high = np.full(shape, _LAST_KEY, dtype=np.int64)
-        self._best = np.full(shape, _LAST_KEY, dtype=np.int64)
-        self._error = np.full(shape, np.inf)
+        self.n_slots = max_bin - 1
+        self._searches = [_ColumnSearch(self.n_slots, tolerance) for _ in range(n_columns)]
+        self._n_exchanges = 0
         self.column = np.arange(n_columns, dtype=np.int64)
         self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
-
-    @property
-    def n_slots(self) -> int:
-        """Most values of a column that are proposed at a time: one for each threshold."""
-        return self._low.shape[1]
 
     @property
     def done(self) -> bool:
@@ -85,52 +81,110 @@ class Bisector:
 
     def take(self, below: Keys) -> None:
         """Take the summed counts below :attr:`key` of :attr:`column`, and propose the next."""
-        if self._totals is None:
-            self._totals = below.astype(np.int64)
-        else:
-            self._refine(self._totals, below)
-        self._propose(self._totals)
+        bounds = np.searchsorted(self.column, np.arange(len(self._searches) + 1))
+        for search, start, stop in zip(self._searches, bounds[:-1], bounds[1:], strict=True):
+            search.take(self.key[start:stop], below[start:stop].astype(np.int64))
+        self._n_exchanges += 1
+        n_bits = max((search.n_bits for search in self._searches), default=0)
+        n_left = max(1, _EXCHANGES - self._n_exchanges)
+        # Most columns end sooner than their brackets' width says, so wait before asking for more.
+        n_steps = -(-n_bits // n_left) - min(2, max(0, n_left - 3))
+        n_steps = min(max(1, n_steps), _MOST_STEPS)
+        keys = [search.next_keys(n_steps) for search in self._searches]
+        self.column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
+        self.key = np.concatenate([np.empty(0, np.int64), *keys])
 
     @property
     def thresholds(self) -> list[NDArray[np.float32]]:
         """Inner thresholds of each column, increasing."""
-        return [
-            np.unique(_from_keys(best[np.isfinite(error)]))
-            for best, error in zip(self._best, self._error, strict=True)
-        ]
+        return [search.thresholds for search in self._searches]
 
-    def _propose(self, totals: Keys) -> None:
-        open_ = (self._error > self._tolerance * totals[:, None]) & (self._high - self._low > 1)
-        column, slot = np.nonzero(open_)
-        low, high = self._low[column, slot], self._high[column, slot]
-        # Targets that share a bracket spread over it, so that one count serves many of them.
-        bracket = np.stack([column, low, high])
-        first = np.ones(column.shape[0], np.bool_)
-        first[1:] = np.any(np.diff(bracket, axis=1) != 0, axis=0)
-        starts = np.flatnonzero(first)
-        sizes = np.diff(starts, append=column.shape[0])
-        size = np.repeat(sizes, sizes)
-        same = np.arange(column.shape[0]) - np.repeat(starts, sizes)
-        keys = low + np.maximum(1, ((high - low) * (same + 1)) // (size + 1))
-        pairs = np.unique(np.stack([column, keys], axis=1), axis=0)
-        self.column, self.key = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
 
-    def _refine(self, totals: Keys, below: Keys) -> None:
-        n_slots = self._low.shape[1]
-        for j in np.unique(self.column):
-            at = self.column == j
-            keys, counts = self.key[at], below[at]
-            target = totals[j] * np.arange(1, n_slots + 1) / (n_slots + 1)
-            # Counts grow with keys; the first count that reaches the target bounds it from above.
-            reach = np.searchsorted(counts, target, side="left")
-            above = np.minimum(reach, keys.shape[0] - 1)
-            under = np.maximum(reach - 1, 0)
-            has_high, has_low = reach < keys.shape[0], reach > 0
-            high, low = self._high[j], self._low[j]
-            self._high[j] = np.where(has_high, np.minimum(high, keys[above]), high)
-            self._low[j] = np.where(has_low, np.maximum(low, keys[under]), low)
-            for index, valid in ((above, has_high), (under, has_low)):
-                distance = np.abs(counts[index] - target)
-                better = valid & (distance < self._error[j])
-                self._best[j] = np.where(better, keys[index], self._best[j])
-                self._error[j] = np.where(better, distance, self._error[j])
+class _ColumnSearch:
+    """The search of one column: steps of one count a bracket, as far as the counts are known."""
+
+    def __init__(self, n_slots: int, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self._total: int | None = None
+        # Fewer values than the target are below `low`, at least as many are below `high`.
+        self._low = np.full(n_slots, _FIRST_KEY, dtype=np.int64)
+        self._high = np.full(n_slots, _LAST_KEY, dtype=np.int64)
+        self._best = np.full(n_slots, _LAST_KEY, dtype=np.int64)
+        self._error = np.full(n_slots, np.inf)
+        self._known = np.empty((2, 0), np.int64)  # keys and the counts below them
+
+    @property
+    def thresholds(self) -> NDArray[np.float32]:
+        return np.unique(_from_keys(self._best[np.isfinite(self._error)]))
+
+    @property
+    def n_bits(self) -> int:
+        """Halvings until all open brackets are one key wide."""
+        low, high, _ = self._brackets()
+        return int((high - low).max(initial=1) - 1).bit_length()
+
+    def take(self, keys: Keys, counts: Keys) -> None:
+        """Take counts, and all steps that need no others."""
+        if self._total is None:
+            self._total = int(counts[0])
+        else:
+            known = np.concatenate([self._known, np.stack([keys, counts])], axis=1)
+            self._known = known[:, np.argsort(known[0])]
+        while (keys := _within(*self._brackets())).shape[0]:
+            if not np.isin(keys, self._known[0]).all():
+                return
+            self._refine(keys, self._known[1][np.searchsorted(self._known[0], keys)])
+
+    def next_keys(self, n_steps: int) -> Keys:
+        """Return the keys of the next steps, most of which will be needed."""
+        low, high, size = self._brackets()
+        found = [np.empty(0, np.int64)]
+        depth = np.ceil(n_steps / np.log2(size + 1)).astype(np.int64)
+        for step in range(int(depth.max(initial=0))):
+            here = depth > step
+            low, high, size, depth = low[here], high[here], size[here], depth[here]
+            found.append(_within(low, high, size))
+            # All targets of a bracket are assumed to stay together; anywhere in it.
+            edges = [
+                np.concatenate([[a], _within(*np.array([[a], [b], [n]])), [b]])
+                for a, b, n in zip(low.tolist(), high.tolist(), size.tolist(), strict=True)
+            ]
+            parts = [len(own) - 1 for own in edges]
+            low = np.concatenate([np.empty(0, np.int64), *(own[:-1] for own in edges)])
+            high = np.concatenate([np.empty(0, np.int64), *(own[1:] for own in edges)])
+            size, depth = np.repeat(size, parts), np.repeat(depth, parts)
+            wide = high - low > 1
+            low, high, size, depth = low[wide], high[wide], size[wide], depth[wide]
+        return np.setdiff1d(np.concatenate(found), self._known[0])
+
+    def _brackets(self) -> tuple[Keys, Keys, Keys]:
+        """Return the open brackets and the number of targets in each."""
+        least = self._tolerance * (self._total or 0)
+        is_open = (self._error > least) & (self._high - self._low > 1)
+        low, first, size = np.unique(self._low[is_open], return_index=True, return_counts=True)
+        return low, self._high[is_open][first], size
+
+    def _refine(self, keys: Keys, counts: Keys) -> None:
+        n_slots = self._low.shape[0]
+        assert self._total is not None
+        target = self._total * np.arange(1, n_slots + 1) / (n_slots + 1)
+        # Counts grow with keys; the first count that reaches the target bounds it from above.
+        reach = np.searchsorted(counts, target, side="left")
+        above = np.minimum(reach, keys.shape[0] - 1)
+        under = np.maximum(reach - 1, 0)
+        has_high, has_low = reach < keys.shape[0], reach > 0
+        self._high = np.where(has_high, np.minimum(self._high, keys[above]), self._high)
+        self._low = np.where(has_low, np.maximum(self._low, keys[under]), self._low)
+        for index, valid in ((above, has_high), (under, has_low)):
+            distance = np.abs(counts[index] - target)
+            better = valid & (distance < self._error)
+            self._best = np.where(better, keys[index], self._best)
+            self._error = np.where(better, distance, self._error)
+
+
+def _within(low: Keys, high: Keys, size: Keys) -> Keys:
+    """Return as many keys a bracket as it has targets, spread over it; increasing."""
+    ends = np.cumsum(size)
+    nth = np.arange(1, int(size.sum()) + 1) - np.repeat(ends - size, size)
+    low, high, size = np.repeat(low, size), np.repeat(high, size), np.repeat(size, size)
+    return np.unique(low + np.maximum(1, ((high - low) * nth) // (size + 1)))

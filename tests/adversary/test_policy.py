@@ -311,8 +311,8 @@ def proposing(keys: Callable[[int], np.ndarray]) -> Callable[..., Any]:
     ("keys", "kind", "why"),
     [
         (lambda p: 2**31 + np.arange(7) + 7 * p, PolicyDeclined, "pass 34: the job needs 34 of it"),
-        (lambda p: 2**31 + np.arange(8) + 8 * p, OfferRejected, "at most 7 new values of a column"),
-        (lambda p: 2**31 + np.arange(7), OfferRejected, "at most 7 new values of a column"),
+        (lambda p: 2**31 + np.arange(449), OfferRejected, "at most 448 new values of a column"),
+        (lambda p: 2**31 + np.arange(7), OfferRejected, "at most 448 new values of a column"),
     ],
     ids=["for ever", "more at a time", "the same again"],
 )
@@ -327,9 +327,9 @@ def test_a_search_goes_on_over_attempts_no_longer_than_a_job_needs() -> None:
     memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
     job = job_of(Histogram(rounds=1, secure=False))
     for attempt in range(1, 6):
-        lie = proposing(lambda p, a=attempt: 2**31 + np.arange(7) + 7 * p + a * 1000)  # type: ignore[misc]
+        lie = proposing(lambda p, a=attempt: 2**31 + np.arange(99) + 99 * p + a * 9999)  # type: ignore[misc]
         outcome = run(job, lie, memories=memories, attempt=attempt)
-    refused(outcome, OfferRejected, "at most 136 passes over all attempts")
+    refused(outcome, OfferRejected, "at most 4760 values over all attempts")
 
 
 def test_steps_that_the_job_does_not_take_are_refused_by_every_silo() -> None:

@@ -41,13 +41,12 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
 
 _SPLIT = 17  # node, feature, bin, default, and a node requested next
-_PASSES_A_ROUND = 1.7  # cut points found before are not counted again
 
 
 def _bisections(error: float, max_bin: int, n_rows: int) -> float:
-    """Return the passes until a cut point is found, on average over smooth distributions."""
+    """Return the counts a cut point that are asked for, on average over smooth distributions."""
     if error * n_rows < 1:
-        return 16.0
+        return 27.0
     return max(2.0, 0.7 - math.log2(error * max_bin))
 
 
@@ -69,14 +68,15 @@ def forecast(
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
         bill.sum(Call.SUMS, 8 * N_LABEL_VALUES, 8 * N_LABEL_VALUES + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
-        bill.sum(Call.SUMS, 8, SMALL, 32)
+        bill.sum(Call.SUMS, 80, 80, 12)
     if parameters.binning == "summary":
         points = min(4 * max_bin, max(n_samples.values(), default=0))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
     elif parameters.binning == "recursive":
-        passes = _bisections(parameters.binning_error, max_bin, n_rows)
-        counted = n_numeric * (max_bin - 1) * passes / round(passes * _PASSES_A_ROUND)
-        bill.sum(Call.SKETCHES, 8 * counted, 8 * counted, round(passes * _PASSES_A_ROUND))
+        counts = _bisections(parameters.binning_error, max_bin, n_rows)
+        passes = min(12, round(4 + 0.7 * counts))
+        counted = n_numeric * (max_bin - 1) * counts / passes
+        bill.sum(Call.SKETCHES, 8 * counted, 8 * counted, passes)
     rounds, p = parameters.rounds, plan.tree
     ring_bytes = plan.search_ring(None if parameters.blind_coordinator else n_rows) // 8
     if parameters.needs_bounds(job, schema.n_outputs):

@@ -10,7 +10,7 @@ import numpy as np
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import each_column
-from hedgerow.boosting.engine.bisection import MOST_PASSES, Bisector, count_below
+from hedgerow.boosting.engine.bisection import MOST_KEYS, MOST_PASSES, Bisector, count_below
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
@@ -48,8 +48,8 @@ from hedgerow.boosting.sums.view import state_digest
 
 _AT = Place(0)
 _LABELS_AT = Place(0, 0, 1)
-_PASSES = 4 * MOST_PASSES
-"""Passes of a bisection in all attempts at a job: an honest one takes a dozen, or starts again."""
+_VALUES = 4 * MOST_PASSES
+"""Values a threshold and column that a silo counts below in all attempts: honest ones take 50."""
 
 
 class CoordinatorOpening:
@@ -286,14 +286,14 @@ class SiloOpening:
             ):
                 raise OfferRejected("proposals: expected keys of columns that exist")
             fresh = column << 32 | key
-            if np.bincount(column).max() > search.n_slots or (
+            most = search.n_slots * MOST_KEYS
+            if np.bincount(column).max() > most or (
                 np.union1d(asked, fresh).shape[0] != asked.shape[0] + fresh.shape[0]
             ):
-                raise OfferRejected(
-                    f"proposals: expected at most {search.n_slots} new values of a column"
-                )
+                raise OfferRejected(f"proposals: expected at most {most} new values of a column")
             asked = np.concatenate([asked, fresh])
-            self._count_pass(kind.decided.name)
+            most = _VALUES * search.n_slots * len(ordered)
+            self._count_values(kind.decided.name, fresh.shape[0], most)
             if blind:
                 self._link.exchange(PROPOSALS, at, ProposalCount(column.shape[0]))
             own = count_below(ordered, column, key)
@@ -309,13 +309,13 @@ class SiloOpening:
             self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))
         return decided
 
-    def _count_pass(self, name: str) -> None:
-        """Count a pass, over all attempts: with ever more of them single values would be found."""
-        record = f"histogram/passes/{name}"
-        times = int(self._link.recall(record) or 0) + 1
-        if times > _PASSES:
-            raise OfferRejected(f"proposals: expected at most {_PASSES} passes over all attempts")
-        self._link.remember(record, str(times).encode())
+    def _count_values(self, name: str, n: int, most: int) -> None:
+        """Count values, over all attempts: with ever more of them rows would be found."""
+        record = f"histogram/counted/{name}"
+        counted = int(self._link.recall(record) or 0) + n
+        if counted > most:
+            raise OfferRejected(f"proposals: expected at most {most} values over all attempts")
+        self._link.remember(record, str(counted).encode())
 
 
 # --- what either half decides from counts ---

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from hedgerow.boosting.engine import bisection
 from hedgerow.boosting.engine.bisection import Bisector, count_below
 from hedgerow.boosting.engine.sorting import SortedColumn
+from tests.boosting.engine.test_first_round import column
 from tests.boosting.engine.test_summaries import rank_error
 
 
@@ -31,7 +34,7 @@ def test_bisecting_on_summed_counts_finds_even_ranks() -> None:
     thresholds, n_exchanges = bisect(parts, 64, 1e-4)
     assert thresholds.shape == (63,)
     assert rank_error(np.concatenate(parts), thresholds) <= 2e-4
-    assert n_exchanges <= 35
+    assert n_exchanges <= 12
 
 
 def test_bisecting_separates_the_values_of_a_discrete_feature() -> None:
@@ -39,6 +42,20 @@ def test_bisecting_separates_the_values_of_a_discrete_feature() -> None:
         np.repeat(np.array([0, 1, 2, 5], np.float32), [40, 5, 30, 25]),
         np.array([np.nan, 1, 5], np.float32),
     ]
-    thresholds, _ = bisect(parts, 8, 1e-4)
+    thresholds, n_exchanges = bisect(parts, 8, 1e-4)
+    assert n_exchanges <= 12
     bins = np.searchsorted(thresholds, [0, 1, 2, 5], side="right")
     assert np.unique(bins).shape[0] == 4
+
+
+@pytest.mark.parametrize(("max_bin", "most"), [(256, 12), (64, 13), (16, 13), (2, 12)])
+@pytest.mark.parametrize("kind", ["normal", "whole", "crowded", "zeros", "gaps"])
+def test_steps_that_share_an_exchange_find_what_one_step_each_finds(
+    kind: str, max_bin: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = column(kind, 20_000)
+    found, n_exchanges = bisect([x], max_bin, 1e-4)
+    monkeypatch.setattr(bisection, "_MOST_STEPS", 1)
+    expected, n_steps = bisect([x], max_bin, 1e-4)
+    assert np.array_equal(found, expected)
+    assert n_exchanges <= min(most, n_steps)
