@@ -31,6 +31,7 @@ silos = ["silo-0", "silo-1", "silo-2"]
 {test}metrics = ["auc"]
 [bagging]
 rounds = {rounds}
+scrub = "none"
 [booster]
 eta = 0.3
 max_depth = 6

@@ -57,6 +57,7 @@ start_timeout_seconds = 300
 rounds = {rounds}
 lr_mode = "uniform"
 evaluate = "none"
+scrub = "none"
 [booster]
 max_depth = 1
 """

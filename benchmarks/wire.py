@@ -26,6 +26,7 @@ metrics = ["auc"]
 [bagging]
 rounds = {rounds}
 trees_per_round = {trees}
+scrub = "none"
 [booster]
 eta = 0.1
 max_depth = 8

@@ -45,6 +45,15 @@ class Bill:
         self.up[call.value] += round(up * times)
         self.down[call.value] += round(down * times)
 
+    def add(self, other: Bill) -> None:
+        """Add all of another bill."""
+        for mine, theirs in zip(self._counts, other._counts, strict=True):
+            mine.update(theirs)
+
+    @property
+    def _counts(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
+        return self.messages, self.up, self.down
+
     def sum(
         self, call: Call, n_bytes: float, reply: float, times: int = 1, *, whole: bool = False
     ) -> None:

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
 
 
+_REFRESH = {
+    "process_type": "update", "updater": "refresh", "refresh_leaf": False, "lambda": 0.0,
+    "alpha": 0.0, "max_delta_step": 0.0, "min_child_weight": 0.0,
+}  # fmt: skip
+
+
 def booster_parameters(
     booster: Booster, objective: str, n_outputs: int, n_threads: int
 ) -> dict[str, Any]:
@@ -106,6 +112,20 @@ class ScoredRows:
                 booster.update(self._matrix, step)
         except xgboost.core.XGBoostError as error:
             raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
+        return trees_of(booster)
+
+    def refreshed(self, step: Ensemble, parameters: Mapping[str, Any]) -> list[Tree]:
+        """Return a step's trees with these rows' hessians as covers and ``-G / H`` as weights.
+
+        XGBoost computes them, at the margins. ``parameters`` are its own.
+        """
+        if self._matrix is None:
+            return [tree.scrubbed() for tree in step.trees]
+        self._matrix.set_base_margin(self.margins)
+        booster = step.booster(n_threads=self.n_threads)
+        booster.feature_names = None  # a silo's rows have positions only
+        booster.set_param({**parameters, **_REFRESH})
+        booster.update(self._matrix, 0)
         return trees_of(booster)
 
 

@@ -229,7 +229,7 @@ def test_a_silo_of_bagging_refuses_trees_that_are_none(attack: str) -> None:
             return super().exchange(step, at, offer)
 
     kind = KINDS[0]
-    job = test_bagging.job(kind, Bagging(rounds=2), min_silos=2)
+    job = test_bagging.job(kind, Bagging(rounds=2, scrub="none"), min_silos=2)
     data = test_bagging.silos(kind, 200, 200, 200)
     outcome = run_in_memory(job, data, through_wire=True, make_link=Link)
     assert outcome.errors.keys() == {"silo-0"}

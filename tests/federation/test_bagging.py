@@ -58,6 +58,11 @@ def run(job: JobParameters, data: Mapping[str, Dataset], **given: Any) -> Outcom
     return outcome
 
 
+def whole(**given: Any) -> Bagging:
+    """A job whose trees keep their statistics; tests/federation/test_covers.py has the others."""
+    return Bagging(**{"scrub": "none", **given})
+
+
 def model(outcome: Outcome) -> bytes:
     assert outcome.artefact is not None
     return outcome.artefact.files["model.ubj"]
@@ -95,7 +100,7 @@ def loop(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_model_is_the_in_process_loops_to_the_byte(kind: Kind, steps: int) -> None:
     data = silos(kind, 220, 180, 200)
-    uniform = job(kind, Bagging(rounds=3, trees_per_round=steps, lr_mode="uniform", leaf_bound=0))
+    uniform = job(kind, whole(rounds=3, trees_per_round=steps, lr_mode="uniform", leaf_bound=0))
     ours = model(run(uniform, data))
     theirs = loop(uniform, data, [0.3 / 3] * 3)
     if kind.name == "pruned":  # deleted nodes stay in XGBoost's file
@@ -116,18 +121,18 @@ def without_names(raw: bytes) -> bytes:
 
 def test_rates_follow_the_rows() -> None:
     data = silos(BINARY, 100, 200, 300)
-    by_rows = job(BINARY, Bagging(rounds=2, lr_mode="rows"))
+    by_rows = job(BINARY, whole(rounds=2, lr_mode="rows"))
     etas = [0.3 * n / 600 for n in (100, 200, 300)]
     assert without_names(model(run(by_rows, data))) == without_names(loop(by_rows, data, etas))
-    total = job(BINARY, Bagging(rounds=2, lr_mode="total", eta_total=0.9))
+    total = job(BINARY, whole(rounds=2, lr_mode="total", eta_total=0.9))
     etas = [0.9 * n / 600 for n in (100, 200, 300)]
     assert without_names(model(run(total, data))) == without_names(loop(total, data, etas))
 
 
 def test_gain_weights_scale_the_leaves_of_plain_trees() -> None:
     data = silos(BINARY, 150, 250)
-    one = run(job(BINARY, Bagging(rounds=1, lr_mode="gain")), data)
-    plain = load(model(run(job(BINARY, Bagging(rounds=1, lr_mode="plain")), data)))
+    one = run(job(BINARY, whole(rounds=1, lr_mode="gain")), data)
+    plain = load(model(run(job(BINARY, whole(rounds=1, lr_mode="plain")), data)))
     gains = [tree.total_gain for tree in plain.trees]
     factors = [factor for _, _, factor in blocks(one)]
     np.testing.assert_allclose(factors, np.array(gains) / sum(gains))
@@ -140,7 +145,7 @@ def test_scores_are_those_of_the_model() -> None:
     test = dataset(BINARY, 300, 77)
     data = silos(BINARY, 150, 250)
     names = ("auc", "logloss", "accuracy")
-    outcome = run(job(BINARY, Bagging(rounds=3, evaluate="silos"), metrics=names), data, test=test)
+    outcome = run(job(BINARY, whole(rounds=3, evaluate="silos"), metrics=names), data, test=test)
     scores = outcome.rounds[-1].metrics
     booster = load(model(outcome)).booster()
     for part, rows in (("test", [test]), ("train", list(data.values()))):
@@ -154,14 +159,14 @@ def test_scores_are_those_of_the_model() -> None:
 
 def test_scrubbing_changes_no_prediction_and_keeps_no_statistic() -> None:
     data = silos(CLASSES, 150, 150)
-    whole = load(model(run(job(CLASSES, Bagging(rounds=2)), data)))
-    bare = load(model(run(job(CLASSES, Bagging(rounds=2, scrub="stats")), data)))
-    assert bare.save() == whole.scrubbed().save()
+    full = load(model(run(job(CLASSES, whole(rounds=2)), data)))
+    bare = load(model(run(job(CLASSES, whole(rounds=2, scrub="stats")), data)))
+    assert bare.save() == full.scrubbed().save()
 
 
 def test_stock_xgboost_loads_the_model_and_finds_the_rounds() -> None:
     data = silos(CLASSES, 150, 150)
-    outcome = run(job(CLASSES, Bagging(rounds=3, trees_per_round=2)), data)
+    outcome = run(job(CLASSES, whole(rounds=3, trees_per_round=2)), data)
     booster = xgb.Booster(model_file=bytearray(model(outcome)))
     assert booster.attr("fed_round_ends") == "[4,8,12]"
     assert booster.num_boosted_rounds() == 12
@@ -177,7 +182,7 @@ def test_stock_xgboost_loads_the_model_and_finds_the_rounds() -> None:
 @pytest.mark.parametrize("sizes", [(150, 250), (100, 120, 140)], ids=["plain", "secure"])
 def test_a_regression_starts_from_the_mean_label_of_all_silos(sizes: tuple[int, ...]) -> None:
     data = silos(REGRESSION, *sizes)
-    agreed = job(REGRESSION, Bagging(rounds=2), booster=Booster(max_depth=3))
+    agreed = job(REGRESSION, whole(rounds=2), booster=Booster(max_depth=3))
     authority = Authority()
     known = {name: TestIdentity(authority, name) for name in data}
     outcome = run(agreed, data, vaults=lambda _: LocalVault(), identities=known.__getitem__)
@@ -189,7 +194,7 @@ def test_a_regression_starts_from_the_mean_label_of_all_silos(sizes: tuple[int, 
 def test_labels_that_a_loss_cannot_start_from_end_the_job() -> None:
     data = silos(POISSON, 100, 100)
     data = {n: replace(d, y=np.zeros(d.n_samples)) for n, d in data.items()}
-    zeros = job(POISSON, Bagging(rounds=1), booster=Booster(objective="count:poisson"))
+    zeros = job(POISSON, whole(rounds=1), booster=Booster(objective="count:poisson"))
     outcome = run_in_memory(zeros, data)
     assert "positive mean" in str(outcome.error)
 
@@ -199,7 +204,7 @@ def test_labels_that_a_loss_cannot_start_from_end_the_job() -> None:
 
 def test_drawn_silos_are_the_only_ones_that_add_trees() -> None:
     data = silos(BINARY, 100, 100, 100, 100)
-    drawn = job(BINARY, Bagging(rounds=6, silos_per_round=2))
+    drawn = job(BINARY, whole(rounds=6, silos_per_round=2))
     first, second = run(drawn, data), run(drawn, data)
     rounds = [[silo for r, silo, _ in blocks(first) if r == round] for round in range(6)]
     assert all(len(names) == 2 and names == sorted(names) for names in rounds)
@@ -209,7 +214,7 @@ def test_drawn_silos_are_the_only_ones_that_add_trees() -> None:
 
 
 def test_cyclic_silos_take_turns() -> None:
-    outcome = run(job(BINARY, Bagging(rounds=5, mode="cyclic")), silos(BINARY, 90, 80, 70))
+    outcome = run(job(BINARY, whole(rounds=5, mode="cyclic")), silos(BINARY, 90, 80, 70))
     names = [silo for _, silo, _ in blocks(outcome)]
     assert names == ["silo-0", "silo-1", "silo-2", "silo-0", "silo-1"]
 
@@ -217,7 +222,7 @@ def test_cyclic_silos_take_turns() -> None:
 def test_an_empty_silo_looks_on_and_a_single_class_silo_takes_part() -> None:
     data = silos(BINARY, 150, 0, 120)
     ones = replace(data["silo-2"], y=np.ones(120))
-    outcome = run(job(BINARY, Bagging(rounds=3, validation=0.2)), {**data, "silo-2": ones})
+    outcome = run(job(BINARY, whole(rounds=3, validation=0.2)), {**data, "silo-2": ones})
     assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-2"}
     assert not outcome.errors
     assert np.isfinite(outcome.rounds[-1].metrics["valid"]["logloss"])
@@ -226,7 +231,7 @@ def test_an_empty_silo_looks_on_and_a_single_class_silo_takes_part() -> None:
 def test_early_stopping_keeps_the_best_round() -> None:
     data = silos(BINARY, 60, 60)
     hot = Booster(eta=1.0, max_depth=8, lambda_=0.0, min_child_weight=0.0)
-    stopping = Bagging(
+    stopping = whole(
         rounds=60, lr_mode="plain", validation=0.4, early_stopping_rounds=3, evaluate="none"
     )
     outcome = run(job(BINARY, stopping, booster=hot, metrics=("logloss",)), data)
@@ -264,7 +269,7 @@ def test_a_coordinator_that_starts_again_ends_with_the_same_bytes() -> None:
     data = silos(CLASSES, 120, 90, 100)
     sampled = Booster(max_depth=3, subsample=0.7, colsample_bynode=0.7)
     test = dataset(CLASSES, 50, 3)
-    again = job(CLASSES, Bagging(rounds=4, validation=0.2), booster=sampled)
+    again = job(CLASSES, whole(rounds=4, validation=0.2), booster=sampled)
     undisturbed = run(again, data, test=test)
     for done in (1, 3):
         killed = run(again, data, test=test, stop_after_rounds=done)
@@ -285,7 +290,7 @@ def test_a_coordinator_that_starts_again_ends_with_the_same_bytes() -> None:
 def test_a_lost_silo_is_left_out_while_enough_remain(when: str) -> None:
     data = silos(BINARY, 100, 100, 200)
     fault = Fault("silo-2", "trees", round=1, when=when)
-    tolerant = job(BINARY, Bagging(rounds=4, lr_mode="rows"), min_silos=2)
+    tolerant = job(BINARY, whole(rounds=4, lr_mode="rows"), min_silos=2)
     outcome = run(tolerant, data, faults=(fault,))
     by_round = [[s for r, s, _ in blocks(outcome) if r == round] for round in range(4)]
     assert by_round[0] == ["silo-0", "silo-1", "silo-2"]
@@ -298,7 +303,7 @@ def test_a_lost_silo_is_left_out_while_enough_remain(when: str) -> None:
 def test_the_job_ends_when_too_few_silos_remain() -> None:
     data = silos(BINARY, 100, 100, 100)
     faults = tuple(Fault(f"silo-{k}", "trees", round=1) for k in (1, 2))
-    strict = job(BINARY, Bagging(rounds=3), min_silos=2)
+    strict = job(BINARY, whole(rounds=3), min_silos=2)
     outcome = run_in_memory(strict, data, faults=faults)
     assert "needs 2 silos" in str(outcome.error)
     assert len(outcome.rounds) == 1
@@ -324,7 +329,7 @@ def test_a_late_silo_catches_up_and_takes_part() -> None:
 
     data = silos(BINARY, 100, 100, 100)
     outcome = run(
-        job(BINARY, Bagging(rounds=12), min_silos=2),
+        job(BINARY, whole(rounds=12), min_silos=2),
         data,
         participate_as=over(Paced),
         late={"silo-2": 0.0},
@@ -346,7 +351,7 @@ def test_a_silo_that_lost_a_reply_is_sent_its_own_trees_too() -> None:
             return reply
 
     data = silos(BINARY, 120, 100)
-    outcome = run(job(BINARY, Bagging(rounds=4)), data, participate_as=over(Losing))
+    outcome = run(job(BINARY, whole(rounds=4)), data, participate_as=over(Losing))
     assert not outcome.errors
     names = [(r, silo) for r, silo, _ in blocks(outcome)]
     assert (1, "silo-1") in names
@@ -395,7 +400,7 @@ def rescaled(offer: TreeOffer, factor: float) -> TreeOffer:
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_upload_is_refused_and_the_others_go_on(lie: str) -> None:
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(job(BINARY, Bagging(rounds=2), min_silos=2), data, participate_as=lying(lie))
+    outcome = run(job(BINARY, whole(rounds=2), min_silos=2), data, participate_as=lying(lie))
     assert isinstance(outcome.errors[Silo("silo-2")], OfferRejected)
     assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-1"}
 
@@ -403,7 +408,7 @@ def test_a_lying_upload_is_refused_and_the_others_go_on(lie: str) -> None:
 def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
     data = silos(BINARY, 100, 100, 100)
     outcome = run_in_memory(
-        job(BINARY, Bagging(rounds=2), min_silos=3), data, participate_as=lying("garbage")
+        job(BINARY, whole(rounds=2), min_silos=3), data, participate_as=lying("garbage")
     )
     assert "silo-2" in str(outcome.error)
 
@@ -417,7 +422,7 @@ def test_a_model_that_differs_is_noticed() -> None:
             return reply
 
     data = silos(BINARY, 100, 100, 100)
-    outcome = run(job(BINARY, Bagging(rounds=3), min_silos=2), data, participate_as=over(Deceived))
+    outcome = run(job(BINARY, whole(rounds=3), min_silos=2), data, participate_as=over(Deceived))
     assert isinstance(outcome.errors[Silo("silo-2")], FederationError)
     assert "differs" in str(outcome.errors[Silo("silo-2")])
 
@@ -437,7 +442,7 @@ def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
             return reply
 
     data = silos(BINARY, 100, 100, 100)
-    run(job(BINARY, Bagging(rounds=3)), data, participate_as=over(Noting))
+    run(job(BINARY, whole(rounds=3)), data, participate_as=over(Noting))
     for name, seen in sent.items():
         assert [(r, s) for r, s, _ in seen] == [
             (r, f"silo-{k}") for r in range(3) for k in range(3)
@@ -448,7 +453,7 @@ def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
 def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:
     """Through the training loss: each silo's pooled score comes from its own margins."""
     data = silos(REGRESSION, 200, 200)
-    outcome = run(job(REGRESSION, Bagging(rounds=3, evaluate="silos"), metrics=("rmse",)), data)
+    outcome = run(job(REGRESSION, whole(rounds=3, evaluate="silos"), metrics=("rmse",)), data)
     booster = load(model(outcome)).booster()
     squares = sum(
         float(((margin(booster, rows).astype(np.float64) - rows.labels) ** 2).sum())
@@ -469,7 +474,7 @@ def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:
     ],
 )
 def test_a_booster_that_does_not_suit_the_tables_ends_the_job(booster: Booster, says: str) -> None:
-    outcome = run_in_memory(job(BINARY, Bagging(), booster=booster), silos(BINARY, 50, 50))
+    outcome = run_in_memory(job(BINARY, whole(), booster=booster), silos(BINARY, 50, 50))
     assert says in str(outcome.error)
 
 

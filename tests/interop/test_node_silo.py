@@ -39,6 +39,7 @@ metrics = ["logloss"]
 [bagging]
 rounds = 4
 trees_per_round = 2
+scrub = "none"
 [booster]
 max_depth = 3
 """
@@ -49,6 +50,7 @@ label = "target"
 metrics = ["rmse"]
 [bagging]
 rounds = 3
+scrub = "none"
 [booster]
 max_depth = 2
 """

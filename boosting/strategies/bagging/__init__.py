@@ -10,6 +10,7 @@ appends them in the order of the silos' names; every silo receives those of the 
 | ``sum-*`` | ExchangeSums and its kind | before round 0 of a regression | label sums | totals |
 | ``trees`` | ExchangeTrees | each round | its new trees | the others' new trees |
 | ``scores`` | ExchangeScores | each round, if asked | sums over its rows | stop or go on |
+| ``covers-*`` | ExchangeSums and its kind | after the last round | sums by leaf, masked | nothing |
 
 A round's trees are a pure function of the job's seed, the round, the silo and the model before it;
 so a round that is repeated after a restart gives the same bytes. A silo that is lost is left out

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.bagging.covers import with_covers
 from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
 from hedgerow.boosting.trees.ensemble import blank
 
@@ -25,6 +28,9 @@ def artefact(
         n_rounds = history.best_round + 1
     start = blank(schema, job.objective, job.booster, history.base_score)
     ensemble = log.ensemble(start, n_rounds)
+    if history.leaf_sums:
+        totals = np.frombuffer(history.leaf_sums, "<f4")
+        ensemble = with_covers(ensemble, totals, job.booster)
     blocks = [
         {"round": b.round, "silo": b.silo, "steps": b.steps, "factor": b.factor}
         for b in log.blocks

@@ -15,6 +15,7 @@ from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Hub, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.bagging import base_score
+from hedgerow.boosting.strategies.bagging.covers import n_leaves, total_covers
 from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
 from hedgerow.boosting.strategies.bagging.steps import (
     SCORES,
@@ -125,6 +126,8 @@ class _BaggingRounds:
         scores = await asyncio.to_thread(self._test_scores, blocks, added)
         if scored:
             scores |= await self._silo_scores(at, tuple(uploads))
+        if self.over and self.parameters.sums_covers(len(self.start.silos)):
+            await self._sum_covers()
         return RoundResult(
             round=at.round,
             checkpoint=self.log.encode(self.history),
@@ -133,6 +136,16 @@ class _BaggingRounds:
             final=self.over,
             best_round=self.history.best_round if self.score_valid else at.round,
         )
+
+    async def _sum_covers(self) -> None:
+        """Ask the silos for the finished model's covers and gains over all of their rows."""
+        assert self.history is not None
+        assert self.blank is not None
+        trees = self.log.ensemble(self.blank).trees
+        at = Place(self.log.version)
+        totals = await total_covers(self.hub, self.start, at, n_leaves(trees))
+        if totals is not None:
+            self.history = replace(self.history, leaf_sums=totals.astype("<f4").tobytes())
 
     def catch_up(self, silo: Silo, at: Place, offer: TreeCatchUp) -> TreeStanding:
         """Answer a silo that starts, restarts or was left out."""

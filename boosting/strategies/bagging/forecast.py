@@ -12,7 +12,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.bagging import base_score
-from hedgerow.boosting.strategies.bagging.steps import REVEALS, SCORES, SYNC, TREES
+from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES, SYNC, TREES
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
+
+NO_COVERS = (
+    "fewer than three silos: the model has no covers and gains, and so no importance by gain and "
+    "no SHAP values"
+)
+"""What a scrubbed job lacks with two silos."""
 
 _ROWS_OF_LEAF = {Task.BINARY: 30.0, Task.REGRESSION: 7.0, Task.MULTICLASS: 200.0}
 
@@ -65,6 +71,12 @@ def forecast(
         parts += [1.0 - parameters.validation] * silos_score
         scores = sum(_score_bytes(values, rows * part) for part in parts) + 50
         bill.exchange(Call.SCORES, scores, 4, rounds)
+    sums_covers = parameters.sums_covers(silos)
+    if sums_covers:
+        covers = Bill(silos, secure=True)
+        covers.float_sum(Call.SUMS, 8.0 * rounds * taking_part * steps * leaves, SMALL)
+        covers.setups(1)
+        bill.add(covers)
     bound = int(rounds * steps * 2 * full * 16)
     return Forecast(
         rounds,
@@ -73,6 +85,7 @@ def forecast(
         (
             "the size of trees depends on the data: expect half to twice of ExchangeTrees",
             f"full trees would be at most {bound} bytes up from a silo",
+            *(() if sums_covers or parameters.scrub == "none" else (NO_COVERS,)),
         ),
     )
 
@@ -80,16 +93,23 @@ def forecast(
 def allowances(
     parameters: Bagging, job: JobParameters, schema: Schema, n_silos: int
 ) -> tuple[Allowance, ...]:
-    """Return where each step may happen: trees once a round, scores once a round."""
+    """Return where each step may happen: trees and scores once a round, covers once."""
     rounds = parameters.rounds
     secure = parameters.masks_mean(n_silos)
-    sums = SumAllowances(mean_parameters(job.min_silos, secure), n_silos)
-    if base_score.fixed(job) is None:
-        sums.setups(1)
-        sums.sums(SUM, 1)
+    sums_covers = parameters.sums_covers(n_silos)
+    averages = base_score.fixed(job) is None
+    means = SumAllowances(mean_parameters(job.min_silos, secure), n_silos)
+    covers = SumAllowances(mean_parameters(job.min_silos, secure=True), n_silos)
+    if averages:
+        means.sums(SUM, 1)
+    if sums_covers:
+        covers.float_sums(COVERS, 1, rounds + 1)
+    if (averages and secure) or sums_covers:
+        covers.setups((averages and secure) + sums_covers, rounds + 1)
     scored = parameters.validation > 0 or _silos_score(parameters, job)
     return (
-        *sums.found,
+        *means.found,
+        *covers.found,
         Allowance(SYNC, rounds + 1, rounds + 1),
         Allowance(TREES, rounds, rounds),
         *([Allowance(SCORES, rounds, rounds)] if scored else ()),

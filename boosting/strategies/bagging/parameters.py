@@ -61,8 +61,10 @@ class Bagging:
         Participants drawn for a round from the job's seed (``num_clients_per_round`` of
         ``pool_size``); 0 for all.
     scrub : str
-        ``none``, or ``stats``: gains, covers and weights are zeroed before trees leave the silo;
-        predictions stay, importance by gain and SHAP values are lost.
+        ``stats``: gains, covers and weights are zeroed before trees leave the silo. Among three
+        silos or more, one secure sum after the last round gives the model the covers and gains of
+        all silos' rows together; with two it has none, and so no importance by gain and no SHAP
+        values. ``none``: each tree has those of the silo that made it.
     mode : str
         ``bagging``, or ``cyclic``: one silo after the other takes part.
     validation : float
@@ -85,7 +87,7 @@ class Bagging:
     lr_mode: str = "rows"
     eta_total: float | None = None
     silos_per_round: int = 0
-    scrub: str = "none"
+    scrub: str = "stats"
     mode: str = "bagging"
     validation: float = 0.0
     early_stopping_rounds: int = 0
@@ -167,6 +169,10 @@ class Bagging:
     def masks_mean(self, n_silos: int) -> bool:
         """Return whether the mean label is summed securely."""
         return self.secure_mean and n_silos >= 3
+
+    def sums_covers(self, n_silos: int) -> bool:
+        """Return whether covers and gains are summed over all silos after the last round."""
+        return self.scrub == "stats" and n_silos >= 3
 
     def limits(self, job: JobParameters, schema: Schema, n_steps: int, eta: float) -> TreeLimits:
         """Return what a silo's trees must keep to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed
+from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed, SumRefused
 from hedgerow.boosting.exchange import Link, Place
 from hedgerow.boosting.strategies.bagging import base_score
+from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
 from hedgerow.boosting.strategies.bagging.steps import (
     GENESIS,
     SCORES,
@@ -45,13 +47,13 @@ def participate(parameters: Bagging, link: Link, vault: Vault | None, start: Sil
     while True:
         asked = standing.score_train or standing.score_valid
         if not asked and standing.round >= parameters.rounds:
-            return
+            return half.add_covers()
         resume_at = standing.round
         try:
             if asked:
                 scores = half.scores(standing)
                 if link.exchange(SCORES, Place(standing.version - 1), scores).stop:
-                    return
+                    return half.add_covers()
                 standing = replace(standing, score_train=False, score_valid=False)
             else:
                 resume_at += 1
@@ -62,7 +64,7 @@ def participate(parameters: Bagging, link: Link, vault: Vault | None, start: Sil
 
 
 class _BaggingSilo:
-    """The half's state within an attempt: rows with their margins, no trees but its last offer."""
+    """The half's state within an attempt: rows with their margins, and all blocks as packed."""
 
     def __init__(
         self, parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart
@@ -77,6 +79,7 @@ class _BaggingSilo:
         self.version = 0
         self.digest = GENESIS
         self.offered = TreeOffer(0, 0, 0.0, b"")
+        self.blocks: list[TreeBlock] = []
         self.blank: Ensemble | None = None
         self.train_rows: ScoredRows | None = None
         self.valid_rows: ScoredRows | None = None
@@ -88,6 +91,8 @@ class _BaggingSilo:
         standing = self.receive(self.link.exchange(SYNC, at, request))
         if first_round >= 0 or standing.base_score is not None:
             return standing
+        if base_score.fixed(self.job) is not None:
+            raise OfferRejected("expected the base score that the job fixes, received none")
         try:
             secure = self.parameters.masks_mean(len(self.start.silos))
             mean = offered_mean(self.link, self.vault, self.start, secure=secure)
@@ -147,8 +152,22 @@ class _BaggingSilo:
             for rows in (self.train_rows, self.valid_rows):
                 if rows is not None:
                     rows.add(added)
+        self.blocks += blocks
         self.version, self.digest = standing.version, digest
         return standing
+
+    def add_covers(self) -> None:
+        """Add this silo's rows to the finished model's covers and gains, if the job sums them."""
+        if not self.parameters.sums_covers(len(self.start.silos)) or self.blank is None:
+            return
+        rounds: list[list[tuple[int, list[Tree]]]] = [[] for _ in range(self.version)]
+        for block in self.blocks:
+            rounds[block.round].append((block.steps, self._trees_of(block)))
+        sums = leaf_sums(self.start, self.blank, rounds, self.native)
+        # The model is whole without: a silo that missed the sum, or refuses it, has finished.
+        with suppress(PlacePassed, SumRefused):
+            at = Place(self.version)
+            add_covers(self.link, self.vault, self.start, at, self.digest, sums)
 
     def scores(self, standing: TreeStanding) -> ScoreSums:
         """Return the metrics of this silo's rows in their additive form, as far as asked for."""

@@ -14,16 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.exchange import Call, Discloses, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
+from hedgerow.boosting.sums.floats import float_sum
+from hedgerow.boosting.sums.steps import PlainVector
 
 REVEALS = (
     "The coordinator and every silo learn all trees: thresholds are values that occur in the "
-    "silo that made them, leaf values and (unless scrubbed) covers and gains are statistics "
-    "of small groups of its rows. The coordinator learns row counts, and where silos are "
+    "silo that made them, leaf values are statistics of small groups of its rows; with scrub = "
+    "none so are covers and gains. With scrub = stats and three silos or more the coordinator "
+    "learns gradients and hessians by leaf of the finished model, summed securely over all "
+    "silos, and they are in the model. The coordinator learns row counts, and where silos are "
     "evaluated their loss sums and score counts by class. The mean label of a regression is "
     "summed securely among three silos or more; otherwise the coordinator learns each silo's "
-    "label sum. There is no differential privacy; k colluding parties learn no more than one. "
-    "Model files contain the united category lists of the schema that all agreed on."
+    "label sum. There is no differential privacy; k colluding parties learn no more than one, "
+    "but of a secure sum the total of the other silos. Model files contain the united category "
+    "lists of the schema that all agreed on."
 )
 """What each party learns beyond the result."""
 
@@ -171,6 +176,16 @@ SCORES = Step(
     ScoreVerdict,
     "to the coordinator: sums of losses and counts of scores over its rows, by class",
     Discloses.SCORES,
+)
+
+COVERS = float_sum(
+    "covers",
+    Call.SUMS,
+    PlainVector,
+    Receipt,
+    "gradients and hessians of its rows, by leaf of the finished model",
+    Discloses.COUNTS,
+    ring_bits=32,
 )
 
 

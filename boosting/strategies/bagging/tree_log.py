@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -28,11 +29,14 @@ class History:
         Round with the best validation score, -1 without one.
     best_score : float
         NaN without one.
+    leaf_sums : bytes
+        Gradients by leaf over all silos, then hessians, little-endian float32; empty without.
     """
 
     base_score: float
     best_round: int = -1
     best_score: float = math.nan
+    leaf_sums: bytes = b""
 
 
 class TreeLog:
@@ -100,7 +104,8 @@ class TreeLog:
     def encode(self, history: History) -> bytes:
         """Return a checkpoint; :meth:`decode` reads it."""
         heads = [[b.silo, b.round, b.steps, b.factor, len(b.data)] for b in self._blocks]
-        head = json.dumps({"about": asdict(history), "version": self.version, "blocks": heads})
+        about = asdict(history) | {"leaf_sums": base64.b64encode(history.leaf_sums).decode()}
+        head = json.dumps({"about": about, "version": self.version, "blocks": heads})
         return b"".join([head.encode(), b"\n", *(block.data for block in self._blocks)])
 
     @classmethod
@@ -118,7 +123,10 @@ class TreeLog:
                 at = end
             about = kept["about"]
             history = History(
-                float(about["base_score"]), int(about["best_round"]), float(about["best_score"])
+                float(about["base_score"]),
+                int(about["best_round"]),
+                float(about["best_score"]),
+                base64.b64decode(about.get("leaf_sums", ""), validate=True),
             )
             if at != len(data) or [b.round for b in blocks] != sorted(b.round for b in blocks):
                 raise DataError("expected the blocks of rising rounds, received others")

@@ -337,7 +337,8 @@ def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
     lead = (
         "Share of the total gain of all splits that use the feature."
         if with_gain
-        else "Splits that use the feature; gains were taken out of the trees before they travelled."
+        else "Splits that use the feature. The silos removed gains before they sent their trees; "
+        "bagging restores them from a sum over three silos or more."
     )
     top: dict[str, float] = {}
     for row in rows:

@@ -14,6 +14,7 @@ export function unfit(spec) {
   if (spec.task === "TASK_MULTICLASS") return "this silo has stumps of one class only";
   if (objective !== objectiveOf(task)) return `objective ${objective} is not known here`;
   if ((spec.booster?.num_parallel_tree ?? 1) !== 1) return "num_parallel_tree above 1";
+  if (spec.bagging?.scrub !== "none") return "this silo makes no sum of covers: scrub must be none";
   return "";
 }
 

@@ -53,9 +53,12 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
     path = job(tmp_path, 'strategy = "bagging"\n[bagging]\nrounds = 7\nevaluate = "none"')
     told = json.loads(hedgerow(path, *silos, "--json").stdout)
     assert told["rounds"] == 7
-    assert [(s["silo"], s["method"]) for s in told["steps"]] == [
-        (silo, "ExchangeTrees") for silo in ("north", "south", "west")
-    ]
+    covers = ("ExchangeKeys", "ExchangeShares", "ExchangeSums")
+    assert {(s["silo"], s["method"]) for s in told["steps"]} == {
+        (silo, method)
+        for silo in ("north", "south", "west")
+        for method in ("ExchangeTrees", *covers)
+    }
     assert told["bytes"]["up"] == sum(s["bytes_up"] for s in told["steps"]) > 0
     assert "learn all trees" in told["reveals"]
     assert told["cpu_class"]
