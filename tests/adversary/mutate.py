@@ -35,7 +35,8 @@ CHUNK = 200
 IN_CLEAR = ("bagging",)
 """Strategies whose silos send models of their own: what one is given steers what it sends.
 
-Their one secure sum, the mean label, is before any reply that steers.
+Of their secure sums the mean label is before any reply that steers, and the covers have the digest
+of the model in their view.
 """
 
 Moment = tuple[str, str, Place]
