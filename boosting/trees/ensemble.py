@@ -230,6 +230,14 @@ class Ensemble:
         """Return the ensemble without gains, covers and weights."""
         return replace(self, trees=tuple(tree.scrubbed() for tree in self.trees))
 
+    def unnamed(self) -> Ensemble:
+        """Return the ensemble without names of features and categories: rows have positions."""
+        document = ubjson.read(self.header)
+        learner = document["learner"]
+        learner["feature_names"] = []
+        learner["gradient_booster"]["model"]["cats"] = categories.encode([])
+        return replace(self, header=ubjson.write(document))
+
     def save(self, format: str = "ubj") -> bytes:
         """Return the stock XGBoost model, as ``"ubj"`` or ``"json"``."""
         document = ubjson.read(self.header)

@@ -117,13 +117,12 @@ class ScoredRows:
     def refreshed(self, step: Ensemble, parameters: Mapping[str, Any]) -> list[Tree]:
         """Return a step's trees with these rows' hessians as covers and ``-G / H`` as weights.
 
-        XGBoost computes them, at the margins. ``parameters`` are its own.
+        XGBoost computes them, at the margins. ``step`` is unnamed; ``parameters`` are XGBoost's.
         """
         if self._matrix is None:
             return [tree.scrubbed() for tree in step.trees]
         self._matrix.set_base_margin(self.margins)
         booster = step.booster(n_threads=self.n_threads)
-        booster.feature_names = None  # a silo's rows have positions only
         booster.set_param({**parameters, **_REFRESH})
         booster.update(self._matrix, 0)
         return trees_of(booster)

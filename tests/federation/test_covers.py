@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,20 +32,13 @@ def run(kind: Kind, strategy: Bagging, data: Mapping[str, Dataset], **given: Any
 
 def together(data: Mapping[str, Dataset]) -> Dataset:
     parts = [data[silo] for silo in sorted(data)]
-    first = parts[0]
-    weight = None if first.weight is None else np.concatenate([p.weight for p in parts])
-    return replace(
-        first,
-        X=np.concatenate([p.X for p in parts]),
-        y=np.concatenate([p.labels for p in parts]),
-        weight=weight,
-    )
+    X = np.concatenate([part.X for part in parts])
+    return Dataset(parts[0].schema, X, np.concatenate([part.labels for part in parts]))
 
 
 def refreshed(kind: Kind, ensemble: Ensemble, rows: Dataset) -> Ensemble:
     """Return what XGBoost itself makes of all rows: every tree at the margins of those before."""
-    booster = xgb.Booster(model_file=bytearray(ensemble.save()))
-    booster.feature_names = None
+    booster = xgb.Booster(model_file=bytearray(ensemble.unnamed().save()))
     booster.set_param(
         {
             "process_type": "update",

@@ -95,6 +95,7 @@ def leaf_sums(
     native : Mapping
         XGBoost's parameters.
     """
+    blank = blank.unnamed()
     rows = ScoredRows(start.dataset, blank, start.n_threads)
     found: list[Tree] = []
     for blocks in rounds:
