@@ -167,14 +167,7 @@ class ExchangeServicer:
                         f"received {len(parts)}"
                     )
                 received += len(data)
-                name: str | None = "masking"
-                part: Any = opened(data, _MASKING, "more", MORE)
-                size = len(data) + OBJECT_BYTES
-                if part is None:
-                    message = _parse(ExchangeRequest, data, key.step)
-                    name = message.WhichOneof("frame")
-                    part = getattr(message, name) if name else None
-                    size = held_bytes(message, len(data))
+                name, part, size = read_part(data, key.step)
                 self._memory.take(silo, size)
                 held += size
                 if name in (None, "key") or (field_name and name != field_name):
@@ -187,7 +180,7 @@ class ExchangeServicer:
         except BaseException:
             self._memory.give(silo, held)
             raise
-        decode = _decoder(parts, field_name, key.step)
+        decode = decoder(parts, field_name, key.step)
         # Whoever drops an offer drops this: the place passed, a resend, the end of the attempt.
         release = weakref.finalize(decode, self._memory.give, silo, held)
         release.atexit = False
@@ -224,7 +217,19 @@ def _parse(kind: Any, data: bytes, step: str) -> Any:
         raise OfferRejected(f"{where}a frame is not an {kind.__name__}") from error
 
 
-def _decoder(parts: list[Any], field_name: str, step: str) -> Callable[[type[Any]], Any]:
+def read_part(data: bytes, step: str) -> tuple[str | None, Any, int]:
+    """Return a frame's field, what it holds, and about how much memory that takes."""
+    part: Any = opened(data, _MASKING, "more", MORE)
+    if part is not None:
+        return "masking", part, len(data) + OBJECT_BYTES
+    message = _parse(ExchangeRequest, data, step)
+    name = message.WhichOneof("frame")
+    return name, getattr(message, name) if name else None, held_bytes(message, len(data))
+
+
+def decoder(parts: list[Any], field_name: str, step: str) -> Callable[[type[Any]], Any]:
+    """Return what decodes the parts of an offer, once its step is known."""
+
     def decode(payload: type[Any]) -> Any:
         codec = codec_of(payload)
         if parts and field_name != codec.frame:

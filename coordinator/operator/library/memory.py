@@ -1,0 +1,405 @@
+"""A federation in one process: the real halves, rendezvous, codecs and masks, without gRPC.
+
+Silos are threads, of which only as many compute as there are workers. The result is that of
+``hedgerow local`` on the same tables, to the byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
+from hedgerow.boosting.budget import BudgetLedger
+from hedgerow.boosting.dataset import Dataset, Schema, merge, recode
+from hedgerow.boosting.errors import FederationError, JobStopped
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import (
+    Artefact,
+    CoordinatorStart,
+    Horizontal,
+    Identity,
+    Result,
+    RoundResult,
+    SiloStart,
+)
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.library.jobs import Job, check_cohort
+from hedgerow.coordinator.operator.library.running import RunFailed
+from hedgerow.coordinator.server.gathering import nameless
+from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.crypto.errors import Refusal
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.rpc.in_memory import MemoryLink, MemoryPlane, SiloAway
+from hedgerow.services.wire import BoxCodec
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.job_view import (
+    FinishedRound,
+    JobSilo,
+    JobState,
+    JobView,
+    SiloState,
+    scores_of,
+)
+
+FAREWELL_SECONDS = 20.0
+"""How long silos have after the last round."""
+JOB_ID = "in-memory"
+
+Away = Callable[[Silo, int], bool]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a federation in memory runs.
+
+    Parameters
+    ----------
+    crypto : bool
+        Whether sums are masked and gradients encrypted; the model is the same without. Noise of
+        differential privacy is never left out.
+    codecs : bool
+        Whether payloads pass through their codecs, and bytes are counted.
+    workers : int
+        Silos that compute at the same time; 0 for one a core.
+    away : callable
+        Whether a silo is away in a round; it is back in the next one.
+    watch : callable
+        Called with each finished round.
+    """
+
+    crypto: bool = True
+    codecs: bool = True
+    workers: int = 0
+    away: Away = lambda silo, round: False
+    watch: Callable[[FinishedRound], None] = lambda finished: None
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """What a federation in memory leaves.
+
+    Parameters
+    ----------
+    view : JobView
+    files : Mapping
+        Of the result, by name.
+    kept : Mapping
+        By silo, what stays there.
+    """
+
+    view: JobView
+    files: Mapping[str, bytes]
+    kept: Mapping[str, Mapping[str, bytes]]
+
+    def write(self, folder: Path) -> None:
+        """Write the run folder."""
+        run_folder.write(folder, self.view, self.files)
+        for silo, files in self.kept.items():
+            for name, data in files.items():
+                target = folder / "silos" / silo / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+
+
+def federate(
+    job: Job,
+    tables: Mapping[str, Dataset],
+    conditions: Conditions,
+    test: Dataset | None = None,
+    tests: Mapping[str, Dataset] | None = None,
+) -> MemoryResult:
+    """Run a job over tables of this process and return its result.
+
+    Parameters
+    ----------
+    tables : Mapping
+        Each silo's rows under its own schema.
+    test : Dataset, optional
+        Rows that the coordinator scores.
+    tests : Mapping, optional
+        Each party's evaluation rows.
+
+    Raises
+    ------
+    FederationError
+        The job cannot run with these tables.
+    RunFailed
+        It did not succeed.
+    """
+    if not conditions.crypto:
+        job = _unmasked(job)
+    check_cohort(job.parameters, tuple(sorted(tables)))
+    run = _MemoryRun(job, tables, conditions, test, tests or {})
+    found: list[MemoryResult] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with asyncio.Runner() as runner:
+                found.append(runner.run(run.main()))
+        except BaseException as error:  # raised again where the caller waits
+            failed.append(error)
+
+    # A thread of its own: notebooks have a loop already.
+    thread = threading.Thread(target=work, name="federation", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        run.stop("interrupted")
+        thread.join()
+        raise
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def _unmasked(job: Job) -> Job:
+    """Return the job without masks and encryption; what it trains is the same."""
+    spec = job_wire.parse(job.spec)
+    given = getattr(spec, spec.strategy)
+    for name, value in (("secure", False), ("secure_mean", False)):
+        if name in given.DESCRIPTOR.fields_by_name:
+            setattr(given, name, value)
+    if spec.strategy == "secureboost":
+        given.encryption, given.allow_insecure = "plain", True
+    return Job.from_spec(spec.SerializeToString(deterministic=True))
+
+
+class _MemoryRun:
+    """One run; made for one call of :func:`federate`."""
+
+    def __init__(
+        self,
+        job: Job,
+        tables: Mapping[str, Dataset],
+        conditions: Conditions,
+        test: Dataset | None,
+        tests: Mapping[str, Dataset],
+    ) -> None:
+        self._spec = job.spec
+        self._job = job.parameters
+        self._conditions = conditions
+        self._silos = tuple(Silo(name) for name in sorted(tables))
+        layout = self._job.strategy.layout
+        if isinstance(layout, Horizontal):
+            self._schema = merge({silo: tables[silo].schema for silo in self._silos})
+            layout.validate_for(self._job.parameters, self._job, self._schema)
+            self._tables = {silo: recode(tables[silo], self._schema) for silo in self._silos}
+            self._test = None if test is None else recode(test, self._schema)
+            if self._job.strategy.result is Result.PERSONAL and test is not None:
+                tests = dict.fromkeys(self._silos, test)
+            self._tests = {Silo(s): recode(own, self._schema) for s, own in tests.items()}
+        else:
+            self._tables = {silo: tables[silo] for silo in self._silos}
+            self._schema = nameless(tables[str(self._job.active)].schema)
+            self._test, self._tests = None, {Silo(s): own for s, own in tests.items()}
+        self._kept: dict[str, dict[str, bytes]] = {}
+        self._errors: dict[Silo, str] = {}
+        self._rounds: list[FinishedRound] = []
+        self._progress = threading.Condition()
+        self._over = False
+        self._plane: MemoryPlane | None = None
+
+    def stop(self, reason: str) -> None:
+        """End the run soon; safe from any thread."""
+        plane = self._plane
+        if plane is not None:
+            plane.stopped = reason
+            hub = plane.intake
+            assert isinstance(hub, Rendezvous)
+            plane.loop.call_soon_threadsafe(hub.end, JobStopped(reason))
+
+    async def main(self) -> MemoryResult:
+        """Run both halves until the job ends."""
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(8))
+        job, conditions = self._job, self._conditions
+        hub = Rendezvous(self._silos, self._silos, job.step_timeout_seconds)
+        workers = conditions.workers or os.cpu_count() or 1
+        self._plane = plane = MemoryPlane(
+            JOB_ID, hub, loop, workers, conditions.codecs, conditions.away
+        )
+        rows = {silo: self._shown_rows(table.n_samples) for silo, table in self._tables.items()}
+        start = CoordinatorStart(
+            job=job, job_id=JOB_ID, attempt=1, silos=self._silos, schema=self._schema,
+            n_samples=rows, test=self._test,
+        )  # fmt: skip
+        began = time.time()
+        with tempfile.TemporaryDirectory(prefix="hedgerow-") as folder:
+            identities = self._identities(Path(folder))
+            threads = [
+                threading.Thread(
+                    target=self._silo_main, args=(silo, hub, identities.get(silo)), daemon=True
+                )
+                for silo in self._silos
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                last = await self._coordinate(hub, start, plane)
+                await asyncio.to_thread(_join, threads, FAREWELL_SECONDS)
+            except FederationError as error:
+                why = "; ".join(f"{silo}: {text}" for silo, text in self._errors.items())
+                raise RunFailed(f"{error}" + (f" ({why})" if why else "")) from error
+            finally:
+                self._note_over()
+                hub.end(JobStopped("the job has ended"))
+                await asyncio.to_thread(_join, threads, FAREWELL_SECONDS)
+        return self._result(last, rows, began)
+
+    async def _coordinate(
+        self, hub: Rendezvous, start: CoordinatorStart, plane: MemoryPlane
+    ) -> RoundResult:
+        last: RoundResult | None = None
+        stream = self._job.strategy.coordinate(self._job.parameters, hub, start)
+        began, before = time.monotonic(), (0, 0)
+        try:
+            async for last in stream:
+                now = time.monotonic()
+                moved = _bytes(plane)
+                self._finished(
+                    FinishedRound(
+                        last.round, 1, now - began, scores_of(last.metrics),
+                        moved[0] - before[0], moved[1] - before[1], last.silos,
+                    )
+                )  # fmt: skip
+                began, before = now, moved
+                if last.final:
+                    break
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+        if last is None:
+            raise JobStopped("the strategy ended without a round")
+        return last
+
+    def _finished(self, done: FinishedRound) -> None:
+        with self._progress:
+            self._rounds.append(done)
+            self._progress.notify_all()
+        self._conditions.watch(done)
+
+    def _note_over(self) -> None:
+        with self._progress:
+            self._over = True
+            self._progress.notify_all()
+
+    # --- silos ---
+
+    def _silo_main(self, silo: Silo, hub: Rendezvous, identity: Identity | None) -> None:
+        plane = self._plane
+        assert plane is not None
+        link = MemoryLink(plane, silo)
+        with plane.slots:
+            try:
+                while not self._over:
+                    try:
+                        self._keep(silo, self._participate(link, identity))
+                        return
+                    except SiloAway:
+                        plane.loop.call_soon_threadsafe(hub.drop, silo, "is away")
+                        plane.slots.release()
+                        with self._progress:
+                            self._progress.wait_for(lambda: self._back(link))
+                        plane.slots.acquire()
+            except JobStopped:
+                return
+            except (FederationError, Refusal) as error:
+                self._errors[silo] = str(error)
+            except Exception as error:  # as an agent reports it, so that the job can end
+                self._errors[silo] = f"{type(error).__name__}: {error}"
+        plane.loop.call_soon_threadsafe(hub.drop, silo, self._errors.get(silo, ""))
+
+    def _back(self, link: MemoryLink) -> bool:
+        return self._over or bool(self._rounds and self._rounds[-1].round >= link.round)
+
+    def _participate(self, link: MemoryLink, identity: Identity | None) -> Artefact | None:
+        job, silo = self._job, link.silo
+        table = self._tables[silo]
+        schema = table.schema if job.vertical else self._schema
+        epsilon = job.parameters.safeguards(job).epsilon
+        start = SiloStart(
+            job=job, job_id=JOB_ID, attempt=1, silo=silo, silos=self._silos, schema=schema,
+            dataset=table, test=self._tests.get(silo), identity=identity, codec=BoxCodec(),
+            accountant=BudgetLedger(math.inf if epsilon is None else epsilon),
+        )  # fmt: skip
+        allowances = job.strategy.allowances(job.parameters, job, schema, len(self._silos))
+        guarded = GuardedLink(link, allowances, EVERY_CLASS)
+        return job.strategy.participate(job.parameters, guarded, LocalVault(), start)
+
+    def _keep(self, silo: Silo, kept: Artefact | None) -> None:
+        if kept is not None:
+            files = dict(kept.files)
+            if not self._job.vertical:
+                files[run_folder.SCHEMA_FILE] = schema_wire.dump(self._schema)
+            self._kept[silo] = files
+
+    def _identities(self, folder: Path) -> dict[Silo, Identity]:
+        """Return what silos sign with; nothing where nothing is masked."""
+        if not self._conditions.crypto and self._job.strategy.name != "dp_tree":
+            return {}
+        paths = throwaway(folder, self._silos, time.time())
+        return {silo: FileIdentity(paths[f"silo/{silo}"]) for silo in self._silos}
+
+    def _shown_rows(self, n_samples: int) -> int:
+        if self._job.exact_rows or not n_samples:
+            return n_samples
+        return 1 << (n_samples - 1).bit_length()
+
+    # --- the end ---
+
+    def _result(self, last: RoundResult, rows: Mapping[Silo, int], began: float) -> MemoryResult:
+        job = self._job
+        artefact = job.strategy.artefact(job.parameters, job, self._schema, last.checkpoint)
+        files = dict(sorted(artefact.files.items()))
+        if not job.vertical:
+            files[run_folder.SCHEMA_FILE] = schema_wire.dump(self._schema)
+        assert self._plane is not None
+        steps = tuple(self._plane.traffic[key] for key in sorted(self._plane.traffic))
+        if self._rounds:  # replies that were on their way when the last round ended
+            up, down = _bytes(self._plane)
+            others = self._rounds[:-1]
+            whole = replace(
+                self._rounds[-1],
+                bytes_up=up - sum(r.bytes_up for r in others),
+                bytes_down=down - sum(r.bytes_down for r in others),
+            )
+            self._rounds[-1] = whole
+        silos = tuple(
+            JobSilo(
+                silo, rows[silo], SiloState.LOST if silo in self._errors else SiloState.PRESENT,
+                self._errors.get(silo, ""),
+            )
+            for silo in self._silos
+        )  # fmt: skip
+        view = JobView(
+            job_id=JOB_ID, spec=self._spec, state=JobState.SUCCEEDED, detail="", attempt=1,
+            silos=silos, rounds=tuple(self._rounds), steps=steps, create_time=began,
+            end_time=time.time(), operator="", best_round=last.best_round,
+            artefacts=tuple(files), model=artefact.model, reveals=job.strategy.reveals,
+            control_bytes_up=0, control_bytes_down=0, job_digest="",
+        )  # fmt: skip
+        return MemoryResult(view, files, self._kept)
+
+
+def _bytes(plane: MemoryPlane) -> tuple[int, int]:
+    totals = list(plane.traffic.values())
+    return sum(t.bytes_up for t in totals), sum(t.bytes_down for t in totals)
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
