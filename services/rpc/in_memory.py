@@ -102,12 +102,15 @@ class MemoryLink:
     ----------
     round : int
         The last round in which the silo has offered.
+    here : threading.Event
+        Cleared while the silo is away; set by the first reply when it is back.
     """
 
     plane: MemoryPlane
     silo: Silo
     round: int = -1
     memory: dict[str, bytes] = field(default_factory=dict)
+    here: threading.Event = field(default_factory=threading.Event)
 
     def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
         """Give an offer and wait for its reply; others compute meanwhile."""
@@ -116,6 +119,7 @@ class MemoryLink:
         if at.round > self.round:
             self.round = at.round
             if self.plane.away(self.silo, at.round):
+                self.here.clear()
                 raise SiloAway
         frames: list[bytes] = []
         if self.plane.codecs:
@@ -134,6 +138,7 @@ class MemoryLink:
             reply, answer = future.result()
         finally:
             self.plane.slots.acquire()
+        self.here.set()
         if self.plane.codecs:
             found = [ExchangeResponse.FromString(data) for data in answer[1:]]
             codec = codec_of(step.reply)

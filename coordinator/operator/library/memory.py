@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
 from hedgerow.boosting.budget import BudgetLedger
-from hedgerow.boosting.dataset import Dataset, Schema, merge, recode
+from hedgerow.boosting.dataset import Dataset, merge, recode
 from hedgerow.boosting.errors import FederationError, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import (
@@ -207,6 +207,7 @@ class _MemoryRun:
             self._schema = nameless(tables[str(self._job.active)].schema)
             self._test, self._tests = None, {Silo(s): own for s, own in tests.items()}
         self._kept: dict[str, dict[str, bytes]] = {}
+        self._links: dict[Silo, MemoryLink] = {}
         self._errors: dict[Silo, str] = {}
         self._rounds: list[FinishedRound] = []
         self._progress = threading.Condition()
@@ -232,6 +233,7 @@ class _MemoryRun:
         self._plane = plane = MemoryPlane(
             JOB_ID, hub, loop, workers, conditions.codecs, conditions.away
         )
+        self._links = {silo: MemoryLink(plane, silo) for silo in self._silos}
         rows = {silo: self._shown_rows(table.n_samples) for silo, table in self._tables.items()}
         start = CoordinatorStart(
             job=job, job_id=JOB_ID, attempt=1, silos=self._silos, schema=self._schema,
@@ -276,9 +278,12 @@ class _MemoryRun:
                         moved[0] - before[0], moved[1] - before[1], last.silos,
                     )
                 )  # fmt: skip
-                began, before = now, moved
                 if last.final:
                     break
+                for link in self._links.values():  # the next round is with those that return
+                    if link.round == last.round and not link.here.is_set():
+                        await asyncio.to_thread(link.here.wait)
+                began, before = time.monotonic(), moved
         finally:
             await stream.aclose()  # type: ignore[attr-defined]
         if last is None:
@@ -301,7 +306,7 @@ class _MemoryRun:
     def _silo_main(self, silo: Silo, hub: Rendezvous, identity: Identity | None) -> None:
         plane = self._plane
         assert plane is not None
-        link = MemoryLink(plane, silo)
+        link = self._links[silo]
         with plane.slots:
             try:
                 while not self._over:
@@ -320,6 +325,8 @@ class _MemoryRun:
                 self._errors[silo] = str(error)
             except Exception as error:  # as an agent reports it, so that the job can end
                 self._errors[silo] = f"{type(error).__name__}: {error}"
+            finally:
+                link.here.set()
         plane.loop.call_soon_threadsafe(hub.drop, silo, self._errors.get(silo, ""))
 
     def _back(self, link: MemoryLink) -> bool:

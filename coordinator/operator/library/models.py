@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def open_model(path: Path, silo: str = "") -> Model:
         return _of_run(path)
     if not path.is_file():
         raise ModelUnusable(f"{path}: there is no such run folder or model file")
-    return _stock(path, _schema_beside(path), "label", ())
+    return _stock(path, _bytes(path), _schema_beside(path), "label", ())
 
 
 def report_of(folder: Path) -> dict[str, Any]:
@@ -93,35 +94,54 @@ def _of_silo(folder: Path, silo: str) -> Model:
     path = folder / "silos" / silo / "model.ubj"
     job = job_wire.decode(job_file.load(folder / "job.toml"))
     schema = _schema_beside(path) or _schema_beside(folder / "model.ubj")
-    return _stock(path, schema, job.label, job.metrics)
+    return _stock(path, _bytes(path), schema, job.label, job.metrics, job.strategy.name)
 
 
 def _of_run(folder: Path) -> Model:
     report = report_of(folder)
-    strategy, model = str(report["strategy"]), str(report["model"])
-    names = [str(name) for name in report["artefacts"]]
+    model = str(report["model"])
     if not model:
         raise ModelUnusable(f"{folder}: the run ended without a model ({report.get('state')})")
     job = job_wire.decode(job_file.load(folder / "job.toml"))
-    # A strategy whose result is no stock XGBoost model scores its files itself.
-    score = job.strategy.result
-    if score is Result.PARTS:
+    if job.strategy.result is Result.PARTS:
         return _of_parts(folder, job)
-    if isinstance(score, Result):
-        if Path(model).suffix not in (".ubj", ".json"):
-            raise ModelUnusable(
-                f"{folder}: the result of strategy {strategy} is not one model: the silos have it"
-            )
-        if score is Result.PERSONAL and (own := owners(folder)):
-            raise ModelUnusable(
-                f"{folder}: each silo has a model of its own; say whose: {', '.join(own)}"
-            )
-        schema = _schema_beside(folder / model)
-        return _stock(folder / model, schema, job.label, job.metrics, strategy)
-    schema = _schema_beside(folder / model)
-    if schema is None:
-        raise ModelUnusable(f"{folder}: schema.json is missing")
+    if job.strategy.result is Result.PERSONAL and (own := owners(folder)):
+        raise ModelUnusable(
+            f"{folder}: each silo has a model of its own; say whose: {', '.join(own)}"
+        )
+    names = dict.fromkeys([model, *map(str, report["artefacts"])])
+    if isinstance(job.strategy.result, Result):
+        names = dict.fromkeys([model])
     files = {name: _bytes(folder / name) for name in names}
+    return of_files(files, model, job, _schema_beside(folder / model), str(folder))
+
+
+def of_files(
+    files: Mapping[str, bytes], model: str, job: JobParameters, schema: Schema | None, where: str
+) -> Model:
+    """Return the model of a horizontal job's result.
+
+    Parameters
+    ----------
+    model : str
+        The file that is the model.
+    where : str
+        Of the files, for messages.
+
+    Raises
+    ------
+    ModelUnusable
+    """
+    strategy, score = job.strategy.name, job.strategy.result
+    # A strategy whose result is no stock XGBoost model scores its files itself.
+    if isinstance(score, Result):
+        if Path(model).suffix not in (".ubj", ".json") or score is Result.PARTS:
+            raise ModelUnusable(
+                f"{where}: the result of strategy {strategy} is not one model: the silos have it"
+            )
+        return _stock(f"{where}/{model}", files[model], schema, job.label, job.metrics, strategy)
+    if schema is None:
+        raise ModelUnusable(f"{where}: schema.json is missing")
     stock = next((name for name in ("model.ubj", "ensemble.ubj") if name in files), model)
     return Model(
         schema,
@@ -133,7 +153,7 @@ def _of_run(folder: Path) -> Model:
         job.label,
         job.metrics,
         lambda dataset: np.asarray(score(files, dataset), dtype=np.float64),
-        _trees(folder / stock, files[stock]),
+        _trees(f"{where}/{stock}", files[stock]),
         strategy,
         is_stock=stock == "model.ubj",
     )
@@ -161,7 +181,7 @@ def _of_parts(folder: Path, job: JobParameters) -> Model:
     )
 
 
-def _trees(path: Path, data: bytes) -> Ensemble:
+def _trees(path: object, data: bytes) -> Ensemble:
     from hedgerow.boosting.trees.loading import load as load_trees
 
     try:
@@ -172,9 +192,14 @@ def _trees(path: Path, data: bytes) -> Ensemble:
 
 
 def _stock(
-    path: Path, schema: Schema | None, label: str, names: tuple[str, ...], strategy: str = ""
+    path: object,
+    data: bytes,
+    schema: Schema | None,
+    label: str,
+    names: tuple[str, ...],
+    strategy: str = "",
 ) -> Model:
-    found = _trees(path, _bytes(path))
+    found = _trees(path, data)
     about = found.about
     if schema is not None and schema.n_features != about.n_features:
         raise ModelUnusable(

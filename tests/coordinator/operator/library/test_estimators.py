@@ -1,0 +1,87 @@
+"""scikit-learn's estimators over silos."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import hedgerow
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.sklearn import FederatedClassifier, FederatedRegressor
+from tests.coordinator.operator.library.tables import people
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedRegressor])
+def test_the_estimator_is_one_of_scikit_learn(
+    estimator: type[FederatedClassifier] | type[FederatedRegressor],
+) -> None:
+    check_estimator(estimator(rounds=8, n_silos=2), on_skip=None)
+
+
+def test_the_trees_are_those_of_a_federation_of_processes() -> None:
+    tables = {f"silo-{k}": people(120 + 10 * k, k) for k in range(3)}
+    for table in tables.values():
+        table["label"] = (table["label"] == "yes").astype(int)
+    job = hedgerow.Job(
+        "bagging", rounds=3, eta=0.4, max_depth=3, seed=11, min_silos=1, subsample=0.8
+    )
+    run = hedgerow.local(job, tables, quiet=True)
+    rows = pd.concat([pd.DataFrame(table) for table in tables.values()], ignore_index=True)
+    silos = np.repeat(list(tables), [len(table["age"]) for table in tables.values()])
+    X, y = rows.drop(columns="label"), rows["label"]
+    model = FederatedClassifier(
+        rounds=3, eta=0.4, max_depth=3, random_state=11, settings={"subsample": 0.8}
+    ).fit(X, y, silos=silos)
+    assert list(model.silos_) == sorted(tables)
+    ours = (run.folder / "model.ubj").read_bytes()
+    assert model.model_.to_xgboost().save_raw() == run.model.to_xgboost().save_raw()
+    assert model._result[0]["model.ubj"] == ours
+    np.testing.assert_array_equal(model.predict_proba(X), np.asarray(run.model.predict_proba(X)))
+
+
+def test_pipelines_searches_and_importances_work() -> None:
+    table = people(300, 0, "multiclass")
+    X = np.column_stack([table["age"], table["dose"]])
+    pipeline = make_pipeline(StandardScaler(), FederatedClassifier(rounds=4))
+    search = GridSearchCV(pipeline, {"federatedclassifier__max_depth": [1, 3]}, cv=2)
+    search.fit(X, table["label"])
+    assert set(search.classes_) == {"low", "mid", "top"}
+    assert search.score(X, table["label"]) > 0.6
+    found = permutation_importance(
+        search.best_estimator_, X, table["label"], n_repeats=2, random_state=0
+    )
+    assert found.importances_mean[0] > found.importances_mean[1]
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    np.testing.assert_array_equal(again.predict_proba(X), search.predict_proba(X))
+
+
+def test_histograms_give_one_model_however_rows_are_dealt() -> None:
+    table = people(200, 1, "regression")
+    X = np.column_stack([table["age"], table["dose"]])
+    model = FederatedRegressor(
+        "histogram", rounds=2, max_depth=2, settings={"binning": "summary", "max_bin": 256}
+    )
+    one = model.fit(X, table["label"], silos=1).predict(X)
+    several = model.fit(X, table["label"], silos=4).predict(X)
+    np.testing.assert_allclose(several, one, rtol=0.1, atol=0.2)
+    assert model.score(X, table["label"]) > 0.5
+
+
+def test_what_is_no_model_of_one_table_is_refused() -> None:
+    X, y = np.zeros((8, 1)), np.arange(8) % 2
+    with pytest.raises(InvalidJob, match="secureboost does not make one model of one table"):
+        FederatedClassifier("secureboost", settings={"active": "a"}).fit(X, y)
+    with pytest.raises(InvalidJob, match="fedga does not make one model"):
+        FederatedClassifier("fedga", rounds=None).fit(X, y)
+    with pytest.raises(ValueError, match="silos: expected 8 names"):
+        FederatedClassifier().fit(X, y, silos=["a"])

@@ -1,0 +1,82 @@
+"""A federation in one process: what it trains and counts is what processes train and count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hedgerow
+from hedgerow.coordinator.operator.library.jobs import table_of
+from hedgerow.coordinator.operator.library.memory import Conditions, MemoryResult, federate
+from hedgerow.coordinator.operator.library.running import Run, RunFailed
+from tests.coordinator.operator.library.tables import people
+
+SILOS = {f"s{k}": people(90 + 15 * k, k) for k in range(3)}
+JOBS: dict[str, Mapping[str, Any]] = {
+    "bagging": {"rounds": 3, "max_depth": 3, "metrics": ["auc"]},
+    "histogram": {"rounds": 2, "max_depth": 2, "metrics": ["auc"]},
+    "fedxgbllr": {"rounds": 2, "trees": 6, "epochs": 1, "secure": True},
+    "fedga": {"generations": 2, "population": 4, "max_depth": 2, "folds": 2},
+    "dp_tree": {"epsilon": 8.0, "depth": 2},
+}
+
+
+def ran(job: hedgerow.Job, conditions: Conditions, silos: Any = SILOS) -> MemoryResult:
+    """Run a job in this process."""
+    tables = {name: table_of(job.parameters, name, table) for name, table in silos.items()}
+    return federate(job, tables, conditions, table_of(job.parameters, "test", people(80, 9)))
+
+
+@pytest.mark.parametrize("strategy", ["bagging", "histogram"])
+def test_model_scores_and_bytes_are_those_of_processes(strategy: str, tmp_path: Path) -> None:
+    job = hedgerow.Job(strategy, seed=3, min_silos=3, **JOBS[strategy])
+    run = hedgerow.local(job, SILOS, people(80, 9), quiet=True)
+    result = ran(job, Conditions())
+    result.write(tmp_path)
+    again = Run(tmp_path)
+    for name in ("model.ubj", "schema.json"):
+        assert (tmp_path / name).read_bytes() == (run.folder / name).read_bytes()
+    for column in run.metrics.columns:
+        if column.startswith("test."):
+            assert list(again.metrics[column]) == list(run.metrics[column])
+    ours, theirs = again.bytes.rows(), run.bytes.rows()
+    assert [(row["silo"], row["step"]) for row in ours] == [
+        (row["silo"], row["step"]) for row in theirs
+    ]
+    for mine, other in zip(ours, theirs, strict=True):
+        # Signatures and certificates differ by a few bytes from key to key; so do job identifiers.
+        assert mine["up"] == pytest.approx(other["up"], rel=0.02, abs=400), mine
+        assert mine["down"] == pytest.approx(other["down"], rel=0.02, abs=400), mine
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+def test_without_masks_and_codecs_the_model_is_the_same(strategy: str) -> None:
+    job = hedgerow.Job(strategy, seed=3, min_silos=3, **JOBS[strategy])
+    if strategy in ("fedga", "dp_tree"):  # their noise is never the same
+        assert ran(job, Conditions(crypto=False, codecs=False)).view.rounds
+        return
+    masked = ran(job, Conditions())
+    plain = ran(job, Conditions(crypto=False, codecs=False))
+    assert plain.files == masked.files
+    assert sum(step.bytes_up for step in masked.view.steps) > 0
+    assert not plain.view.steps
+
+
+def test_a_silo_that_is_away_for_a_round_comes_back_for_the_next() -> None:
+    job = hedgerow.Job("bagging", rounds=4, max_depth=2, min_silos=2)
+    result = ran(job, Conditions(away=lambda silo, round: silo == "s1" and round == 1))
+    assert [finished.silos for finished in result.view.rounds] == [
+        ("s0", "s1", "s2"),
+        ("s0", "s2"),
+        ("s0", "s2"),  # it receives what it missed, and has a rate from the next round on
+        ("s0", "s1", "s2"),
+    ]
+
+
+def test_a_job_without_enough_silos_fails_with_the_reason() -> None:
+    job = hedgerow.Job("bagging", rounds=4, max_depth=2, min_silos=3)
+    with pytest.raises(RunFailed, match="needs 3 silos, 2 offered; missing s1"):
+        ran(job, Conditions(away=lambda silo, round: silo == "s1" and round == 1))
