@@ -285,6 +285,7 @@ class Pooled:
                 blocks=self.sizes,
                 coarse_bits=strategy.coarse_bits,
                 ring_bits=strategy.ring_bits,
+                fraction_bits=strategy.fraction_bits,
                 n_threads=self.threads,
             ),
         )

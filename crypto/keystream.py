@@ -12,11 +12,15 @@ discarded. Assumption: AES-256 is a pseudo-random permutation; 2**32 - 2 blocks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from hedgerow.crypto.fields import Fields
 
 KEY_BYTES = 32
 CHUNK_BYTES = 1 << 18  # zeros, keystream and the vector's chunk stay in the second-level cache
@@ -36,6 +40,7 @@ def apply_keystreams(
     into: NDArray[np.unsignedinteger],
     add: Sequence[bytes] = (),
     subtract: Sequence[bytes] = (),
+    fields: Fields | None = None,
 ) -> None:
     """Add and subtract the keystreams of 32-byte keys to a vector of words, in place.
 
@@ -46,14 +51,17 @@ def apply_keystreams(
     add, subtract : sequences of bytes
         Keys. All keystreams of a chunk are applied before the next chunk is touched, so that the
         vector is read from memory once, however many keys there are.
+    fields : Fields or None
+        Of a packed vector, whose fields are rings of their own.
     """
     if into.dtype not in (np.uint32, np.uint64) or not into.flags.c_contiguous or into.ndim != 1:
         raise ValueError("expected a contiguous vector of uint32 or uint64")
     if into.nbytes > LIMIT_BYTES:
         raise ValueError(f"{into.nbytes} bytes exceed the {LIMIT_BYTES} of one keystream")
+    put: Callable[..., Callable[[Any, Any, int], None]] = _put if fields is None else fields.put
     signed_keys = [(key, True) for key in add] + [(key, False) for key in subtract]
     streams = [
-        (Cipher(algorithms.AES256(key), modes.GCM(_NONCE)).encryptor(), plus)
+        (Cipher(algorithms.AES256(key), modes.GCM(_NONCE)).encryptor(), put(plus=plus))
         for key, plus in signed_keys
     ]
     words_a_chunk = CHUNK_BYTES // into.itemsize
@@ -63,9 +71,11 @@ def apply_keystreams(
         part = into[start : start + words_a_chunk]
         zeros, stream = _ZEROS[: part.nbytes], scratch[: part.nbytes]
         words = stream.view(little)
-        for encryptor, plus in streams:
+        for encryptor, put_in in streams:
             encryptor.update_into(zeros.data, stream.data)
-            if plus:
-                np.add(part, words, out=part)
-            else:
-                np.subtract(part, words, out=part)
+            put_in(part, words, start)
+
+
+def _put(*, plus: bool) -> Callable[[Any, Any, int], None]:
+    kernel = np.add if plus else np.subtract
+    return lambda into, words, start: kernel(into, words, out=into)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -29,8 +30,14 @@ from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype
 from hedgerow.crypto.key_agreement import encode_fields, expand, extract
 from hedgerow.crypto.keystream import apply_keystreams
 
+if TYPE_CHECKING:
+    from hedgerow.crypto.fields import Fields
+
 Residues = NDArray[np.unsignedinteger]
 """Residue vector of shape (n,): uint32 for a 32-bit ring, else uint64 (48 bits: reduced)."""
+
+Ring = Union[int, "Fields"]
+"""Bits of the one ring of all residues, or the fields that are packed in words of 64 bits."""
 
 SEED_BYTES = 32
 COMMITMENT_BYTES = 32
@@ -102,7 +109,7 @@ def share_commitment(session: str, number: int, dealer: str, receiver: str, shar
     return hashlib.sha256(fields).digest()[:SHARE_COMMITMENT_BYTES]
 
 
-def fingerprint(values: Residues) -> str:
+def fingerprint(values: NDArray[Any]) -> str:
     """Return 64 bits that tell a silo's own vectors apart, as hexadecimal digits.
 
     GHASH under a fixed key (the tag of AES-256-GCM over associated data), which costs a tenth of
@@ -114,13 +121,18 @@ def fingerprint(values: Residues) -> str:
     return tag[:8].hex()
 
 
+def word_bits(ring: Ring) -> int:
+    """Return the bits of a vector's elements: those of its ring, or of words of fields."""
+    return ring if isinstance(ring, int) else 64
+
+
 def masked(
     values: Residues,
-    ring_bits: int,
+    ring: Ring,
     add: Sequence[bytes],
     subtract: Sequence[bytes],
 ) -> Residues:
-    """Return ``values`` plus and minus the masks of seeds, modulo ``2**ring_bits``.
+    """Return ``values`` plus and minus the masks of seeds, modulo the ring or field by field.
 
     Parameters
     ----------
@@ -129,24 +141,29 @@ def masked(
     add, subtract : sequences of bytes
         32-byte seeds.
     """
-    out: Residues = np.array(values, dtype=residue_dtype(ring_bits), order="C").reshape(-1)
-    apply_keystreams(out, add, subtract)
-    reduce_residues(out, ring_bits)
+    bits = word_bits(ring)
+    out: Residues = np.array(values, dtype=residue_dtype(bits), order="C").reshape(-1)
+    apply_keystreams(out, add, subtract, None if isinstance(ring, int) else ring)
+    reduce_residues(out, bits)
     return out
 
 
-def summed(vectors: Iterable[Residues], n_values: int, ring_bits: int) -> Residues:
-    """Return the sum of residue vectors modulo ``2**ring_bits``, shape (n_values,)."""
-    total: Residues = np.zeros(n_values, dtype=residue_dtype(ring_bits))
+def summed(vectors: Iterable[Residues], n_values: int, ring: Ring) -> Residues:
+    """Return the sum of residue vectors, modulo the ring or field by field, shape (n_values,)."""
+    bits = word_bits(ring)
+    total: Residues = np.zeros(n_values, dtype=residue_dtype(bits))
     for vector in vectors:
-        np.add(total, vector, out=total)
-    reduce_residues(total, ring_bits)
+        if isinstance(ring, int):
+            np.add(total, vector, out=total)
+        else:
+            ring.put(plus=True)(total, vector, 0)
+    reduce_residues(total, bits)
     return total
 
 
 def unmasked(
     total: Residues,
-    ring_bits: int,
+    ring: Ring,
     self_seeds: Sequence[bytes],
     left_over: Iterable[tuple[int, int, bytes]] = (),
 ) -> Residues:
@@ -166,7 +183,7 @@ def unmasked(
     for present, lost, seed in left_over:
         # The lower position added the pair's mask, the higher subtracted it.
         (subtract if present < lost else add).append(seed)
-    return masked(total, ring_bits, add, subtract)
+    return masked(total, ring, add, subtract)
 
 
 def set_statement(

@@ -253,6 +253,11 @@ class Grower:
         self.request = tuple(request)
         return self._splits(chosen)
 
+    def parent_of(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the histogram of a requested node's parent, and the node's own sums."""
+        left = node if node % 2 else node - 1
+        return self._histograms[~left], self._nodes[node].sums
+
     def _with_siblings(self, histograms: NDArray[np.int64]) -> list[int]:
         fresh: list[int] = []
         for node, histogram in zip(self.request, histograms, strict=True):

@@ -53,6 +53,8 @@ class Training:
         Bits of the gradients that splits are searched on; 0 for lossless sums.
     ring_bits : int
         Ring of lossless sums, 64 or 48.
+    fraction_bits : int
+        Of lossless sums, at most; 0 for as many as the ring allows.
     """
 
     cuts: Cuts | None = None
@@ -61,6 +63,7 @@ class Training:
     multi_output: bool = False
     coarse_bits: int = 0
     ring_bits: int = 64
+    fraction_bits: int = 0
     n_threads: int = 1
 
 
@@ -97,7 +100,11 @@ def train_pooled(
         if bound is None or coarse_bits:
             bound = bound_of_exponents(*exponents(g, h, sample))
         quantiser = Quantiser.fitting(
-            dataset.n_samples, bound, ring_bits=training.ring_bits, coarse_bits=coarse_bits
+            dataset.n_samples,
+            bound,
+            ring_bits=training.ring_bits,
+            coarse_bits=coarse_bits,
+            fraction_bits=training.fraction_bits,
         )
         exact = quantiser.lossless(g, h, sample)
         searched = exact

@@ -1,6 +1,6 @@
 """From float gradients to integers that are summed exactly, within proven bounds.
 
-Two ways: *lossless*, fixed point with as many fraction bits as the range proof allows, and
+Two ways: *lossless*, fixed point with 24 fraction bits or as many as the range proof allows, and
 *coarse*, stochastic rounding to a few bits for the search of splits, whose leaves are then renewed
 from lossless sums (as quantised GBDT training does).
 
@@ -12,7 +12,7 @@ Shi et al., Quantized training of gradient boosting decision trees, 2022.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -93,15 +93,30 @@ class Quantiser:
 
     @classmethod
     def fitting(
-        cls, n_rows: int, bound: Pair, *, ring_bits: int = 64, coarse_bits: int = 0
+        cls,
+        n_rows: int,
+        bound: Pair,
+        *,
+        ring_bits: int = 64,
+        coarse_bits: int = 0,
+        fraction_bits: int = 0,
     ) -> Quantiser:
-        """Return the finest lossless quantisation for ``n_rows`` rows of all silos."""
-        rows = max(1, n_rows)
-        return cls(
-            FixedPoint.fitting(rows, bound[0], ring_bits),
-            FixedPoint.fitting(rows, bound[1], ring_bits),
-            coarse_bits,
-        )
+        """Return the lossless quantisation for ``n_rows`` rows of all silos.
+
+        Parameters
+        ----------
+        fraction_bits : int
+            At most so many, and more where the bound is below 1/4; 0 for the finest.
+        """
+
+        def fitting(most: float) -> FixedPoint:
+            finest = FixedPoint.fitting(max(1, n_rows), most, ring_bits)
+            wanted = fraction_bits + max(0, -2 - log2_ceil(most))
+            if not fraction_bits or wanted >= finest.fraction_bits:
+                return finest
+            return replace(finest, fraction_bits=wanted)
+
+        return cls(fitting(bound[0]), fitting(bound[1]), coarse_bits)
 
     @property
     def scale(self) -> Scale:

@@ -28,7 +28,7 @@ from hedgerow.boosting.sums.steps import (
     session_name,
 )
 from hedgerow.crypto import masking, shamir
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking import Residues, Ring
 from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
 Reply = TypeVar("Reply")
@@ -118,10 +118,17 @@ class CoordinatorSums:
         at: Place,
         n_values: int,
         *,
-        ring_bits: int = 64,
+        ring: Ring = 64,
         whole: bool = False,
     ) -> SumOutcome:
         """Return the sum of the participants' vectors; :meth:`answer` it afterwards.
+
+        Parameters
+        ----------
+        n_values : int
+            Residues, or words of packed fields.
+        ring : Ring
+            The same as in the silos.
 
         Raises
         ------
@@ -130,7 +137,7 @@ class CoordinatorSums:
         SumCorrupt
             A silo revealed wrong shares.
         """
-        ask = SumRequest(steps, at, n_values, ring_bits, whole)
+        ask = SumRequest(steps, at, n_values, ring, whole)
         if not self._parameters.secure:
             return await self._open_sum(ask)
         if not self._parameters.dropout_recovery:
@@ -163,7 +170,7 @@ class CoordinatorSums:
 
     async def total(self, at: Place, n_values: int, *, ring_bits: int = 64) -> SumOutcome:
         """Sum, and send every silo the total, by :data:`SUM`."""
-        outcome = await self.sum(SUM, at, n_values, ring_bits=ring_bits)
+        outcome = await self.sum(SUM, at, n_values, ring=ring_bits)
         assert outcome.total is not None
         self.answer(SUM, outcome, SumTotal(outcome.total, ring_bits, outcome.present))
         return outcome
@@ -184,9 +191,7 @@ class CoordinatorSums:
         present = tuple(vectors)
         if ask.whole and self._last and present != self._last:
             return SumOutcome(ask.at, None, ask.ring_bits, present, present)
-        total = await asyncio.to_thread(
-            masking.summed, vectors.values(), ask.n_values, ask.ring_bits
-        )
+        total = await asyncio.to_thread(masking.summed, vectors.values(), ask.n_values, ask.ring)
         self._participants = self._last = present
         return SumOutcome(ask.at, total, ask.ring_bits, present, present)
 
@@ -201,7 +206,7 @@ class CoordinatorSums:
         total = None
         if present == expected:
             vectors = [upload.values for upload in uploads.values()]
-            total = await asyncio.to_thread(masking.summed, vectors, ask.n_values, ask.ring_bits)
+            total = await asyncio.to_thread(masking.summed, vectors, ask.n_values, ask.ring)
         return SumOutcome(ask.at, total, ask.ring_bits, present, present, in_tree=True)
 
     def _alike(
@@ -304,8 +309,8 @@ class CoordinatorSums:
                 for lost, seed in revealed.seeds.items()
             ]
             vectors = (uploads[silo].values for silo in present)
-            total = masking.summed(vectors, ask.n_values, ask.ring_bits)
-            return masking.unmasked(total, ask.ring_bits, self_seeds, left_over)
+            total = masking.summed(vectors, ask.n_values, ask.ring)
+            return masking.unmasked(total, ask.ring, self_seeds, left_over)
 
         total = await asyncio.to_thread(open_total)
         self._participants = self._last = present

@@ -115,7 +115,7 @@ def add_securely(
     fixed = _fixed(bound.n_silos, bound.exponent, kind.ring_bits)
     residues = fixed.residues(fixed.quantise(vector))
     rounded = state_digest(state, bound.exponent, bound.n_silos)
-    return sums.sum(kind.secure, at, residues, state=rounded, ring_bits=kind.ring_bits)
+    return sums.sum(kind.secure, at, residues, state=rounded, ring=kind.ring_bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ async def total_securely(
     largest = max(offer.exponent for offer in exponents.values())
     bound = ExponentBound(largest, len(members))
     hub.answer(kind.bound, at, dict.fromkeys(exponents, bound))
-    outcome = await sums.sum(kind.secure, at, n_values, ring_bits=kind.ring_bits)
+    outcome = await sums.sum(kind.secure, at, n_values, ring=kind.ring_bits)
     assert outcome.total is not None, "only sums over a fixed set are abandoned"
     fixed = _fixed(bound.n_silos, bound.exponent, kind.ring_bits)
     try:

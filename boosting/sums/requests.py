@@ -12,7 +12,7 @@ from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.sums.steps import MaskedVector, PlainVector, SumSteps
 from hedgerow.crypto import masking
 from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking import Residues, Ring, word_bits
 
 Reply = TypeVar("Reply")
 
@@ -25,8 +25,8 @@ class SumOutcome:
     ----------
     at : Place
     total : ndarray of shape (n,) or None
-        Residues; still under the group masks with a blind coordinator. ``None`` when the sum was
-        abandoned, because it had to be ``whole`` and a silo was lost.
+        Residues, or words of fields; still under the group masks with a blind coordinator.
+        ``None`` when the sum was abandoned, because it had to be ``whole`` and a silo was lost.
     ring_bits : int
     present : tuple[Silo, ...]
         Silos whose vectors are in the total (of an abandoned sum: those that were present).
@@ -51,8 +51,13 @@ class SumRequest(Generic[Reply]):
     steps: SumSteps[Reply]
     at: Place
     n_values: int
-    ring_bits: int
+    ring: Ring
     whole: bool
+
+    @property
+    def ring_bits(self) -> int:
+        """Bits of the vector's elements."""
+        return word_bits(self.ring)
 
     def values(self, silo: Silo, offer: PlainVector | MaskedVector) -> Residues:
         """Return the vector of an offer; raises OfferRejected unless it fits."""

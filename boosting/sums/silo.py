@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
 from hedgerow.boosting.exchange import Link, Place, Silo
@@ -37,7 +38,7 @@ from hedgerow.boosting.sums.view import sum_view
 from hedgerow.crypto import masking
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking import Residues, Ring, word_bits
 from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
 Reply = TypeVar("Reply")
@@ -53,7 +54,7 @@ def _vault_rules() -> Iterator[None]:
 
 
 def _place(
-    steps: SumSteps[Reply], at: Place, values: Residues, view: bytes, *, whole: bool
+    steps: SumSteps[Reply], at: Place, values: NDArray[Any], view: bytes, *, whole: bool
 ) -> UnmaskingAt:
     vector = masking.fingerprint(values) if values.any() else None
     key = f"{steps.name}/{at.level}/{at.passing}"
@@ -195,7 +196,8 @@ class SiloSums:
         residues: Residues,
         *,
         state: bytes,
-        ring_bits: int = 64,
+        ring: Ring = 64,
+        content: NDArray[np.int64] | None = None,
         opens_tree: bool = False,
         whole: bool = False,
     ) -> Reply:
@@ -204,10 +206,16 @@ class SiloSums:
         Parameters
         ----------
         residues : ndarray of shape (n,)
-            Of the ring, uint64 (uint32 for 32 bits); ``n`` is the same in all silos.
+            Of the ring, uint64 (uint32 for 32 bits), or the words of packed fields; ``n`` is the
+            same in all silos.
         state : bytes
             :func:`~.view.state_digest` of all that the vector is computed from beside the silo's
             own rows: schema, model so far, open tree, what was agreed on.
+        ring : Ring
+            Bits of the ring, 64, 48 or 32, or the packed fields. The view has it.
+        content : ndarray or None
+            The silo's data where the vector is not the same whenever they are: other widths, or
+            random flags. Data are never summed again over another set.
         opens_tree : bool
             The sums that follow with ``whole`` are inside the tree that this sum opens.
         whole : bool
@@ -222,26 +230,28 @@ class SiloSums:
         PlacePassed
             The sum goes on without this silo; synchronise, and join at the next setup.
         """
-        values = np.ascontiguousarray(residues, dtype=residue_dtype(ring_bits))
+        values = np.ascontiguousarray(residues, dtype=residue_dtype(word_bits(ring)))
         if values.ndim != 1:
             raise ValueError(f"expected a vector, received {values.ndim} dimensions")
-        self._asked = (len(values), ring_bits)
+        self._asked = (len(values), word_bits(ring))
         if not self._parameters.secure:
-            return self._link.exchange(steps.plain, at, PlainVector(values, ring_bits))
+            return self._link.exchange(steps.plain, at, PlainVector(values, word_bits(ring)))
         if self._group is None:
             raise SumRefused("the silos have no keys yet: a setup must precede the sums")
-        view = sum_view(self._job_digest, steps.name, at, len(values), ring_bits, state)
+        view = sum_view(self._job_digest, steps.name, at, len(values), ring, state)
         in_tree = whole and self._parameters.dropout_recovery
+        data = values if content is None else content
+        place = _place(steps, at, data, view, whole=whole)
         with _vault_rules():
             if in_tree:
-                return self._sum_in_tree(steps, at, values, ring_bits, view)
-            return self._secure_sum(steps, at, values, ring_bits, view, opens_tree, whole)
+                return self._sum_in_tree(steps, place, values, ring, view)
+            return self._secure_sum(steps, place, values, ring, view, opens_tree)
 
     def total(
         self, at: Place, residues: Residues, *, state: bytes, ring_bits: int = 64
     ) -> SumTotal:
         """Add a vector to a sum whose total every silo receives, by :data:`SUM`."""
-        return self.opened(self.sum(SUM, at, residues, state=state, ring_bits=ring_bits))
+        return self.opened(self.sum(SUM, at, residues, state=state, ring=ring_bits))
 
     def opened(self, total: SumTotal) -> SumTotal:
         """Return the last sum's total without its group masks (blind coordinator).
@@ -273,15 +283,14 @@ class SiloSums:
     def _secure_sum(
         self,
         steps: SumSteps[Reply],
-        at: Place,
+        place: UnmaskingAt,
         values: Residues,
-        ring_bits: int,
+        ring: Ring,
         view: bytes,
         opens_tree: bool,
-        whole: bool,
     ) -> Reply:
         self._tree = None
-        self._deal(steps, at)
+        self._deal(steps, place.at)
         ticket = SumTicket(
             self._session,
             self._number,
@@ -292,21 +301,25 @@ class SiloSums:
             self._parameters.blind_coordinator,
         )
         self._number += 1
-        place = _place(steps, at, values, view, whole=whole)
         recoverable = self._parameters.dropout_recovery
         willing = recoverable and self._record.forbids(place, self._participants) is None
         masks = self._vault.derive_masks(ticket, willing)
-        masked = masking.masked(values, ring_bits, masks.add, masks.subtract)
-        upload = MaskedVector(masked, ring_bits, masks.commitment, b"", tag=masks.tag)
+        masked = masking.masked(values, ring, masks.add, masks.subtract)
+        upload = MaskedVector(masked, word_bits(ring), masks.commitment, b"", tag=masks.tag)
         if recoverable:
             agreed = self._recoverable(steps, ticket, place, upload, masks.statement)
             return self._unmask(steps, ticket, place, agreed, opens_tree)
         self._permit(place, self._participants)
         self._remember(place, self._participants)
-        return self._link.exchange(steps.single, at, upload)
+        return self._link.exchange(steps.single, place.at, upload)
 
     def _sum_in_tree(
-        self, steps: SumSteps[Reply], at: Place, values: Residues, ring_bits: int, view: bytes
+        self,
+        steps: SumSteps[Reply],
+        place: UnmaskingAt,
+        values: Residues,
+        ring: Ring,
+        view: bytes,
     ) -> Reply:
         """Add to a sum over the tree's fixed set: one exchange, no self mask.
 
@@ -317,13 +330,12 @@ class SiloSums:
         if tree is None:
             raise SumRefused(f"sum {steps.name!r} is inside a tree, and none is open")
         tree.enter(view)
-        place = _place(steps, at, values, view, whole=True)
         self._permit(place, tree.present)
         self._remember(place, tree.present)
         add, subtract = tree.seeds()
-        masked = masking.masked(values, ring_bits, add, subtract)
+        masked = masking.masked(values, ring, add, subtract)
         return self._link.exchange(
-            steps.single, at, MaskedVector(masked, ring_bits, b"", b"", tag=tree.tag)
+            steps.single, place.at, MaskedVector(masked, word_bits(ring), b"", b"", tag=tree.tag)
         )
 
     def _deal(self, steps: SumSteps[Reply], at: Place) -> None:

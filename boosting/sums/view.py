@@ -4,9 +4,10 @@ Every seed of a sum's masks is derived from the view, so masks of silos with dif
 cancel: a coordinator that asks one silo another question than the others opens noise. The view is
 state that an honest silo has, no history: a silo that restarts or re-enters computes the same one.
 
-``view = SHA-256(fields("hedgerow view v1", job digest, step, round, level, pass, length, ring
-bits, state))`` where ``state`` is the strategy's own digest of the schema, the model so far, the
-open tree and all else that steers its part. docs/wire.md has the encoding with vectors.
+``view = SHA-256(fields("hedgerow view v1", job digest, step, round, level, pass, length, ring,
+state))`` where ``ring`` is its number of bits, or the widths and rows of all packed fields, and
+``state`` is the strategy's own digest of the schema, the model so far, the open tree and all else
+that steers its part. docs/wire.md has the encoding with vectors.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.exchange import Place
+from hedgerow.crypto.masking import Ring
 
 _DOMAIN = "hedgerow view v1"
 
@@ -41,9 +43,7 @@ def state_digest(*state: object) -> bytes:
     return digest.digest()
 
 
-def sum_view(
-    job: bytes, step: str, at: Place, n_values: int, ring_bits: int, state: bytes
-) -> bytes:
+def sum_view(job: bytes, step: str, at: Place, n_values: int, ring: Ring, state: bytes) -> bytes:
     """Return the view of one sum, 32 bytes.
 
     Parameters
@@ -56,7 +56,7 @@ def sum_view(
         The strategy's :func:`state_digest`.
     """
     place = (at.round, at.level, at.passing)
-    return state_digest(_DOMAIN, job, step, *place, n_values, ring_bits, state)
+    return state_digest(_DOMAIN, job, step, *place, n_values, ring, state)
 
 
 def _encoded(value: Any) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import sum_view
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.masking import Ring, summed, word_bits
 from tests.federation.memory import Outcome
 
 SumKey = tuple[str, Place]
@@ -37,7 +38,7 @@ class Part:
 
     view: bytes
     vector: Residues
-    ring_bits: int
+    ring: Ring
 
 
 @dataclass
@@ -69,14 +70,14 @@ def watching(*, believing: bool = True) -> Iterator[None]:
     sum_in, sum_of, opened = SiloSums.sum, CoordinatorSums.sum, SiloSums.opened
 
     def silo_sum(self: SiloSums, steps: Any, at: Place, residues: Residues, **rest: Any) -> Any:
-        ring_bits = rest.get("ring_bits", 64)
-        vector = np.array(residues, residue_dtype(ring_bits), copy=True)
-        view = sum_view(self._job_digest, steps.name, at, len(vector), ring_bits, rest["state"])
+        ring = rest.get("ring", 64)
+        vector = np.array(residues, residue_dtype(word_bits(ring)), copy=True)
+        view = sum_view(self._job_digest, steps.name, at, len(vector), ring, rest["state"])
         witness, key = _NOW[0], (steps.name, at)
         witness.secure |= self._parameters.secure
         witness.blind |= self._parameters.blind_coordinator
         if key not in witness.totals:  # nothing that comes after its opening is in a total
-            witness.parts[self._silo, key] = Part(view, vector, ring_bits)
+            witness.parts[self._silo, key] = Part(view, vector, ring)
         witness.last[self._silo] = key
         return sum_in(self, steps, at, residues, **rest)
 
@@ -274,15 +275,11 @@ def _total_faults(parts: Mapping[Silo, Part], total: Residues, hidden: bool) -> 
 
 def _exact(parts: tuple[Part, ...], total: Residues) -> bool:
     """Return whether a total is the sum of parts in more places than by chance."""
-    bits = parts[0].ring_bits
-    dtype = residue_dtype(bits)
-    expected = np.zeros(len(parts[0].vector), dtype)
-    for part in parts:
-        if part.vector.shape != expected.shape:
-            return False
-        expected += part.vector
+    ring = parts[0].ring
+    if any(part.vector.shape != parts[0].vector.shape for part in parts):
+        return False
+    expected = summed([part.vector for part in parts], len(parts[0].vector), ring)
     if total.shape != expected.shape or not total.size:
         return False
-    keep = dtype.type((1 << bits) - 1)
-    equal = int(np.count_nonzero((expected & keep) == (total.astype(dtype) & keep)))
+    equal = int(np.count_nonzero(expected == total.astype(expected.dtype)))
     return equal > total.size // 8

@@ -97,6 +97,7 @@ def pooled_of(
             multi_output=strategy.multi_output,
             coarse_bits=strategy.coarse_bits,
             ring_bits=strategy.ring_bits,
+            fraction_bits=strategy.fraction_bits,
             **other,  # type: ignore[arg-type]
         ),
     )

@@ -108,11 +108,11 @@ def test_the_forecast_is_the_formula_of_full_trees() -> None:
     rows = {Silo(f"silo-{i}"): 200_000 for i in range(5)}
     told = job.strategy.forecast(job.parameters, job, schema, rows)
     _, up, down = told.steps["ExchangeHistograms"]
-    assert up == pytest.approx(28 * 256 * 16 * 128, rel=0.001)
-    assert down < 20_000
+    assert up == pytest.approx(6.19e6, rel=0.05)  # benchmarks.histogram, synthetic
+    assert down == pytest.approx(75e3, rel=0.3)
     assert told.reveals == REVEALS
-    smaller = replace(job, parameters=Histogram(rounds=1, ring_bits=48))
-    up_48 = smaller.strategy.forecast(smaller.parameters, smaller, schema, rows).steps[
+    smaller = replace(job, parameters=Histogram(rounds=1, coarse_bits=5))
+    up_5 = smaller.strategy.forecast(smaller.parameters, smaller, schema, rows).steps[
         "ExchangeHistograms"
     ][1]
-    assert up_48 / up == pytest.approx(0.75, rel=0.01)
+    assert up_5 == pytest.approx(2.5e6, rel=0.1)

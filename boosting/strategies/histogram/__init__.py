@@ -26,7 +26,9 @@ every silo finds the same splits.
 ``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums of
 :mod:`hedgerow.boosting.sums`; ``scores`` is one of :mod:`hedgerow.boosting.sums.floats`. Level 0
 sums each tree's totals and its root's histogram, level l the lighter child of each pair; the
-heavier one is parent minus child. The trees of all classes of a round share its sums.
+heavier one is parent minus child. The trees of all classes of a round share its sums. Numbers
+travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level
+is summed again in a second pass.
 
 A silo lost in a round is missing from the next sums. Inside a tree that sum stays masked, open
 nodes become leaves, and the next round starts without the silo. A silo that starts late or returns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from hedgerow.boosting.strategies.histogram.decided_sums import decided, integer
 from hedgerow.boosting.strategies.histogram.opening import CoordinatorOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.rings import START_SPARE
 from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
 from hedgerow.boosting.strategies.histogram.scoring import RoundScores, Scores
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -70,6 +72,7 @@ class _Coordinator:
         self.scores = RoundScores(self.plan, start)
         self.opening: Opening | None = None
         self.ensemble: Ensemble | None = None
+        self.spare = START_SPARE
 
     @property
     def at(self) -> Place:
@@ -202,15 +205,23 @@ class _Coordinator:
         assert bound is not None
         scales = plan.scales(plan.quantiser(opening, bound))
         trees = RoundTrees(plan.shape(opening, at.round), *scales)
-        ring_bits = plan.search_ring(opening.n_rows)
+        trees.spare = self.spare
         closed: ClosedTrees | None = None
-        level = 0
+        level = passing = 0
         while not trees.done and closed is None:
-            place = replace(at, level=level)
+            place = replace(at, level=level, passing=passing)
+            wide = passing > 0
+            fields = (await asyncio.to_thread(trees.rings, wide=wide)).fields
             outcome = await self.sums.sum(
-                HISTOGRAMS.decided, place, trees.n_values, ring_bits=ring_bits, whole=level > 0
+                HISTOGRAMS.decided, place, fields.n_words, ring=fields, whole=level > 0
             )
-            decision = await asyncio.to_thread(decided, place, trees.decide, integers(outcome))
+            decision = await asyncio.to_thread(
+                decided, place, partial(trees.decide_packed, wide=wide), outcome.total
+            )
+            self.spare, passing = trees.spare, int(decision.overflowed)
+            if decision.overflowed:
+                self.sums.answer(HISTOGRAMS.decided, outcome, decision)
+                continue
             closed = decision.closed
             await asyncio.to_thread(self._keep, outcome, trees, opening)
             if closed is not None:
@@ -222,7 +233,7 @@ class _Coordinator:
                 LEAVES.decided,
                 at,
                 trees.n_leaf_values,
-                ring_bits=self.parameters.ring_bits,
+                ring=self.parameters.ring_bits,
                 whole=True,
             )
             closed = await asyncio.to_thread(decided, at, trees.close, integers(outcome))
@@ -252,13 +263,12 @@ class _Coordinator:
     async def _relay_round(self, at: Place) -> None:
         """Pass masked totals on, padded so that their lengths reveal nothing of the trees."""
         plan, coarse = self.plan, bool(self.parameters.coarse_bits)
-        ring_bits = plan.search_ring(None)
         for level in range(plan.n_levels):
             outcome = await self.sums.sum(
                 HISTOGRAMS.relayed,
                 replace(at, level=level),
                 plan.n_padded(at.round, level),
-                ring_bits=ring_bits,
+                ring=plan.blind_ring,
                 whole=level > 0,
             )
             last = outcome.total is None or (level == plan.n_levels - 1 and not coarse)
@@ -269,7 +279,7 @@ class _Coordinator:
             LEAVES.relayed,
             at,
             plan.n_padded_leaves,
-            ring_bits=self.parameters.ring_bits,
+            ring=self.parameters.ring_bits,
             whole=True,
         )
         self._relay(LEAVES, outcome, last=True)

@@ -19,8 +19,10 @@ from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
+from hedgerow.crypto.masking import Residues, Ring, word_bits
 
 Reply = TypeVar("Reply")
+Sums = TypeVar("Sums")
 Integers = NDArray[np.int64]
 
 
@@ -29,7 +31,7 @@ def integers(outcome: SumOutcome) -> Integers | None:
     return None if outcome.total is None else signed(outcome.total, outcome.ring_bits)
 
 
-def decided(at: Place, decide: Callable[[Integers | None], Reply], sums: Integers | None) -> Reply:
+def decided(at: Place, decide: Callable[[Sums | None], Reply], sums: Sums | None) -> Reply:
     """Return what sums decide; raises :class:`SumCorrupt` with the place of impossible ones."""
     try:
         return decide(sums)
@@ -61,11 +63,11 @@ class SiloDecisions:
         self,
         kind: DecidedSum[Reply],
         at: Place,
-        own: Integers,
+        own: Integers | Residues,
         decide: Callable[[Integers | None], Reply],
         *,
         state: bytes,
-        ring_bits: int = 64,
+        ring: Ring = 64,
         opens_tree: bool = False,
         whole: bool = False,
     ) -> Reply:
@@ -74,13 +76,14 @@ class SiloDecisions:
         Parameters
         ----------
         own : ndarray of shape (n_values,), int64
-            May be overwritten.
+            May be overwritten; of fields their words.
         decide : callable
             From the sum, or from ``None`` if it was abandoned; called where the coordinator is
             blind.
-        state, opens_tree, whole
+        state, ring, opens_tree, whole
             As in :meth:`~hedgerow.boosting.sums.silo.SiloSums.sum`.
         """
+        ring_bits = word_bits(ring)
         residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
         reduce_residues(residues, ring_bits)
         summed = partial(
@@ -88,7 +91,7 @@ class SiloDecisions:
             at=at,
             residues=residues,
             state=state,
-            ring_bits=ring_bits,
+            ring=ring,
             opens_tree=opens_tree,
             whole=whole,
         )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
 from hedgerow.boosting.engine.bisection import MOST_PASSES
@@ -14,6 +16,7 @@ from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
+from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
     BOUNDS,
     COUNTS,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
 
+_RINGS = 40  # heads of the widths of what is asked next
 _SPLIT = 17  # node, feature, bin, default, and a node requested next
 
 
@@ -48,6 +52,29 @@ def _bisections(error: float, max_bin: int, n_rows: int) -> float:
     if error * n_rows < 1:
         return 27.0
     return max(2.0, 0.7 - math.log2(error * max_bin))
+
+
+def _bits_a_number(plan: HistogramPlan, n_rows: int, level: int) -> float:
+    """Return the mean bits of a number of a level's sums (:mod:`.rings`), with bins left out.
+
+    Assumes features without missing values whose bins have as many rows each, no row weights, and
+    nodes that divide their rows evenly.
+    """
+    bound = plan.objective.bound or (1.0, 1.0)
+    scales = plan.scales(plan.numbers(n_rows, bound))
+    widest = Widest.of(scales[0])
+    sizes = plan.most_bins
+    if level == 0:
+        return (widest.grad + widest.hess) / 2 + MISSING_BITS / plan.width / float(sizes.mean())
+    rows = max(1.0, n_rows / 2 ** (level - 1))
+    in_bin = np.maximum(rows / sizes, 1.0)
+    in_bin += 2 * np.sqrt(in_bin)  # the greatest bin, where splits have left bins of many sizes
+    row_g, row_h = scales[0].most_grad / n_rows, scales[0].most_hess / n_rows
+    grad = np.minimum(np.log2(4 * np.sqrt(in_bin) * row_g / 2) + 1.5, widest.grad)
+    hess = np.minimum(np.log2(in_bin * row_h) + 0.5, widest.hess)
+    path = (1 - 0.5 / sizes.shape[0]) ** level
+    sent = np.maximum(sizes * path - 1, 0)
+    return float((sent * (grad + hess)).sum() / sizes.sum() / 2)
 
 
 def forecast(
@@ -78,18 +105,23 @@ def forecast(
         counted = n_numeric * (max_bin - 1) * counts / passes
         bill.sum(Call.SKETCHES, 8 * counted, 8 * counted, passes)
     rounds, p = parameters.rounds, plan.tree
-    ring_bytes = plan.search_ring(None if parameters.blind_coordinator else n_rows) // 8
     if parameters.needs_bounds(job, schema.n_outputs):
         bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
     if parameters.shares_threshold:
         bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
         bill.sum(Call.SUMS, 16 * N_SCORE_BINS, SMALL, ThresholdSearch.N_PASSES * rounds)
-    for level in range(plan.n_levels if p.max_depth or p.loss_guided else 12):
+    n_levels = plan.n_levels if p.max_depth or p.loss_guided else 12
+    for level in range(n_levels):
         n_splits = 1 if p.loss_guided else 1 << level
-        reply = plan.n_trees * n_splits * _SPLIT
+        reply: float = plan.n_trees * n_splits * _SPLIT
         if parameters.blind_coordinator:
-            reply = plan.n_padded(0, level) * ring_bytes
-        n_bytes = plan.n_padded(0, level) * ring_bytes
+            n_bytes = reply = plan.n_padded(0, level) * plan.blind_ring / 8
+        else:
+            if level + 1 < n_levels:
+                reply += plan.n_trees * (_RINGS + 2 * n_splits * schema.n_features)
+            if 6 <= level < n_levels - 1:  # bits of filled bins
+                reply += plan.n_padded(0, level + 1) / plan.width / 8
+            n_bytes = plan.n_padded(0, level) * _bits_a_number(plan, n_rows, level) / 8
         bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, rounds, whole=level > 0)
     if parameters.coarse_bits:
         n_bytes = plan.n_padded_leaves * parameters.ring_bits // 8
@@ -148,7 +180,9 @@ def allowances(
     if parameters.shares_threshold:
         sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
     levels = most_levels(parameters.booster_of(job), job.booster.max_depth)
-    add(HISTOGRAMS, rounds * levels, rounds, levels)
+    # Below the root a level may take a second pass.
+    passes = levels if blind else 2 * levels - 1
+    add(HISTOGRAMS, rounds * passes, rounds, levels)
     if parameters.coarse_bits:
         add(LEAVES, rounds, rounds)
     if not blind:

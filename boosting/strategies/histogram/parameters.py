@@ -63,7 +63,10 @@ class Histogram:
         Bits of the gradients that splits are searched on, 2 to 16; leaves are then renewed from
         lossless sums. 0: lossless throughout.
     ring_bits : int
-        Ring of lossless sums, 64 or 48. Coarse sums use 32 where their bound allows.
+        Ring that the range proof of lossless sums fits, 64 or 48.
+    fraction_bits : int
+        Of lossless gradients, 16 to 52 and at most what the ring allows; more where gradients are
+        bounded below 1/4. 0: as many as the ring allows.
     validation : float
         Share of each silo's rows held out to score rounds on.
     early_stopping_rounds : int
@@ -92,6 +95,7 @@ class Histogram:
     other_rate: float = 0.1
     coarse_bits: int = 0
     ring_bits: int = 64
+    fraction_bits: int = 24
     validation: float = 0.0
     early_stopping_rounds: int = 0
 
@@ -171,6 +175,7 @@ class Histogram:
         one_of(table, "sampling_scope", self.sampling_scope, ("local", "global"))
         one_of(table, "growth", self.growth, ("", "depthwise", "lossguide"))
         one_of(table, "ring_bits", self.ring_bits, (64, 48))
+        one_of(table, "fraction_bits", self.fraction_bits, (0, *range(16, 53)))
         one_of(table, "coarse_bits", self.coarse_bits, (0, *range(2, 17)))
         _ = self.sampler
         booster = self.booster_of(job)

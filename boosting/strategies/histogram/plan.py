@@ -188,11 +188,16 @@ class HistogramPlan:
 
     def quantiser(self, opening: Opening, bound: tuple[float, float]) -> Quantiser:
         """Return a round's quantisation."""
+        return self.numbers(opening.n_rows, bound)
+
+    def numbers(self, n_rows: int, bound: tuple[float, float]) -> Quantiser:
+        """Return how gradients of so many rows, and none above ``bound``, become integers."""
         return Quantiser.fitting(
-            opening.n_rows,
+            n_rows,
             bound,
             ring_bits=self.parameters.ring_bits,
             coarse_bits=self.parameters.coarse_bits,
+            fraction_bits=self.parameters.fraction_bits,
         )
 
     def scales(self, quantiser: Quantiser) -> tuple[Scale, Scale | None]:
@@ -201,22 +206,14 @@ class HistogramPlan:
             return quantiser.coarse_scale, quantiser.scale
         return quantiser.scale, None
 
-    def search_ring(self, n_rows: int | None) -> int:
-        """Return the ring of histogram sums: 32 bits where coarse sums are proven to fit.
-
-        Parameters
-        ----------
-        n_rows : int or None
-            Of all silos; ``None`` with a blind coordinator, which does not learn the number.
-        """
-        bits = self.parameters.coarse_bits
-        if bits and n_rows is not None and n_rows << bits < 1 << 30:
-            return 32
-        return 64 if bits else self.parameters.ring_bits
+    @property
+    def blind_ring(self) -> int:
+        """Ring of histogram sums with a blind coordinator, of which nothing tells the values."""
+        return 64 if self.parameters.coarse_bits else self.parameters.ring_bits
 
     def check_bins(self, cuts: Cuts) -> None:
         """Raise :class:`OfferRejected` for more bins of a feature than the job says."""
-        most = self._most_bins
+        most = self.most_bins
         if np.any(cuts.n_bins > most):
             feature = int(np.flatnonzero(cuts.n_bins > most)[0])
             raise OfferRejected(
@@ -234,7 +231,7 @@ class HistogramPlan:
 
     def n_padded(self, round_: int, level: int) -> int:
         """Length of a level's vector that depends neither on open nodes nor on cut points."""
-        n_bins = self._most_bins
+        n_bins = self.most_bins
         total = sum(
             int((n_bins if columns is None else n_bins[columns.of_tree]).sum())
             for columns in self._columns(round_)
@@ -257,7 +254,7 @@ class HistogramPlan:
         return self.n_trees * self.width * most
 
     @property
-    def _most_bins(self) -> NDArray[np.int64]:
+    def most_bins(self) -> NDArray[np.int64]:
         """Largest possible number of bins of each feature."""
         if self.parameters.binning == "given":
             return given_cuts(self.schema, self.parameters.cut_points).n_bins

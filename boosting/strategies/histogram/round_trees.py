@@ -1,13 +1,13 @@
 """The trees of one round, grown level by level from summed vectors.
 
-The reader of the sums has a :class:`RoundTrees`: the coordinator or, if it is blind, every silo. A
-silo follows each tree in a :class:`TreeMirror`.
+The reader of the sums has a :class:`RoundTrees`: the coordinator or, if it is blind, every silo.
+All parties follow each tree in a :class:`~.mirror.TreeMirror`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,21 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree, ch
 from hedgerow.boosting.engine.histogram import Layout, layout_of
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
+from hedgerow.boosting.strategies.histogram.rings import (
+    OVERFLOW_SPARE,
+    START_SPARE,
+    LevelRings,
+    Widest,
+    node_rings,
+)
 from hedgerow.boosting.strategies.histogram.steps import (
     CategorySets,
     ClosedTrees,
     LevelDecision,
     TreeSplits,
 )
+from hedgerow.crypto.masking import Residues
 
 Integers = NDArray[np.int64]
 
@@ -52,6 +60,17 @@ class RoundShape:
         """Histogram layout of each tree."""
         return [layout_of(self.cuts, None if c is None else c.of_tree) for c in self.columns]
 
+    def mirror(self) -> TreeMirror:
+        """Return the copy of a tree that is about to grow."""
+        return TreeMirror(self.cuts.n_bins, self.parameters.max_depth, self.parameters.max_leaves)
+
+    def rings(
+        self, mirrors: Sequence[TreeMirror], scale: Scale, *, first: bool, wide: bool = False
+    ) -> LevelRings:
+        """Return how the vector of the nodes that the mirrors request travels."""
+        widest = Widest.of(scale)
+        return LevelRings(mirrors, self.layouts, self.width, widest, first=first, wide=wide)
+
 
 class RoundTrees:
     """Grows the trees of a round from the sums of all silos.
@@ -64,6 +83,9 @@ class RoundTrees:
     leaf_scale : Scale or None
         Unit of the lossless leaf sums that leaf values are renewed from, after a search on coarse
         gradients; ``None`` where histograms are lossless.
+
+    spare : float
+        As in :func:`~.rings.node_rings`; of an earlier round's trees.
 
     Attributes
     ----------
@@ -80,6 +102,9 @@ class RoundTrees:
         self._n_threads = n_threads
         self._layouts = shape.layouts
         self._growers: list[Grower] = []
+        self._mirrors = [shape.mirror() for _ in self._layouts]
+        self._complete: list[Mask] = []
+        self.spare = START_SPARE
         self.finished: list[GrownTree] = []
 
     @property
@@ -122,6 +147,44 @@ class RoundTrees:
         trees = tuple(write_splits(splits, request) for splits, request in pairs)
         closed = self.close() if self.done and self._leaf_scale is None else None
         return LevelDecision(trees, closed)
+
+    def rings(self, *, wide: bool) -> LevelRings:
+        """Return how the next vector travels."""
+        return self._shape.rings(self._mirrors, self._scale, first=not self._growers, wide=wide)
+
+    def decide_packed(self, words: Residues | None, *, wide: bool) -> LevelDecision:
+        """Decide as :meth:`decide` does, from the words of :meth:`rings`; say what follows."""
+        if words is None:
+            return self.decide(None)
+        totals = [
+            np.stack([grower.parent_of(node)[1] for node in grower.request] or [np.empty(0, int)])
+            for grower in self._growers
+        ]
+        opened = self.rings(wide=wide).open(words.astype(np.uint64, copy=False), totals)
+        if opened is None:
+            self.spare += OVERFLOW_SPARE
+            return LevelDecision((), None, overflowed=True)
+        sums, complete = opened
+        self._complete = complete or self._complete
+        decision = self.decide(sums)
+        followed = zip(self._mirrors, decision.trees, strict=True)
+        trees = [self._follow(t, *pair) for t, pair in enumerate(followed)]
+        return replace(decision, trees=tuple(trees))
+
+    def _follow(self, t: int, mirror: TreeMirror, decided: TreeSplits) -> TreeSplits:
+        """Apply splits to the coordinator's own copy; add how the next histograms travel."""
+        mirror.apply(decided)
+        if mirror.request:
+            parents = [self._growers[t].parent_of(node) for node in mirror.request]
+            mirror.rings = node_rings(
+                mirror,
+                self._layouts[t],
+                parents,
+                self._complete[t],
+                Widest.of(self._scale),
+                self.spare,
+            )
+        return replace(decided, rings=mirror.rings)
 
     def _take(self, sums: Integers) -> list[Splits]:
         width, at = self._shape.width, 0
@@ -200,135 +263,3 @@ def write_splits(splits: Splits, request: Sequence[int]) -> TreeSplits:
         categories,
         np.array(request, np.int32),
     )
-
-
-@dataclass(slots=True)
-class TreeMirror:
-    """A silo's copy of a growing tree.
-
-    Parameters
-    ----------
-    n_bins : ndarray of shape (n_features,), int64
-    max_depth, max_leaves : int
-        Of the job, 0 for any.
-    """
-
-    n_bins: NDArray[np.int64]
-    max_depth: int = 0
-    max_leaves: int = 0
-    left: list[int] = field(default_factory=lambda: [-1])
-    depth: list[int] = field(default_factory=lambda: [0])
-    splits: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
-    categories: dict[int, NDArray[np.int32]] = field(default_factory=dict)
-    request: tuple[int, ...] = (0,)
-
-    def apply(self, decided: TreeSplits) -> Splits:
-        """Add a level's splits to the tree; return them for its rows.
-
-        Raises
-        ------
-        OfferRejected
-            Splits that do not fit the tree: a node that is no leaf, an unknown feature, bin or
-            category.
-        """
-        n = decided.node.shape[0]
-        if {decided.feature.shape[0], decided.bin.shape[0], decided.default_left.shape[0]} != {n}:
-            raise OfferRejected("splits: expected as many nodes, features, bins and defaults")
-        categories = self._read_categories(decided)
-        lefts = np.arange(n, dtype=np.int32) * 2 + np.int32(len(self.left))
-        rows = zip(
-            decided.node.tolist(),
-            decided.feature.tolist(),
-            decided.bin.tolist(),
-            decided.default_left.tolist(),
-            strict=True,
-        )
-        for position, (node, feature, bin_, missing_left) in enumerate(rows):
-            if not 0 <= node < len(self.left) or self.left[node] >= 0:
-                raise OfferRejected(f"splits: node {node} is no leaf")
-            if not -1 <= bin_ < self.n_bins[feature]:
-                raise OfferRejected(f"splits: feature {feature} has no bin {bin_}")
-            if self.max_depth and self.depth[node] >= self.max_depth:
-                raise OfferRejected(f"splits: expected at most {self.max_depth} levels")
-            self.left[node] = int(lefts[position])
-            self.left += [-1, -1]
-            self.depth += [self.depth[node] + 1] * 2
-            self.splits[node] = (feature, bin_, missing_left)
-        for position, codes in categories:
-            self.categories[int(decided.node[position])] = codes
-        self.request = tuple(decided.request.tolist())
-        if self.max_leaves and len(self.left) // 2 >= self.max_leaves:
-            raise OfferRejected(f"splits: expected at most {self.max_leaves} leaves")
-        # One child of each new pair, since the other follows: never a node's histogram again.
-        fresh = set(range(len(self.left) - 2 * n, len(self.left)))
-        pairs = {(node + 1) // 2 for node in self.request}
-        if (
-            not set(self.request) <= fresh
-            or len(pairs) != len(self.request)
-            or any(self.left[node] >= 0 for node in self.request)
-        ):
-            raise OfferRejected("splits: expected new leaves, one of a pair, as requested next")
-        # A received array is read-only, which would compile the kernels once more.
-        default_left = decided.default_left.copy()
-        return Splits(decided.node, lefts, decided.feature, decided.bin, default_left, categories)
-
-    def _read_categories(self, decided: TreeSplits) -> tuple[tuple[int, NDArray[np.int32]], ...]:
-        if np.any(decided.feature < 0) or np.any(decided.feature >= self.n_bins.shape[0]):
-            raise OfferRejected(f"splits: expected features below {self.n_bins.shape[0]}")
-        own = decided.categories
-        if own is None:
-            return ()
-        ends = np.cumsum(own.size, dtype=np.int64)
-        if (
-            own.split.shape != own.size.shape
-            or np.any(own.size < 0)
-            or int(ends[-1] if ends.shape[0] else 0) != own.sets.shape[0]
-            or np.any(np.diff(own.split, prepend=-1) <= 0)
-            or np.any(own.split >= decided.node.shape[0])
-        ):
-            raise OfferRejected("categories: expected a set for each of some splits, ascending")
-        found = []
-        for position, end, size in zip(own.split.tolist(), ends, own.size, strict=True):
-            bits = np.unpackbits(own.sets[end - size : end], bitorder="little")
-            codes = np.flatnonzero(bits).astype(np.int32)
-            if np.any(codes >= self.n_bins[decided.feature[position]]):
-                raise OfferRejected("categories: a code that the feature does not have")
-            found.append((position, codes))
-        return tuple(found)
-
-    @property
-    def state(self) -> tuple[object, ...]:
-        """All of the tree, and the nodes requested next: what the silo's next sums follow from."""
-        splits = [number for node in sorted(self.splits) for number in (node, *self.splits[node])]
-        return (
-            np.array(self.left, np.int32),
-            np.array(splits, np.int32),
-            self.categories,
-            np.array(self.request, np.int32),
-        )
-
-    @property
-    def leaves(self) -> list[int]:
-        """Leaves, ascending."""
-        return [node for node, left in enumerate(self.left) if left < 0]
-
-    def grown(self, values: NDArray[np.float32]) -> GrownTree:
-        """Return the tree with leaf values of shape (n_leaves, n_outputs); no statistics."""
-        n_nodes = len(self.left)
-        value = np.zeros((n_nodes, values.shape[1]), np.float32)
-        value[self.leaves] = values
-        tree = GrownTree(
-            left=np.array(self.left, np.int32),
-            feature=np.zeros(n_nodes, np.int32),
-            bin=np.zeros(n_nodes, np.int32),
-            default_left=np.zeros(n_nodes, np.bool_),
-            categories=tuple(sorted(self.categories.items(), key=lambda item: item[0])),
-            gain=np.zeros(n_nodes, np.float32),
-            cover=np.zeros(n_nodes, np.float32),
-            value=value,
-            weight=np.zeros_like(value),
-        )
-        for node, (feature, bin_, default_left) in self.splits.items():
-            tree.feature[node], tree.bin[node] = feature, bin_
-            tree.default_left[node] = default_left
-        return tree

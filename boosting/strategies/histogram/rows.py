@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,15 @@ from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
-from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape, TreeMirror
+from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
+from hedgerow.crypto.fields import Fields
 
 Floats = NDArray[np.float32]
 
@@ -39,6 +42,8 @@ class SiloRows:
         The silo's place in the roster: its random streams.
     model : bytes
         Digest of what was agreed on before the first round and of the trees so far.
+    missing : ndarray of shape (n_features,), bool
+        Features of which some training row has no value.
     """
 
     def __init__(self, plan: HistogramPlan, start: SiloStart) -> None:
@@ -61,6 +66,8 @@ class SiloRows:
         self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
         self._valid_table = Table.of(self._valid, opening.cuts, margin, self._n_threads)
         self._start_margin = margin
+        binned = self.table.binned
+        self.missing = (binned.by_feature == binned.n_bins[:, None]).any(axis=1)
 
     def restore(self, ensemble: Ensemble) -> None:
         """Take the margins of an ensemble."""
@@ -143,6 +150,14 @@ class _TreeRows:
         self.exact = exact
 
 
+class PackedLevel(NamedTuple):
+    """Words of a level's vector, their fields, and whether a width may turn out too narrow."""
+
+    words: NDArray[np.uint64]
+    fields: Fields
+    guessed: bool
+
+
 class DividedRows:
     """A silo's sampled rows in the trees of a round: sums go out, splits come in.
 
@@ -171,12 +186,13 @@ class DividedRows:
             searched = quantiser.coarse(g, h, sample, rng)
         self._table = rows.table
         self._layouts: Sequence[Layout] = shape.layouts
+        self._shape = shape
+        self._scale, _ = plan.scales(quantiser)
+        self._missing = rows.missing
         self.trees = [
             _TreeRows(
                 RowPartition(sample.rows),
-                TreeMirror(
-                    shape.cuts.n_bins, shape.parameters.max_depth, shape.parameters.max_leaves
-                ),
+                shape.mirror(),
                 np.ascontiguousarray(searched[:, plan.part(t)]),
                 np.ascontiguousarray(exact[:, plan.part(t)]) if searched is not exact else None,
             )
@@ -203,6 +219,12 @@ class DividedRows:
                 ).reshape(-1)
             )
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def packed(self, own: Integers, level: int, n_silos: int, *, wide: bool) -> PackedLevel:
+        """Return a level's vector as it travels in a sum over at most ``n_silos`` silos."""
+        mirrors = [tree.mirror for tree in self.trees]
+        rings = self._shape.rings(mirrors, self._scale, first=level == 0, wide=wide)
+        return PackedLevel(rings.pack(own, self._missing, n_silos), rings.fields, rings.guessed)
 
     def leaves(self) -> Integers:
         """Return this silo's part of the lossless leaf sums."""

@@ -155,8 +155,7 @@ class _Silo:
         state = state_digest(self.rows.model, threshold, bound)
         rows = DividedRows(plan, self.rows, shape, (g, h), sample, quantiser, r)
         trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)
-        ring_bits = plan.search_ring(None if self.blind else opening.n_rows)
-        closed = self._grow(rows, trees, ring_bits, state)
+        closed = self._grow_blind(rows, trees, state) if self.blind else self._grow(rows, state)
         if closed is None:
             if not self.parameters.coarse_bits:
                 raise OfferRejected("level: expected leaf values with the last one, received none")
@@ -189,13 +188,42 @@ class _Silo:
         largest = self.link.exchange(BOUNDS, at, own)
         return bound_of_exponents(largest.grad, largest.hess)
 
-    def _grow(
-        self, rows: DividedRows, trees: RoundTrees, ring_bits: int, state: bytes
-    ) -> ClosedTrees | None:
-        """Grow the trees; return their leaf values unless these are to be renewed.
+    def _grow(self, rows: DividedRows, state: bytes) -> ClosedTrees | None:
+        """Grow the trees; return their leaf values unless these are to be renewed."""
+        level = 0
+        while True:
+            decision = self._level(rows, level, state)
+            rows.divide(decision)
+            level += 1
+            if rows.done:
+                return decision.closed
 
-        With a blind coordinator the sums go on after the trees are grown, so that their number
-        hides how deep the trees are.
+    def _level(self, rows: DividedRows, level: int, state: bytes) -> LevelDecision:
+        """Add to a level's sum; once more with wide fields where narrow ones overflowed."""
+        own = rows.level(level)
+        n_silos = len(self.sums.participants or self.start.silos)
+        for passing in (0, 1):
+            sent = rows.packed(own, level, n_silos, wide=passing > 0)
+            decision = self.sums.sum(
+                HISTOGRAMS.decided,
+                Place(self.round, level, passing),
+                sent.words,
+                state=state_digest(state, *rows.state),
+                ring=sent.fields,
+                content=own,
+                opens_tree=level == 0,
+                whole=level > 0,
+            )
+            if not decision.overflowed:
+                return decision
+            if not sent.guessed:
+                break
+        raise OfferRejected("level: expected a decision, received that proven widths overflowed")
+
+    def _grow_blind(self, rows: DividedRows, trees: RoundTrees, state: bytes) -> ClosedTrees | None:
+        """Grow the trees from relayed totals; return their leaf values unless renewed later.
+
+        The sums go on after the trees are grown, so that their number hides how deep these are.
         """
         plan = self.plan
         closed: ClosedTrees | None = None
@@ -205,29 +233,24 @@ class _Silo:
                 return LevelDecision((), closed)
             return trees.decide(sums)
 
-        level = 0
-        while True:
+        for level in range(plan.n_levels):
             own = rows.level(level)
-            if self.blind:
-                own = np.pad(own, (0, plan.n_padded(self.round, level) - own.shape[0]))
-            at = Place(self.round, level)
             decision = self.decisions.add(
                 HISTOGRAMS,
-                at,
-                own,
+                Place(self.round, level),
+                np.pad(own, (0, plan.n_padded(self.round, level) - own.shape[0])),
                 decide,
                 state=state_digest(state, *rows.state),
-                ring_bits=ring_bits,
+                ring=plan.blind_ring,
                 opens_tree=level == 0,
                 whole=level > 0,
             )
             closed = decision.closed
-            if decision.trees or not self.blind:
+            if decision.trees:
                 rows.divide(decision)
-            level += 1
-            last = level == plan.n_levels or self.decisions.end is not None
-            if last if self.blind else rows.done:
-                return closed
+            if self.decisions.end is not None:
+                break
+        return closed
 
     def _renew(self, rows: DividedRows, trees: RoundTrees, state: bytes) -> ClosedTrees:
         """Renew the leaf values from lossless sums."""
@@ -240,7 +263,7 @@ class _Silo:
             own,
             trees.close,
             state=state_digest(state, *rows.state),
-            ring_bits=self.parameters.ring_bits,
+            ring=self.parameters.ring_bits,
             whole=True,
         )
 

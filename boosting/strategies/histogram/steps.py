@@ -23,15 +23,20 @@ REVEALS = """\
 To the coordinator, with secure sums: sums over the silos that take part, never one silo's share of
 them. They are the number of rows; label sums where the objective starts from their mean or median;
 with binning = "recursive" the number of rows below proposed values; of each tree the totals and
-the gradient histograms of one child of each split (the other follows); metric sums; with
+the gradient histograms of one child of each split (the other follows); for each feature whether
+any silo has missing values, and for each level whether any silo's gradients could overflow the
+widths that were guessed, never which silo or how many; metric sums; with
 sampling_scope = "global" the number of rows by size of their gradients. Of each silo, without
 masks: its name and when it takes part, its exact number of rows, its column names, category and
 class lists; the power of two above its largest row weight, each round above its largest gradient
 where the loss has no bound or gradients are coarse, and each scored round above its largest metric
 sum; with binning = "summary" quantile summaries of every feature, which are values of its rows. To
 every silo: the trees, the cut points, the union of all silos' lists, the total number of rows and
-the powers of two; with bins_policy = "proportional" the row count of the largest silo. The model
-file contains the united lists.
+the powers of two; with bins_policy = "proportional" the row count of the largest silo; unless the
+coordinator is blind, of the nodes that are summed next how many bits their sums need (powers of two
+above the greatest sum of a node, or of each feature of it, in its parent), where that saves bytes
+which bins are empty in the parent over all silos, which features are missing nowhere, and whether a
+level was summed a second time. The model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
 max_depth limit that.
@@ -248,6 +253,27 @@ class CategorySets:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRings:
+    """How the histograms that a tree requests next travel (:mod:`.rings`).
+
+    Parameters
+    ----------
+    grad, hess : ndarray of shape (n_requested,) or (n_requested * n_used,), uint8
+        Bits of sums of g and of h, one for a node or for each feature of each node.
+    filled : ndarray of shape (n_bytes,), uint8
+        A bit for each bin of the nodes' paths: not set for bins that are left out since the
+        parent has them empty. Without bytes none is left out.
+    complete : ndarray of shape (n_bytes,), uint8
+        A bit for each feature of the tree: set where no silo has missing values.
+    """
+
+    grad: Bytes1
+    hess: Bytes1
+    filled: Bytes1
+    complete: Bytes1
+
+
+@dataclass(frozen=True, slots=True)
 class TreeSplits:
     """One tree's splits of a level, in the order in which their children are numbered.
 
@@ -263,6 +289,8 @@ class TreeSplits:
     categories : CategorySets or None
     request : ndarray of shape (n_requested,), int32
         Nodes whose histograms are summed next; without any the tree is grown.
+    rings : NodeRings or None
+        How these travel; ``None`` with a blind coordinator, and where the tree is grown.
     """
 
     node: Int32s
@@ -271,6 +299,7 @@ class TreeSplits:
     default_left: Bits
     categories: CategorySets | None
     request: Int32s
+    rings: NodeRings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +322,14 @@ class ClosedTrees:
 
 @dataclass(frozen=True, slots=True)
 class LevelDecision:
-    """Splits of each tree; leaf values when the trees are closed without lossless leaf sums."""
+    """Splits of each tree; leaf values when the trees are closed without lossless leaf sums.
+
+    Where a width was ``overflowed`` there is neither: the level is summed again in a second pass.
+    """
 
     trees: tuple[TreeSplits, ...]
     closed: ClosedTrees | None
+    overflowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

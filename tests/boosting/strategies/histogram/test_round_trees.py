@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.histogram.round_trees import TreeMirror, write_splits
+from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
+from hedgerow.boosting.strategies.histogram.round_trees import write_splits
 from hedgerow.boosting.strategies.histogram.steps import (
     CategorySets,
     ClosedTrees,

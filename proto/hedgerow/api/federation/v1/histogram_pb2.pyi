@@ -635,6 +635,9 @@ class LevelDecision(_message.Message):
 
     TREES_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    OVERFLOWED_FIELD_NUMBER: _builtins.int
+    overflowed: _builtins.bool
+    """A width was too narrow: nothing is decided, and the level is summed again in its second pass."""
     @_builtins.property
     def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeSplits]:
         """The splits of each tree of the round."""
@@ -648,14 +651,63 @@ class LevelDecision(_message.Message):
         *,
         trees: _abc.Iterable[Global___TreeSplits] | None = ...,
         closed: Global___ClosedTrees | None = ...,
+        overflowed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "overflowed", b"overflowed", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LevelDecision: _TypeAlias = LevelDecision  # noqa: Y015
+
+@_typing.final
+class NodeRings(_message.Message):
+    """How the histograms that a tree requests next travel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAD_FIELD_NUMBER: _builtins.int
+    HESS_FIELD_NUMBER: _builtins.int
+    FILLED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def grad(self) -> _tensor_pb2.Tensor:
+        """Bits of sums of g, sign included: of each requested node, or of each feature of each node:
+        uint8, shape (n_requested) or (n_requested * n_features of the tree).
+        """
+
+    @_builtins.property
+    def hess(self) -> _tensor_pb2.Tensor:
+        """The same of h, which has no sign."""
+
+    @_builtins.property
+    def filled(self) -> _tensor_pb2.Tensor:
+        """A bit a bin of the nodes' paths, in order, the derived ones left out; 0 where the bin is left
+        out since the parent has it empty. Empty where none is left out: uint8, shape (n_bytes).
+        """
+
+    @_builtins.property
+    def complete(self) -> _tensor_pb2.Tensor:
+        """A bit a feature of the tree; 1 where no silo has missing values. The last bin of its path is
+        not sent: it follows from the node's total: uint8, shape (n_bytes).
+        """
+
+    def __init__(
+        self,
+        *,
+        grad: _tensor_pb2.Tensor | None = ...,
+        hess: _tensor_pb2.Tensor | None = ...,
+        filled: _tensor_pb2.Tensor | None = ...,
+        complete: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "filled", b"filled", "grad", b"grad", "hess", b"hess"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "filled", b"filled", "grad", b"grad", "hess", b"hess"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRings: _TypeAlias = NodeRings  # noqa: Y015
 
 @_typing.final
 class TreeSplits(_message.Message):
@@ -671,6 +723,7 @@ class TreeSplits(_message.Message):
     DEFAULT_LEFT_FIELD_NUMBER: _builtins.int
     CATEGORIES_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    RINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node(self) -> _tensor_pb2.Tensor:
         """Nodes that are split: int32, shape (n_splits)."""
@@ -697,6 +750,10 @@ class TreeSplits(_message.Message):
     def request(self) -> _tensor_pb2.Tensor:
         """Nodes whose histograms are summed next; empty when the tree is grown: int32, shape (n)."""
 
+    @_builtins.property
+    def rings(self) -> Global___NodeRings:
+        """How they travel; not set with a blind coordinator and where the tree is grown."""
+
     def __init__(
         self,
         *,
@@ -706,10 +763,11 @@ class TreeSplits(_message.Message):
         default_left: _tensor_pb2.Tensor | None = ...,
         categories: Global___CategorySets | None = ...,
         request: _tensor_pb2.Tensor | None = ...,
+        rings: Global___NodeRings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bin", b"bin", "categories", b"categories", "default_left", b"default_left", "feature", b"feature", "node", b"node", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bin", b"bin", "categories", b"categories", "default_left", b"default_left", "feature", b"feature", "node", b"node", "request", b"request", "rings", b"rings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin", b"bin", "categories", b"categories", "default_left", b"default_left", "feature", b"feature", "node", b"node", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin", b"bin", "categories", b"categories", "default_left", b"default_left", "feature", b"feature", "node", b"node", "request", b"request", "rings", b"rings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,414 @@
+"""Which bins of a level's histograms travel, and in how many bits.
+
+A root's numbers take the bits that the range proof allows. Further down the tree a level's reply
+(:class:`~.steps.NodeRings`) has the widths of what is asked next, and all parties derive the same
+fields from it:
+
+* bins that the node's path excludes stay out;
+* of a feature that is missing nowhere one bin stays out: the node's total less the others is it.
+  Each tree's first sum says where values are missing: a silo that has missing values of a feature
+  adds a random residue to the feature's flag, so that the total tells only whether any silo has;
+* where that pays, bins that are empty in the parent stay out;
+* a hessian's bin is at most the parent's, so that the parent's greatest bin bounds the width;
+* a gradient's width is a guess, since gradients of both signs cancel in the parent. A silo whose
+  own part could overflow it, or that has gradients in a bin taken for empty, adds a random residue
+  to one flag of the level, so that the total tells whether any silo does. Then nobody uses the
+  total, and the level is summed once more in a second pass, with all bins of the path and
+  gradients as wide as the range proof says.
+
+docs/strategies/histogram.md has the widths that this gives; docs/threat-model.md what it tells.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from hedgerow.boosting.engine.histogram import Layout
+from hedgerow.boosting.engine.splitting import Scale
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
+from hedgerow.boosting.strategies.histogram.steps import NodeRings
+from hedgerow.crypto.fields import Fields
+
+Integers = NDArray[np.int64]
+
+FLAG_BITS = 64
+MISSING_BITS = 40
+"""Bits of a flag of missing values: that two silos' residues cancel has a chance of 2**-40."""
+
+START_SPARE = 1.0
+"""Bits that a gradient's width has to spare at first, above the parent's greatest bin."""
+OVERFLOW_SPARE = 0.5
+"""Bits more after each overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widest:
+    """Bits of sums of g (with a sign) and h (without) by the range proof."""
+
+    grad: int
+    hess: int
+
+    @classmethod
+    def of(cls, scale: Scale) -> Widest:
+        """Return the bits that the proven bounds of sums need."""
+        return cls(int(scale.most_grad).bit_length() + 1, int(scale.most_hess).bit_length())
+
+
+class TreeRings:
+    """The bins of one tree's requested nodes that travel, and their widths.
+
+    Parameters
+    ----------
+    mirror : TreeMirror
+    layout : Layout
+    widest : Widest
+    wide : bool
+        Whether the level is summed in its second pass.
+
+    Attributes
+    ----------
+    kept : ndarray of shape (n_nodes, n_bins), bool
+        Bins that travel.
+    empty : ndarray of the same shape, bool
+        Bins taken for empty.
+    derived : ndarray of shape (n_nodes, n_used), int64
+        The bin of each feature that follows from the others, -1 for none.
+    widths : ndarray of shape (n_nodes, n_used, 2), uint8
+        Of g and h.
+    """
+
+    def __init__(self, mirror: TreeMirror, layout: Layout, widest: Widest, *, wide: bool) -> None:
+        nodes, n_used = mirror.request, layout.features.shape[0]
+        self.layout, self._widest = layout, widest
+        self.kept = np.stack(
+            [mirror.reach(node, layout) for node in nodes] or [np.empty((layout.n_bins,), bool)]
+        )[: len(nodes)]
+        self.derived = np.full((len(nodes), n_used), -1, np.int64)
+        self.widths = np.empty((len(nodes), n_used, 2), np.uint8)
+        self.widths[:] = widest.grad, widest.hess
+        self.empty = np.zeros_like(self.kept)
+        rings = mirror.rings
+        if rings is None or not nodes:
+            return
+        complete = unpacked(rings.complete, n_used, "features without missing values")
+        _derive(self.kept, layout.offsets, complete, self.derived)
+        spread = rings.grad.shape[0] // len(nodes)
+        if spread not in (1, n_used) or not (
+            rings.grad.shape[0] == rings.hess.shape[0] == len(nodes) * spread
+        ):
+            raise OfferRejected(f"rings: expected the widths of {len(nodes)} nodes")
+        if rings.grad.max() > widest.grad or rings.hess.max() > widest.hess:
+            raise OfferRejected("rings: expected no width above what the range proof needs")
+        self.widths[:, :, 1] = rings.hess.reshape(-1, spread)
+        if wide:
+            return
+        self.widths[:, :, 0] = rings.grad.reshape(-1, spread)
+        if rings.filled.shape[0]:
+            filled = unpacked(rings.filled, int(self.kept.sum()), "bins that are not empty")
+            self.empty[self.kept] = ~filled
+            self.kept &= ~self.empty
+
+    @property
+    def guessed(self) -> bool:
+        """Whether a gradient could overflow."""
+        return bool((self.widths[:, :, 0] < self._widest.grad).any() or self.empty.any())
+
+    def segments(self, n_outputs: int) -> tuple[NDArray[np.uint8], Integers]:
+        """Return the widths and rows of the fields, feature by feature of each node."""
+        counts = np.add.reduceat(self.kept, self.layout.offsets[:-1], axis=1, dtype=np.int64)
+        used = counts.reshape(-1) > 0
+        return np.tile(self.widths.reshape(-1, 2)[used], n_outputs), counts.reshape(-1)[used]
+
+    def overflow(self, histograms: Integers, n_silos: int) -> bool:
+        """Return whether so many silos with parts like this one could overflow a width."""
+        bits = self.widths[:, :, 0].astype(np.int64)
+        limit = np.where(bits > 0, (1 << np.maximum(bits - 1, 0)) - 1, 0) // n_silos
+        limit[bits >= self._widest.grad] = np.iinfo(np.int64).max
+        return bool(_exceeds(histograms, self.kept, self.empty, self.layout.offsets, limit))
+
+
+class LevelRings:
+    """A level's vector as its fields: of all trees of a round.
+
+    Parameters
+    ----------
+    mirrors : sequence of TreeMirror
+    layouts : sequence of Layout
+    width : int
+        Numbers a bin.
+    widest : Widest
+    first : bool
+        Whether the level has the trees' totals.
+    wide : bool
+        Whether this is the second pass.
+    """
+
+    def __init__(
+        self,
+        mirrors: Sequence[TreeMirror],
+        layouts: Sequence[Layout],
+        width: int,
+        widest: Widest,
+        *,
+        first: bool,
+        wide: bool = False,
+    ) -> None:
+        self._width, self._first = width, first
+        self.trees = [
+            TreeRings(mirror, layout, widest, wide=wide)
+            for mirror, layout in zip(mirrors, layouts, strict=True)
+        ]
+        self.guessed = any(tree.guessed for tree in self.trees)
+        widths: list[NDArray[np.uint8]] = [np.empty((0, width), np.uint8)]
+        counts: list[Integers] = []
+        for tree in self.trees:
+            if first:
+                head = np.zeros((2, width), np.uint8)
+                head[0, ::2], head[0, 1::2], head[1, 0] = widest.grad, widest.hess, MISSING_BITS
+                widths.append(head)
+                counts.append(np.array([1, tree.layout.features.shape[0]]))
+            own = tree.segments(width // 2)
+            widths.append(own[0])
+            counts.append(own[1])
+        if self.guessed:
+            flag = np.zeros((1, width), np.uint8)
+            flag[0, 0] = FLAG_BITS
+            widths.append(flag)
+            counts.append(np.array([1]))
+        self.fields = Fields(np.concatenate(widths), np.concatenate([*counts, np.empty(0, int)]))
+
+    def pack(self, own: Integers, missing: Mask, n_silos: int) -> NDArray[np.uint64]:
+        """Return a silo's part of the level.
+
+        Parameters
+        ----------
+        own : ndarray of shape (n_values,), int64
+            Its totals and histograms, as :class:`~.round_trees.RoundTrees` reads them.
+        missing : ndarray of shape (n_features,), bool
+            Features of which it has missing values.
+        n_silos : int
+            That take part, at most.
+
+        Raises
+        ------
+        OfferRejected
+            A feature that is said to be missing nowhere is missing here.
+        """
+        rows: list[Integers] = []
+        overflow, at = False, 0
+        for tree in self.trees:
+            here = missing[tree.layout.features]
+            if self._first:
+                rows.append(own[at : at + self._width].reshape(1, -1))
+                at += self._width
+                flags = np.zeros((here.shape[0], self._width), np.int64)
+                flags[here, 0] = [_residue(MISSING_BITS) for _ in range(int(here.sum()))]
+                rows.append(flags)
+            if np.any(tree.derived[:, here] >= 0):
+                raise OfferRejected("rings: a feature is missing in rows of this silo")
+            histograms = own[at : at + tree.kept.size * self._width].reshape(
+                *tree.kept.shape, self._width
+            )
+            at += histograms.size
+            rows.append(histograms[tree.kept])
+            overflow |= self.guessed and tree.overflow(histograms, n_silos)
+        if self.guessed:
+            flag = np.zeros((1, self._width), np.int64)
+            flag[0, 0] = _residue(FLAG_BITS) if overflow else 0
+            rows.append(flag)
+        return self.fields.pack(np.concatenate(rows))
+
+    def open(
+        self, words: NDArray[np.uint64], totals: Sequence[Integers]
+    ) -> tuple[Integers, list[Mask]] | None:
+        """Return a level's sums, with all bins, from those of its fields; None on an overflow.
+
+        Parameters
+        ----------
+        totals : sequence of ndarray of shape (n_nodes, width), int64
+            Of each tree's requested nodes; not used at the first level.
+
+        Returns
+        -------
+        tuple
+            As :meth:`pack` takes them; and at the first level of each tree which of its features
+            are missing nowhere.
+        """
+        signed = np.arange(self._width) % 2 == 0
+        rows = self.fields.unpack(words, signed)
+        if self.guessed and rows[-1, 0]:
+            return None
+        size = sum(tree.kept.size for tree in self.trees) + len(self.trees) * self._first
+        out = np.zeros(size * self._width, np.int64)
+        complete: list[Mask] = []
+        at = row = 0
+        for t, tree in enumerate(self.trees):
+            if self._first:
+                out[at : at + self._width] = rows[row]
+                at += self._width
+                n_used = tree.layout.features.shape[0]
+                complete.append(rows[row + 1 : row + 1 + n_used, 0] == 0)
+                row += 1 + n_used
+            n_kept = int(tree.kept.sum())
+            part = out[at : at + tree.kept.size * self._width]
+            histograms = part.reshape(*tree.kept.shape, self._width)
+            histograms[tree.kept] = rows[row : row + n_kept]
+            at, row = at + part.shape[0], row + n_kept
+            if not self._first:
+                _complete(histograms, totals[t], tree.layout.offsets, tree.derived)
+        return out, complete
+
+
+def node_rings(
+    mirror: TreeMirror,
+    layout: Layout,
+    parents: Sequence[tuple[Integers, Integers]],
+    complete: Mask,
+    widest: Widest,
+    spare: float,
+) -> NodeRings:
+    """Return the rings of the nodes requested next, from what the coordinator knows.
+
+    Parameters
+    ----------
+    parents : sequence of (ndarray of shape (n_bins, width), ndarray of shape (width,))
+        Of each node the parent's histogram, and the node's own sums.
+    complete : ndarray of shape (n_used,), bool
+        Features that are missing nowhere.
+    spare : float
+        Bits that a gradient's width has to spare.
+    """
+    n_used = layout.features.shape[0]
+    nothing = np.empty(0, np.uint8)
+    bits = packed(complete)
+    wide = np.full(len(parents), widest.grad, np.uint8)
+    bare = NodeRings(wide, np.full(len(parents), widest.hess, np.uint8), nothing, bits)
+    if not parents:
+        return bare
+    mirror.rings = bare
+    tree = TreeRings(mirror, layout, widest, wide=True)
+    greatest = np.zeros((len(parents), n_used, 2), np.int64)
+    filled = np.zeros_like(tree.kept)
+    for n, (histogram, _) in enumerate(parents):
+        _greatest(histogram, tree.kept[n], layout.offsets, greatest[n], filled[n])
+    sums = np.stack([own[1::2].max() for _, own in parents])
+    greatest[:, :, 1] = np.minimum(greatest[:, :, 1], sums[:, None])
+    found = np.empty(greatest.shape, np.int64)
+    top_g = 2.0**spare * _expected(*np.moveaxis(greatest.astype(float), 2, 0))
+    found[:, :, 0] = np.where(top_g > 0, np.minimum(_bits(top_g) + 1, widest.grad), 0)
+    found[:, :, 1] = np.minimum(_bits(greatest[:, :, 1].astype(float)), widest.hess)
+    best: tuple[float, NodeRings] | None = None
+    whole = np.broadcast_to(found.max(axis=1, keepdims=True), found.shape)
+    for widths, per_node in ((found, n_used), (whole[:, :1], 1)):
+        grad, hess = (widths[:, :, c].astype(np.uint8).reshape(-1) for c in (0, 1))
+        each = np.broadcast_to(widths, found.shape).sum(axis=2)
+        for some in (None, filled[tree.kept]):
+            kept = tree.kept if some is None else filled
+            counts = np.add.reduceat(kept, layout.offsets[:-1], axis=1, dtype=np.int64)
+            told = nothing if some is None else packed(some)
+            outputs = parents[0][0].shape[1] // 2
+            cost = outputs * float((counts * each).sum()) + 8 * (
+                told.shape[0] + 2 * len(parents) * per_node
+            )
+            if best is None or cost < best[0]:
+                best = cost, NodeRings(grad, hess, told, bits)
+    assert best is not None
+    return best[1]
+
+
+def _expected(grad: NDArray[np.float64], hess: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how large a bin's gradient may be, before bits to spare.
+
+    Where a parent's gradients cancel, its greatest bin says little of a child's. A sum of
+    independent gradients grows as the root of its hessian: twice what is usual among the level's
+    features is expected of each.
+    """
+    root = np.sqrt(hess)
+    some = (grad > 0) & (hess > 0)
+    usual = float(np.median(grad[some] / root[some])) if some.any() else 0.0
+    expected: NDArray[np.float64] = np.maximum(grad, 2 * usual * root)
+    return expected
+
+
+def packed(mask: Mask) -> NDArray[np.uint8]:
+    """Return bits as they travel: bit ``i % 8`` of byte ``i // 8``."""
+    return np.packbits(mask, bitorder="little")
+
+
+def unpacked(bits: NDArray[np.uint8], n: int, what: str) -> Mask:
+    """Return ``n`` bits of :func:`packed`; raises OfferRejected for another number."""
+    if bits.shape[0] != -(-n // 8):
+        raise OfferRejected(f"rings: expected {n} bits of {what}, received {bits.shape[0]} bytes")
+    return np.unpackbits(bits, count=n, bitorder="little").astype(np.bool_)
+
+
+def _bits(values: NDArray[np.float64]) -> Integers:
+    """Return the bits of integers up to ``values``: the least b with ``values < 2**b``."""
+    return np.frexp(values)[1].astype(np.int64)
+
+
+def _residue(bits: int) -> int:
+    """Return a random residue of a ring that is not 0, as the signed integer nearest to 0."""
+    drawn = 1 + secrets.randbelow((1 << bits) - 1)
+    return drawn - (1 << bits) if drawn >> (bits - 1) else drawn
+
+
+@njit(cache=True, nogil=True)
+def _derive(kept, offsets, complete, derived):  # type: ignore[no-untyped-def]
+    """Leave out the last kept bin of each complete feature; note which."""
+    for n in range(kept.shape[0]):
+        for k in range(offsets.shape[0] - 1):
+            if complete[k]:
+                for b in range(offsets[k + 1] - 1, offsets[k] - 1, -1):
+                    if kept[n, b]:
+                        kept[n, b] = False
+                        derived[n, k] = b
+                        break
+
+
+@njit(cache=True, nogil=True)
+def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-def]
+    """Fill in the bins that follow from the others."""
+    for n in range(histograms.shape[0]):
+        for k in range(offsets.shape[0] - 1):
+            if derived[n, k] < 0:
+                continue
+            for c in range(histograms.shape[2]):
+                rest = totals[n, c]
+                for b in range(offsets[k], offsets[k + 1]):
+                    rest -= histograms[n, b, c]
+                histograms[n, derived[n, k], c] = rest
+
+
+@njit(cache=True, nogil=True)
+def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untyped-def]
+    for n in range(histograms.shape[0]):
+        for k in range(offsets.shape[0] - 1):
+            most = limit[n, k]
+            for b in range(offsets[k], offsets[k + 1]):
+                for c in range(0, histograms.shape[2], 2):
+                    size = abs(histograms[n, b, c])
+                    if (kept[n, b] and size > most) or (empty[n, b] and size > 0):
+                        return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _greatest(histogram, kept, offsets, greatest, filled):  # type: ignore[no-untyped-def]
+    """Write each feature's greatest ``|g|`` and h over the kept bins, and which are not empty."""
+    for k in range(offsets.shape[0] - 1):
+        for b in range(offsets[k], offsets[k + 1]):
+            if not kept[b]:
+                continue
+            for c in range(histogram.shape[1]):
+                size = abs(histogram[b, c])
+                greatest[k, c % 2] = max(greatest[k, c % 2], size)
+                if size:
+                    filled[b] = True

@@ -1,0 +1,185 @@
+"""Vectors of numbers of different widths: packed bit by bit, masked and added field by field.
+
+Field ``i`` takes the bits that follow those of field ``i - 1``, from the lowest bit of the first
+little-endian 64-bit word on; a field may lie across two words, and what is left of the last word
+is a field that holds 0. Each field is a ring of its own: sums are modulo ``2**width``.
+
+Two vectors are added in one pass over words. With ``top`` the highest bit of every field, ::
+
+    half = (a & ~top) + (b & ~top)          no field carries out of itself
+    sum  = (half + carry of the word before) ^ ((a ^ b) & top)
+
+No field is wider than a word, so each word has the highest bit of some field; there the carry of
+the word before ends, and the carry out of a word does not depend on the carry into it. Subtraction
+is the same with borrows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+
+_ONE, _ALL, _WORD = np.uint64(1), np.uint64((1 << 64) - 1), np.uint64(64)
+
+
+@dataclass(frozen=True, eq=False)
+class Fields:
+    """The widths of a vector's fields: a table of integers, row by row.
+
+    Parameters
+    ----------
+    widths : ndarray of shape (n_segments, n_columns), uint8
+        Bits of each column in the rows of a segment, 0 to 64. A field of 0 bits holds 0.
+    counts : ndarray of shape (n_segments,), int64
+        Rows of each segment.
+    """
+
+    widths: NDArray[np.uint8]
+    counts: Integers
+
+    def __post_init__(self) -> None:
+        if self.widths.shape[:1] != self.counts.shape or self.widths.ndim != 2:
+            raise ValueError("expected the widths of the columns of each segment")
+        if self.widths.max(initial=0) > 64 or self.counts.min(initial=0) < 0:
+            raise ValueError("expected fields of 0 to 64 bits")
+
+    @cached_property
+    def n_rows(self) -> int:
+        """Rows of all segments."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def n_words(self) -> int:
+        """Words of a packed vector."""
+        n_bits = int(self.widths.sum(axis=1, dtype=np.int64) @ self.counts)
+        return -(-n_bits // 64)
+
+    @cached_property
+    def _tops(self) -> Words:
+        out = np.zeros(self.n_words, np.uint64)
+        _mark(self.widths, self.counts, out)
+        return out
+
+    def pack(self, rows: Integers) -> Words:
+        """Return the fields of integers of shape (n_rows, n_columns); higher bits are dropped."""
+        if rows.shape != (self.n_rows, self.widths.shape[1]):
+            raise ValueError(f"expected {self.n_rows} rows, received {rows.shape[0]}")
+        out = np.zeros(self.n_words, np.uint64)
+        _pack(rows, self.widths, self.counts, out)
+        return out
+
+    def unpack(self, words: Words, signed: NDArray[np.bool_]) -> Integers:
+        """Return the integers of packed fields, shape (n_rows, n_columns).
+
+        Parameters
+        ----------
+        signed : ndarray of shape (n_columns,), bool
+            Columns of which a field is the residue nearest to zero; the others are not negative.
+        """
+        if words.shape != (self.n_words,):
+            raise ValueError(f"expected {self.n_words} words, received {words.shape[0]}")
+        out = np.zeros((self.n_rows, self.widths.shape[1]), np.int64)
+        _unpack(words, self.widths, self.counts, signed, out)
+        return out
+
+    def put(self, *, plus: bool) -> Callable[[Words, Words, int], None]:
+        """Return what adds to (or subtracts from) the words of a vector, piece after piece.
+
+        The pieces follow one another; the third argument is the position of a piece.
+        """
+        kernel, carry = _add if plus else _subtract, [np.uint64(0)]
+
+        def run(into: Words, other: Words, start: int) -> None:
+            tops = self._tops[start : start + into.shape[0]]
+            carry[0] = np.uint64(kernel(into, other, tops, carry[0]))
+
+        return run
+
+
+@njit(cache=True, nogil=True)
+def _pack(rows, widths, counts, out):  # type: ignore[no-untyped-def]
+    word, used, at, row = np.uint64(0), np.uint64(0), 0, 0
+    for s in range(counts.shape[0]):
+        for _ in range(counts[s]):
+            for c in range(widths.shape[1]):
+                width = np.uint64(widths[s, c])
+                if width == 0:
+                    continue
+                value = np.uint64(rows[row, c]) & (_ALL >> (_WORD - width))
+                word |= value << used
+                used += width
+                if used >= _WORD:
+                    out[at] = word
+                    at += 1
+                    used -= _WORD
+                    word = value >> (width - used) if used else np.uint64(0)
+            row += 1
+    if used:
+        out[at] = word
+
+
+@njit(cache=True, nogil=True)
+def _unpack(words, widths, counts, signed, out):  # type: ignore[no-untyped-def]
+    bit, row = np.uint64(0), 0
+    for s in range(counts.shape[0]):
+        for _ in range(counts[s]):
+            for c in range(widths.shape[1]):
+                width = np.uint64(widths[s, c])
+                if width == 0:
+                    continue
+                at, used = np.int64(bit >> np.uint64(6)), bit & np.uint64(63)
+                value = words[at] >> used
+                if used + width > _WORD:
+                    value |= words[at + 1] << (_WORD - used)
+                rest = _WORD - width
+                value <<= rest
+                if signed[c]:
+                    out[row, c] = np.int64(value) >> np.int64(rest)
+                else:
+                    out[row, c] = np.int64(value >> rest)
+                bit += width
+            row += 1
+
+
+@njit(cache=True, nogil=True)
+def _mark(widths, counts, out):  # type: ignore[no-untyped-def]
+    """Set the highest bit of every field, and of what is left of the last word."""
+    bit = np.uint64(0)
+    for s in range(counts.shape[0]):
+        for _ in range(counts[s]):
+            for c in range(widths.shape[1]):
+                if widths[s, c]:
+                    bit += np.uint64(widths[s, c])
+                    last = bit - _ONE
+                    out[np.int64(last >> np.uint64(6))] |= _ONE << (last & np.uint64(63))
+    if bit & np.uint64(63):
+        out[out.shape[0] - 1] |= _ONE << np.uint64(63)
+
+
+@njit(cache=True, nogil=True)
+def _add(into, other, tops, carry):  # type: ignore[no-untyped-def]
+    for i in range(into.shape[0]):
+        a, b, top = into[i], other[i], tops[i]
+        low = a & ~top
+        half = low + (b & ~top)
+        into[i] = (half + carry) ^ ((a ^ b) & top)
+        carry = np.uint64(half < low)
+    return carry
+
+
+@njit(cache=True, nogil=True)
+def _subtract(into, other, tops, borrow):  # type: ignore[no-untyped-def]
+    for i in range(into.shape[0]):
+        a, b, top = into[i], other[i], tops[i]
+        high, low = a | top, b & ~top
+        into[i] = (high - low - borrow) ^ ((a ^ ~b) & top)
+        borrow = np.uint64(high < low)
+    return borrow

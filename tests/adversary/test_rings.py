@@ -1,0 +1,217 @@
+"""Narrow widths and bins left out: what overflows is summed again, and nobody learns who it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.errors import OfferRejected, SumRefused
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.strategies.histogram import rings as rings_module
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.steps import LevelDecision
+from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.steps import SUM
+from tests import oracles
+from tests.boosting.sums.federation_of_sums import Federation, names
+from tests.federation.memory import MemoryLink
+from tests.federation.test_histogram import job_of, model_of, pooled_of, run, same, silos_of
+
+SIZES = (150, 120, 110, 120, 100)
+DATA = oracles.generated(Task.BINARY, 600, categories=())
+SPARED = Silo("silo-2")
+
+
+def job(**parameters: Any) -> Any:
+    strategy = Histogram(**{"rounds": 2, "binning": "summary", **parameters})
+    return job_of(strategy, Task.BINARY, Booster(max_depth=4, max_bin=16, eta=1.0))
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
+    """Return the places of the sums of histograms that silos add to."""
+    seen: list[Place] = []
+    honest = SiloSums.sum
+
+    def summed(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
+        if steps.name == "histograms":
+            seen.append(at)
+        return honest(self, steps, at, residues, **other)
+
+    monkeypatch.setattr(SiloSums, "sum", summed)
+    return seen
+
+
+def cancelling() -> Dataset:
+    """Gradients cancel in both bins of the first feature, until the second one divides rows."""
+    X = np.zeros((600, DATA.X.shape[1]), np.float32)
+    X[:, 0], X[:, 1] = np.arange(600) % 2, np.arange(600) // 2 % 2
+    y = np.zeros(600)
+    for (first, second), share in {(0, 1): 1.0, (0, 0): 0.0, (1, 1): 0.4, (1, 0): 0.6}.items():
+        rows = np.flatnonzero((X[:, 0] == first) & (X[:, 1] == second))
+        y[rows[: round(share * rows.shape[0])]] = 1.0
+    return Dataset(DATA.schema, X, y)
+
+
+@pytest.mark.parametrize("coarse_bits", [0, 5])
+@pytest.mark.parametrize("secure", [True, False])
+def test_gradients_that_cancel_in_the_parent_overflow_and_are_summed_again(
+    secure: bool, coarse_bits: int, passes: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees are those of the pooled engine although widths were guessed far too narrow."""
+    monkeypatch.setattr(
+        rings_module, "_expected", lambda grad, hess: np.minimum(grad, 1.0)
+    )  # a guess that fails wherever a gradient is not 0
+    asked = job(secure=secure, coarse_bits=coarse_bits)
+    outcome = run(asked, silos_of(DATA, SIZES))
+    assert same(model_of(outcome), pooled_of(asked, DATA, outcome, SIZES))
+    again = {at for at in passes if at.passing}
+    assert {replace(at, passing=1) for at in passes if at.level} == again
+
+
+def test_a_child_has_gradients_where_the_parent_has_none() -> None:
+    data, asked = cancelling(), job()
+    outcome = run(asked, silos_of(data, SIZES))
+    ensemble = model_of(outcome)
+    assert same(ensemble, pooled_of(asked, data, outcome, SIZES))
+    assert {0, 1} <= set(ensemble.trees[0].feature.tolist())
+    assert ensemble.trees[0].feature[0] == 1
+
+
+def flag_of(words: Any, ring: Any) -> int:
+    return int(ring.unpack(words, np.arange(ring.widths.shape[1]) % 2 == 0)[-1, 0])
+
+
+def test_the_flag_says_none_or_some_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each silo that overflows adds another residue whenever it does: no two flags are alike."""
+    flags: list[int] = []
+    honest = SiloSums.sum
+
+    def summed(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
+        ring = other.get("ring")
+        if steps.name == "histograms" and at.level and not at.passing:
+            flags.append(flag_of(residues, ring))
+        return honest(self, steps, at, residues, **other)
+
+    monkeypatch.setattr(SiloSums, "sum", summed)
+    monkeypatch.setattr(rings_module, "_expected", lambda grad, hess: np.minimum(grad, 1.0))
+    run(job(), silos_of(DATA, SIZES))
+    raised = [flag for flag in flags if flag]
+    assert len(raised) > len(SIZES)
+    assert len(set(raised)) == len(raised)
+    assert np.median(np.abs(np.array(raised, float))) > 2.0**60
+
+
+def test_a_silo_that_says_overflow_for_nothing_costs_a_pass_and_changes_no_tree(
+    passes: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = rings_module.TreeRings.overflow
+    monkeypatch.setattr(rings_module.TreeRings, "overflow", lambda *_: True)
+    asked = job()
+    outcome = run(asked, silos_of(DATA, SIZES))
+    monkeypatch.setattr(rings_module.TreeRings, "overflow", honest)
+    assert same(model_of(outcome), pooled_of(asked, DATA, outcome, SIZES))
+    assert any(at.passing for at in passes)
+
+
+class Liar(MemoryLink):
+    """A coordinator that lies to some silos in the rings of the first level's reply."""
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        reply = super().exchange(step, at, offer)
+        if not isinstance(reply, LevelDecision) or at != Place(0, 0):
+            return reply
+        (split,) = reply.trees
+        assert split.rings is not None
+        return replace(reply, trees=(replace(split, rings=self.lie(split.rings)),))
+
+    def lie(self, rings: Any) -> Any:
+        return rings
+
+
+class NarrowForOne(Liar):
+    def lie(self, rings: Any) -> Any:
+        if self.silo != SPARED:
+            return rings
+        # As many bits in all, so that the vectors are equally long.
+        return replace(rings, grad=rings.grad + np.uint8(1), hess=rings.hess - np.uint8(1))
+
+
+def test_a_silo_that_is_told_other_widths_has_another_view() -> None:
+    outcome = run(job(), silos_of(DATA, SIZES), make_link=NarrowForOne)
+    assert isinstance(outcome.errors[SPARED], OfferRejected)
+    assert "another view" in str(outcome.errors[SPARED])
+
+
+class SaysComplete(Liar):
+    def lie(self, rings: Any) -> Any:
+        return replace(rings, complete=np.full_like(rings.complete, 255))
+
+
+class Wider(Liar):
+    def lie(self, rings: Any) -> Any:
+        return replace(rings, grad=np.full_like(rings.grad, 64))
+
+
+@pytest.mark.parametrize(
+    ("make_link", "text"),
+    [(SaysComplete, "is missing in rows of this silo"), (Wider, "above what the range proof")],
+)
+def test_silos_refuse_rings_that_do_not_fit(make_link: Any, text: str) -> None:
+    """A bin that follows from the others would have the missing rows' gradients in it."""
+    assert np.isnan(DATA.X).any()
+    outcome = run(job(), silos_of(DATA, SIZES), make_link=make_link)
+    assert outcome.errors
+    assert all(text in str(error) for error in outcome.errors.values())
+
+
+class Endless(MemoryLink):
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        reply = super().exchange(step, at, offer)
+        if isinstance(reply, LevelDecision):
+            return LevelDecision((), None, overflowed=True)
+        return reply
+
+
+def test_widths_that_are_proven_do_not_overflow() -> None:
+    outcome = run(job(), silos_of(DATA, SIZES), make_link=Endless)
+    assert all("proven widths" in str(error) for error in outcome.errors.values())
+    assert outcome.errors
+
+
+def packed_twice(content: np.ndarray) -> Iterator[np.ndarray]:
+    """Return vectors of the same data under other flags."""
+    for number in range(2):
+        vector = content.astype(np.uint64)
+        vector[-1] = number + 1
+        yield vector
+
+
+def test_random_flags_do_not_make_the_same_data_new() -> None:
+    """Data that were summed are not summed again over another set, however they are packed."""
+    silos = names(5)
+    victim, data = silos[2], np.arange(1, 9)
+
+    async def coordinate(sums: Any, hub: Any) -> Any:
+        await sums.setup(Place(0))
+        await sums.total(Place(0), data.shape[0])
+        hub.drop(victim, "said to be lost")
+        return await sums.total(Place(1), data.shape[0])
+
+    def participate(sums: SiloSums, link: Any) -> None:
+        sums.setup(Place(0))
+        for round_, vector in enumerate(packed_twice(data)):
+            if link.silo != victim or not round_:
+                sums.sum(SUM, Place(round_), vector, state=bytes(32), content=data)
+
+    ended = Federation(silos).run(coordinate, participate)
+    for silo in silos:
+        if silo != victim:
+            assert isinstance(ended.errors[silo], SumRefused)
+            assert "same values" in str(ended.errors[silo])

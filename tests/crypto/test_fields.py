@@ -1,0 +1,107 @@
+"""Packed fields of any width come back, add and take masks, each in a ring of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.crypto import masking
+from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.keystream import CHUNK_BYTES
+
+SIGNED = np.array([True, False])
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Fields, np.random.Generator, bool]:
+    segments = st.tuples(st.integers(0, 64), st.integers(0, 63), st.integers(0, 40))
+    drawn = draw(st.lists(segments, max_size=8))
+    widths = np.array([row[:2] for row in drawn], np.uint8).reshape(-1, 2)
+    counts = np.array([row[2] for row in drawn], np.int64)
+    seed = draw(st.integers(0, 1 << 32))
+    return Fields(widths, counts), np.random.default_rng(seed), draw(st.booleans())
+
+
+def rows_of(fields: Fields, rng: np.random.Generator, *, edges: bool) -> np.ndarray:
+    """Return integers that fit their fields; only the least, -1, 0, 1 and the greatest if edges."""
+    out = []
+    for widths, count in zip(fields.widths.tolist(), fields.counts.tolist(), strict=True):
+        for _ in range(count):
+            row = []
+            for width, signed in zip(widths, SIGNED, strict=True):
+                low, high = (-(1 << width >> 1), (1 << width >> 1) - 1) if signed else (0, 1)
+                high = (1 << width) - 1 if not signed else max(high, 0)
+                low = low if width else 0
+                some = [low, high, 0, *([1] if high else []), *([-1] if low else [])]
+                row.append(
+                    int(rng.choice(some)) if edges else int(rng.integers(low, high, endpoint=True))
+                )
+            out.append(row)
+    return np.array(out, np.int64).reshape(-1, 2)
+
+
+def wrapped(total: int, width: int, signed: bool) -> int:
+    if not width:
+        return 0
+    residue = total % (1 << width)
+    return residue - (1 << width) if signed and residue >> (width - 1) else residue
+
+
+@settings(max_examples=200, deadline=None)
+@given(tables())
+def test_masked_sums_are_those_of_each_field_modulo_its_width(
+    drawn: tuple[Fields, np.random.Generator, bool],
+) -> None:
+    fields, rng, edges = drawn
+    parts = [rows_of(fields, rng, edges=edges) for _ in range(3)]
+    pairs = {(i, j): rng.bytes(32) for i in range(3) for j in range(i + 1, 3)}
+    own = [rng.bytes(32) for _ in range(3)]
+    vectors = []
+    for k, part in enumerate(parts):
+        packed = fields.pack(part)
+        assert np.array_equal(fields.unpack(packed, SIGNED), part)
+        add = [own[k], *(seed for (i, _), seed in pairs.items() if i == k)]
+        subtract = [seed for (_, j), seed in pairs.items() if j == k]
+        vectors.append(masking.masked(packed, fields, add, subtract))
+        if fields.n_words > 2:
+            assert not np.array_equal(vectors[-1], packed)
+    total = masking.summed(vectors, fields.n_words, fields)
+    opened = fields.unpack(masking.unmasked(total, fields, own), SIGNED)
+    widths = np.repeat(fields.widths, fields.counts, axis=0).tolist()
+    sums = [[sum(int(part[i, c]) for part in parts) for c in (0, 1)] for i in range(len(widths))]
+    expected = [
+        [wrapped(sums[i][c], widths[i][c], bool(SIGNED[c])) for c in (0, 1)]
+        for i in range(len(widths))
+    ]
+    assert opened.tolist() == expected
+
+
+@pytest.mark.parametrize("width", [1, 7, 29, 33, 63, 64])
+def test_carries_cross_the_pieces_of_a_long_vector(width: int) -> None:
+    n = 3 * CHUNK_BYTES // width + 5
+    fields = Fields(np.array([[width]], np.uint8), np.array([n]))
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-(1 << 62), 1 << 62, (n, 1)) for _ in range(2))
+    signed = np.array([True])
+    packed = fields.pack(a)
+    fields.put(plus=True)(packed, fields.pack(b), 0)
+    shift = np.int64(64 - width)
+    assert np.array_equal(fields.unpack(packed, signed), ((a + b) << shift) >> shift)
+    fields.put(plus=False)(packed, fields.pack(b), 0)
+    assert np.array_equal(packed, fields.pack(a))
+    seeds = [rng.bytes(32) for _ in range(4)]
+    masked = masking.masked(packed, fields, seeds[:2], seeds[2:])
+    assert not np.array_equal(masked, packed)
+    assert np.array_equal(masking.masked(masked, fields, seeds[2:], seeds[:2]), packed)
+
+
+def test_impossible_fields_and_vectors_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 to 64 bits"):
+        Fields(np.array([[65]], np.uint8), np.array([1]))
+    fields = Fields(np.array([[3]], np.uint8), np.array([4]))
+    with pytest.raises(ValueError, match="4 rows, received 5"):
+        fields.pack(np.zeros((5, 1), np.int64))
+    with pytest.raises(ValueError, match="1 words, received 2"):
+        fields.unpack(np.zeros(2, np.uint64), np.array([True]))
