@@ -1,15 +1,22 @@
-"""Histogram boosting between five silos beside pooled XGBoost: AUC, bytes, time.
+"""Histogram boosting between silos beside pooled XGBoost and its federated plugin.
 
-``python -m benchmarks.histogram [--quick] [--data DIR] [--rounds 36] [--tables NAMES] [--variants
-NAMES] [--json FILE]``. Tables: a seeded ``make_classification`` of 1,000,000 x 28 rows
-(``synthetic``), and ``flights_3m.parquet`` (``flights``) where ``DIR`` has it; 200,000 further rows
-test. Each federated row is a whole ``hedgerow local`` run: coordinator,
-five agents and five crypto processes over mTLS on this machine's cores. XGBoost ``hist`` trains on
-all rows in one process with as many threads as there are cores, before and after the federated
-runs; the shorter time counts. ``tree_wall`` is the median round's wall time; ``tree_cpu`` the CPU
-time of one more tree in all processes, by ``/proc``, which other load disturbs less.
-``equals_pooled`` is 1 where all trees of the federated model are those of the engine trained on all
-rows with the same cut points.
+``python -m benchmarks.histogram [--quick] [--data DIR] [--rounds 36] [--silos 5] [--tables NAMES]
+[--variant NAME]... [--link RTT:MBIT]... [--json FILE]``. Tables: a seeded ``make_classification``
+of 1,000,000 x 28 rows (``synthetic``), and ``flights``, ``a9a``, ``tb_electricity`` and
+``nursery`` where ``DIR`` has their files. Each federated row is a whole ``hedgerow local`` run:
+coordinator, agents and crypto processes over mTLS on this machine's cores. XGBoost ``hist`` trains
+on all rows in one process with as many threads as there are cores, before and after the federated
+runs; the shorter time counts. ``xgboost-federated`` is XGBoost's own plugin, from ``.venv-peers``
+(``make peers``): a process a silo and a server, nothing masked, no TLS, test rows scored every
+round.
+``tree_wall`` is the median round's wall time; ``tree_cpu`` the CPU time of one more tree in all
+processes, by ``/proc``, which other load disturbs less. ``exchanges_a_tree`` are a silo's calls
+inside trees. ``equals_pooled`` is 1 where all trees of the federated model are those of the engine
+trained on all rows with the same cut points.
+
+``--link 20:100`` repeats runs, of a third of the rounds, over a user-space proxy that gives each
+silo a line of 20 ms there and back and 100 Mbit/s each way; the rows' variants end in ``, 20 ms,
+100 Mbit/s``.
 """
 
 from __future__ import annotations
@@ -18,51 +25,28 @@ import argparse
 import itertools
 import json
 import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xgboost as xgb
-from sklearn.datasets import make_classification
 
-from hedgerow.boosting.dataset import Dataset, Task
+from benchmarks._histogram_runs import BOOSTER, Link, Run, Variant, job_of, local, plugin
+from benchmarks._histogram_tables import SOURCES, Source, deal, silo_names
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.cuts import merged_cuts, numeric_features
 from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.summaries import summarise
-from hedgerow.boosting.job import Booster
-from hedgerow.boosting.metrics import exact_auc
-from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.boosting.trees.loading import load
 
-SILOS = 5
-TEST_ROWS = 200_000
-BOOSTER = Booster(max_depth=8, eta=0.1)
-TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 Row = dict[str, object]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A federated run: its name, bins a feature and parameters; ``scored`` runs take all rounds."""
-
-    name: str
-    max_bin: int
-    fields: dict[str, Any]
-    scored: bool = True
-
 
 VARIANTS = (
     Variant("lossless, 256 bins", 256, {}),
@@ -92,132 +76,18 @@ class Report:
             row["version"] = xgb.__version__
         self.rows.append(row)
         print(
-            f"{self.table:10s} {variant:26s} {metric:22s} {who:15s} {value:14.6g} {unit}",
+            f"{self.table:14s} {variant:40s} {metric:24s} {who:17s} {value:14.6g} {unit}",
             flush=True,
         )
-
-
-def synthetic(folder: Path, n: int) -> None:
-    """Write the synthetic table's silos and test rows."""
-    X, y = make_classification(
-        n + TEST_ROWS, 28, n_informative=14, n_redundant=4, flip_y=0.05, random_state=7
-    )
-    columns = {f"f{j}": X[:, j].astype(np.float32) for j in range(28)}
-    deal(pa.table({**columns, "label": y.astype(np.int8)}), folder)
-
-
-def flights(folder: Path, source: Path, n: int) -> None:
-    """Write flights as silos of random rows, delays in minutes left out."""
-    table = read_table(str(source)).drop_columns(["label_delay"])
-    order = np.random.default_rng(7).permutation(table.num_rows)[: n + TEST_ROWS]
-    deal(table.take(pa.array(order)), folder)
-
-
-def deal(table: pa.Table, folder: Path) -> None:
-    """Give each silo an equal part; the last rows test."""
-    n = table.num_rows - TEST_ROWS
-    edges = np.linspace(0, n, SILOS + 1).astype(int)
-    for k in range(SILOS):
-        part = table.slice(edges[k], edges[k + 1] - edges[k])
-        pq.write_table(part, folder / f"silo-{k}.parquet")
-    pq.write_table(table.slice(n), folder / "test.parquet")
-
-
-def job_of(variant: Variant, rounds: int) -> JobParameters:
-    booster = replace(BOOSTER, max_bin=variant.max_bin)
-    strategy = Histogram(rounds=rounds, **{"binning": "summary", **variant.fields})
-    return JobParameters("benchmark", strategy, task=Task.BINARY, seed=7, booster=booster)
-
-
-def toml(variant: Variant, rounds: int) -> str:
-    lines = [
-        'name = "benchmark"',
-        'strategy = "histogram"',
-        'label = "label"',
-        'task = "binary"',
-        "seed = 7",
-        "min_silos = 3",
-        'metrics = ["auc"]',
-        "[histogram]",
-        f"rounds = {rounds}",
-        *(
-            f"{name} = {json.dumps(value)}"
-            for name, value in {"binning": "summary", **variant.fields}.items()
-        ),
-        "[booster]",
-        f"max_depth = {BOOSTER.max_depth}",
-        f"eta = {BOOSTER.eta}",
-        f"max_bin = {variant.max_bin}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-@dataclass(frozen=True)
-class Run:
-    """Report, model and times of a federated run."""
-
-    report: dict[str, Any]
-    model: Ensemble
-    cpu: dict[str, float]
-    seconds: float
-
-
-def local(folder: Path, variant: Variant, rounds: int) -> Run:
-    """Run a federation; measure its processes' CPU time over the last two thirds of its rounds."""
-    job, out = folder / "job.toml", folder / "run"
-    job.write_text(toml(variant, rounds))
-    code = "import sys; from hedgerow.coordinator.cli import run; sys.argv[0] = 'hedgerow'; run()"
-    command = [sys.executable, "-c", code, "local", str(job), "--out", str(out)]
-    for k in range(SILOS):
-        command += ["--silo", f"silo-{k}={folder / f'silo-{k}.parquet'}"]
-    command += ["--test", str(folder / "test.parquet")]
-    samples: list[tuple[float, dict[int, float]]] = []
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        while process.poll() is None:
-            samples.append((time.monotonic(), {p: spent(p) for p in children(process.pid)}))
-            time.sleep(0.1)
-    if process.returncode:
-        raise SystemExit((folder / "log").read_text())
-    report = json.loads((out / "report.json").read_text())
-    whole = [s for s in samples if len(s[1]) == 1 + 2 * SILOS]
-    counted = max(2 * rounds // 3, 1)
-    seconds = [r["seconds"] for r in report["rounds"]]
-    end = whole[-1][0] - 0.5
-    begin = end - sum(seconds[-counted:])
-    first = min(whole, key=lambda s: abs(s[0] - begin))
-    last = min(whole, key=lambda s: abs(s[0] - end))
-    cpu: dict[str, float] = defaultdict(float)
-    kinds = ["coordinator", *["crypto"] * SILOS, *["agents"] * SILOS]
-    for kind, pid in zip(kinds, sorted(last[1]), strict=True):
-        cpu[kind] += (last[1][pid] - first[1][pid]) / counted
-    model = load((out / "model.ubj").read_bytes())
-    return Run(report, model, dict(cpu), statistics.median(seconds[-counted:]))
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def spent(pid: int) -> float:
-    """Return the CPU seconds of a process so far."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) * TICK
 
 
 class Pooled:
     """All silos' rows in one place."""
 
-    def __init__(self, folder: Path) -> None:
-        names = [f"silo-{k}" for k in range(SILOS)]
-        tables = [read_table(str(folder / f"{name}.parquet")) for name in names]
-        job = job_of(VARIANTS[0], 1)
+    def __init__(self, folder: Path, source: Source, n_silos: int) -> None:
+        tables = [read_table(str(folder / f"{name}.parquet")) for name in silo_names(n_silos)]
+        job = job_of(VARIANTS[0], 1, source.task)
+        self.source, self.folder = source, folder
         self.train = for_job(pa.concat_tables(tables, promote_options="default"), job, "train")
         test = for_job(read_table(str(folder / "test.parquet")), job, "test")
         self.test = recoded(test, self.train)
@@ -233,16 +103,22 @@ class Pooled:
             enable_categorical=True,
         )
 
-    def xgboost(self, max_bin: int, rounds: int) -> tuple[float, float, float]:
-        """Return AUC after ``rounds``, and wall and CPU seconds of one more tree."""
-        parameters = {
-            "objective": "binary:logistic",
+    def native(self, max_bin: int, n_threads: int) -> dict[str, Any]:
+        """Return XGBoost's parameters."""
+        n_outputs = self.train.schema.n_outputs
+        binary = "binary:logistic"
+        return {
+            "objective": "multi:softprob" if n_outputs > 1 else binary,
             "max_depth": BOOSTER.max_depth,
             "eta": BOOSTER.eta,
             "max_bin": max_bin,
             "tree_method": "hist",
-            "nthread": self.threads,
-        }
+            "nthread": n_threads,
+            "eval_metric": self.source.metric,
+        } | ({"num_class": n_outputs} if n_outputs > 1 else {})
+
+    def xgboost(self, max_bin: int, rounds: int) -> tuple[float, float, float]:
+        """Return the metric after ``rounds``, and wall and CPU seconds of one more tree."""
         data = xgb.QuantileDMatrix(
             self.train.X,
             self.train.labels,
@@ -253,16 +129,20 @@ class Pooled:
         walls, spents = [], []
         for n in (1, rounds):
             wall, cpu = time.monotonic(), time.process_time()
-            booster = xgb.train(parameters, data, n)
+            booster = xgb.train(self.native(max_bin, self.threads), data, n)
             walls.append(time.monotonic() - wall)
             spents.append(time.process_time() - cpu)
         scores = booster.predict(self.matrix(self.test), output_margin=True)
         more = max(rounds - 1, 1)
-        return (
-            exact_auc(self.test.labels > 0, scores.astype(np.float64)),
-            (walls[1] - walls[0]) / more,
-            (spents[1] - spents[0]) / more,
-        )
+        return self.score(scores), (walls[1] - walls[0]) / more, (spents[1] - spents[0]) / more
+
+    def plugin(self, max_bin: int, rounds: int, link: Link | None) -> Run | None:
+        """Train with XGBoost's federated plugin."""
+        edges = np.cumsum([0, *self.sizes])
+        parts = [self.train.take(np.arange(a, b)) for a, b in itertools.pairwise(edges)]
+        threads = max(1, self.threads // len(parts))
+        job = {"parameters": self.native(max_bin, threads), "rounds": rounds}
+        return plugin(self.folder, parts, self.test, job, link)
 
     def engine(self, variant: Variant, rounds: int) -> Ensemble:
         """Return the engine's model of all rows, with the cut points that the silos agree on."""
@@ -272,7 +152,7 @@ class Pooled:
             [summarise(self.train.X[a:b, j], 4 * variant.max_bin) for j in numeric]
             for a, b in itertools.pairwise(edges)
         ]
-        job = job_of(variant, rounds)
+        job = job_of(variant, rounds, self.source.task)
         strategy = job.parameters
         assert isinstance(strategy, Histogram)
         return train_pooled(
@@ -290,10 +170,15 @@ class Pooled:
             ),
         )
 
-    def auc(self, model: Ensemble) -> float:
-        """Return a model's AUC on the test rows."""
-        margins = model.margins(self.matrix(self.test), n_threads=self.threads)
-        return exact_auc(self.test.labels > 0, margins.reshape(-1).astype(np.float64))
+    def score(self, margins: np.ndarray) -> float:
+        """Return the metric of margins of the test rows."""
+        objective = self.native(2, 1)["objective"]
+        names = [self.source.metric]
+        return metrics.evaluate(names, self.test.labels, margins, objective=objective)[names[0]]
+
+    def score_of(self, model: Ensemble) -> float:
+        """Return a model's metric on the test rows."""
+        return self.score(model.margins(self.matrix(self.test), n_threads=self.threads))
 
 
 def recoded(data: Dataset, like: Dataset) -> Dataset:
@@ -317,76 +202,143 @@ def same(a: Ensemble, b: Ensemble) -> bool:
     )
 
 
-def measure(folder: Path, report: Report, rounds: int, variants: Sequence[Variant]) -> None:
+def measure(
+    pooled: Pooled, report: Report, rounds: int, variants: Sequence[Variant], links: Sequence[Link]
+) -> None:
     """Fill a table's rows."""
-    pooled = Pooled(folder)
+    n_silos, metric = len(pooled.sizes), pooled.source.metric
     reference: dict[int, list[tuple[float, float, float]]] = {}
     for max_bin in sorted({v.max_bin for v in variants}):
         reference[max_bin] = [pooled.xgboost(max_bin, rounds)]
     found: list[tuple[Variant, Run]] = []
     for variant in variants:
         n = rounds if variant.scored else max(rounds // 3, 3)
-        run = local(folder, variant, n)
+        run = local(pooled.folder, variant, n, pooled.source, n_silos, None)
         found.append((variant, run))
         name, total = variant.name, run.report["bytes"]
-        report.note("bytes_up_a_silo_a_tree", "hedgerow", total["up"] / SILOS / n, "B", name)
-        report.note("bytes_down_a_silo_a_tree", "hedgerow", total["down"] / SILOS / n, "B", name)
-        report.note("tree_wall", "hedgerow", run.seconds, "s", name)
-        for kind, seconds in run.cpu.items():
-            report.note(f"tree_cpu, {kind}", "hedgerow", seconds, "s", name)
+        report.note("bytes_up_a_silo_a_tree", "hedgerow", total["up"] / n_silos / n, "B", name)
+        report.note("bytes_down_a_silo_a_tree", "hedgerow", total["down"] / n_silos / n, "B", name)
+        report.note("exchanges_a_tree", "hedgerow", run.exchanges / n_silos / n, "", name)
+        note_times(report, "hedgerow", run, name)
         own = pooled.engine(variant, n)
+        assert run.model is not None
         report.note("equals_pooled", "hedgerow", float(same(own, run.model)), "", name)
         if variant.scored:
-            report.note("auc", "hedgerow", pooled.auc(run.model), "", name)
-            report.note("auc, engine on all rows", "hedgerow", pooled.auc(own), "", name)
+            report.note(metric, "hedgerow", pooled.score_of(run.model), "", name)
+            report.note(f"{metric}, engine on all rows", "hedgerow", pooled.score_of(own), "", name)
     for max_bin, tries in reference.items():
         tries.append(pooled.xgboost(max_bin, rounds))
         name = f"{max_bin} bins"
-        report.note("auc", "xgboost-pooled", tries[0][0], "", name)
+        report.note(metric, "xgboost-pooled", tries[0][0], "", name)
         report.note("tree_wall", "xgboost-pooled", min(t[1] for t in tries), "s", name)
         report.note("tree_cpu", "xgboost-pooled", min(t[2] for t in tries), "s", name)
+    walls: dict[int, float] = {}
+    for max_bin in reference:
+        peer = pooled.plugin(max_bin, rounds, None)
+        if peer is not None:
+            name, walls[max_bin] = f"{max_bin} bins", peer.seconds
+            assert peer.margins is not None
+            report.note(metric, "xgboost-federated", pooled.score(peer.margins), "", name)
+            note_times(report, "xgboost-federated", peer, name)
     for variant, run in found:
         tries = reference[variant.max_bin]
         wall, cpu = (min(t[k] for t in tries) for k in (1, 2))
         report.note("tree_wall_ratio", "hedgerow", run.seconds / wall, "ratio", variant.name)
         total_cpu = sum(run.cpu.values())
         report.note("tree_cpu_ratio", "hedgerow", total_cpu / cpu, "ratio", variant.name)
+        if variant.max_bin in walls:
+            to_plugin = run.seconds / walls[variant.max_bin]
+            report.note("tree_wall_ratio, plugin", "hedgerow", to_plugin, "ratio", variant.name)
+    note_secrecy(report, {variant.name: run.seconds for variant, run in found})
+    for link in links:
+        over_link(pooled, report, max(rounds // 3, 3), variants, link)
+
+
+def over_link(
+    pooled: Pooled, report: Report, rounds: int, variants: Sequence[Variant], link: Link
+) -> None:
+    """Fill the rows of runs over slow lines."""
+    seconds: dict[str, float] = {}
+    for variant in variants:
+        name = f"{variant.name}{link}"
+        run = local(pooled.folder, variant, rounds, pooled.source, len(pooled.sizes), link)
+        seconds[name] = run.seconds
+        note_times(report, "hedgerow", run, name)
+    for max_bin in sorted({v.max_bin for v in variants}):
+        peer = pooled.plugin(max_bin, rounds, link)
+        if peer is not None:
+            note_times(report, "xgboost-federated", peer, f"{max_bin} bins{link}")
+    note_secrecy(report, seconds)
+
+
+def note_times(report: Report, who: str, run: Run, name: str) -> None:
+    """Add rows of a run's wall and CPU time, and of what a slow link carried."""
+    report.note("tree_wall", who, run.seconds, "s", name)
+    for kind, seconds in run.cpu.items():
+        report.note(f"tree_cpu, {kind}", who, seconds, "s", name)
+    report.note("tree_cpu", who, sum(run.cpu.values()), "s", name)
+    for way, carried in zip(("up", "down"), run.carried or (), strict=False):
+        report.note(f"link_bytes_{way}_a_silo_a_tree", who, carried, "B", name)
+
+
+def note_secrecy(report: Report, seconds: dict[str, float]) -> None:
+    """Add what masks cost: lossless runs over those without masks."""
+    for name, plain in seconds.items():
+        masked = seconds.get(name.replace("without masks", "lossless"))
+        if "without masks" in name and masked is not None:
+            where = name.replace("without masks", "lossless")
+            report.note("tree_wall_ratio, no masks", "hedgerow", masked / plain, "ratio", where)
+
+
+def chosen(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Variant]:
+    """Return the variants that were asked for, in the order of the list."""
+    known = {v.name: v for v in VARIANTS}
+    if arguments.variant:
+        for name in arguments.variant:
+            if name not in known:
+                parser.error(f"--variant: there is no {name!r}; known are {'; '.join(known)}")
+        return [v for v in VARIANTS if v.name in arguments.variant]
+    wanted = tuple(name.strip() for name in arguments.variants.split(","))
+    variants = [v for v in VARIANTS if v.name.startswith(wanted)]
+    if not variants:
+        parser.error(f"--variants: known are {'; '.join(known)}")
+    return variants[:2] if arguments.quick else variants
+
+
+def link_of(text: str) -> Link:
+    """Read ``RTT:MBIT``."""
+    rtt, mbit = (float(part) for part in text.split(":"))
+    return Link(rtt, mbit)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="50,000 rows, 6 rounds, two variants")
-    parser.add_argument("--data", type=Path, help="folder with flights_3m.parquet")
+    parser.add_argument("--data", type=Path, help="folder with the tables' Parquet files")
     parser.add_argument("--rounds", type=int, default=36)
+    parser.add_argument("--rows", type=int, help="at most as many training rows")
+    parser.add_argument("--silos", type=int, default=5)
     parser.add_argument("--tables", default="synthetic,flights", help="which, by commas")
+    parser.add_argument("--variant", action="append", metavar="NAME", help="exact; may be repeated")
     parser.add_argument("--variants", default="", help="how their names begin, by commas")
+    parser.add_argument("--link", action="append", type=link_of, default=[], metavar="RTT:MBIT")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rounds = 6 if arguments.quick else arguments.rounds
-    n = 50_000 if arguments.quick else 1_000_000
-    wanted = tuple(name.strip() for name in arguments.variants.split(","))
-    variants = [v for v in VARIANTS if v.name.startswith(wanted)]
-    if not variants:
-        parser.error(f"--variants: known are {'; '.join(v.name for v in VARIANTS)}")
-    if arguments.quick:
-        variants = variants[:2]
+    n = 50_000 if arguments.quick else arguments.rows or 1 << 40
+    variants = chosen(arguments, parser)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="hedgerow-bench-") as temporary:
-        if "synthetic" in arguments.tables:
-            folder = Path(temporary) / "synthetic"
+        for name in (name.strip() for name in arguments.tables.split(",")):
+            if name not in SOURCES:
+                parser.error(f"--tables: there is no {name!r}; known are {', '.join(SOURCES)}")
+            folder = Path(temporary) / name
             folder.mkdir()
-            synthetic(folder, n)
-            measure(folder, Report("synthetic", rows), rounds, variants)
-        source = arguments.data / "flights_3m.parquet" if arguments.data else None
-        if "flights" not in arguments.tables:
-            pass
-        elif source is not None and source.is_file():
-            folder = Path(temporary) / "flights"
-            folder.mkdir()
-            flights(folder, source, n if arguments.quick else 2_800_000)
-            measure(folder, Report("flights", rows), rounds, variants)
-        else:
-            print("flights: no flights_3m.parquet in --data, skipped")
+            if not deal(name, arguments.data, folder, n, arguments.silos):
+                print(f"{name}: no {SOURCES[name].file} in --data, skipped")
+                continue
+            pooled = Pooled(folder, SOURCES[name], arguments.silos)
+            measure(pooled, Report(name, rows), rounds, variants, arguments.link)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 
