@@ -12,6 +12,7 @@ Floats = NDArray[np.float64]
 N_SCORE_BINS = 1024
 """Bins of the score histogram behind a pooled AUC (a class of a multi-class job has fewer)."""
 
+_MANY = 1 << 14
 _SCORE_SCALE = 1e-3
 _SCORE_LIMIT = 32.0
 
@@ -27,6 +28,15 @@ def exact_auc(
     score : ndarray of shape (n_samples,)
     weight : ndarray of shape (n_samples,), float64, optional
     """
+    if weight is None and len(score) >= _MANY:
+        # Ranks of margins, which are float32: loads compiled kernels, which pays for many rows.
+        from hedgerow.boosting.engine.sorting import count_pairs, sorted_keys
+
+        single = np.asarray(score, np.float32)
+        if np.array_equal(single, score):
+            hits, others = (sorted_keys(single[side]) for side in (positive, ~positive))
+            pairs = 2.0 * len(hits) * len(others)
+            return count_pairs(hits, others) / pairs if pairs else math.nan
     order = np.argsort(score, kind="stable")
     ranked = score[order]
     w = np.ones(len(order)) if weight is None else weight[order]

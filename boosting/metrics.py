@@ -25,13 +25,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _ScoredRows:
-    """Scored rows: labels, margins, predictions on the label's scale, weights."""
+    """Scored rows: labels, margins, weights (``None`` is one each)."""
 
     y: Floats
     margin: Floats
-    prediction: Floats
-    weight: Floats
+    objective: str
+    weights: Floats | None
     center: float
+
+    @property
+    def prediction(self) -> Floats:
+        """Predictions on the label's scale."""
+        return link(self.objective, self.margin)
+
+    @property
+    def weight(self) -> Floats:
+        """Weight of each row."""
+        return np.ones(len(self.y)) if self.weights is None else self.weights
 
     @property
     def n_outputs(self) -> int:
@@ -250,10 +260,10 @@ def _rows(
     labels = np.asarray(y, dtype=np.float64)
     if labels.shape != (m.shape[0],):
         raise ValueError(f"labels have shape {labels.shape}, margins {m.shape}")
-    w = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=np.float64)
-    if w.shape != labels.shape:
+    w = None if weight is None else np.asarray(weight, dtype=np.float64)
+    if w is not None and w.shape != labels.shape:
         raise ValueError(f"weights have shape {w.shape}, labels {labels.shape}")
-    return _ScoredRows(labels, m, link(objective, m), w, center)
+    return _ScoredRows(labels, m, objective, w, center)
 
 
 def _family(name: str) -> str:
@@ -416,7 +426,7 @@ def _auc(total: Floats, n_outputs: int) -> float:
 
 def _exact_auc(rows: _ScoredRows) -> float:
     return float(
-        np.mean([exact_auc(hit, score, rows.weight) for hit, score, _ in _class_scores(rows)])
+        np.mean([exact_auc(hit, score, rows.weights) for hit, score, _ in _class_scores(rows)])
     )
 
 

@@ -326,10 +326,21 @@ class Grower:
 
     def _open_children(self, chosen: list[int]) -> list[int]:
         """Divide the chosen nodes and return the children whose histograms are needed."""
+        first = len(self._nodes)
         for node in chosen:
-            found, position = self._found.pop(node)
-            self._taken[node] = (found, position)
-            self._add_children(node, len(self._nodes), found, position)
+            found, position = self._taken[node] = self._found.pop(node)
+            parent = self._nodes[node]
+            parent.left = len(self._nodes)
+            left_sums = found.left[position]
+            for sums in (left_sums, parent.sums - left_sums):
+                self._nodes.append(_Node(parent.depth + 1, sums, parent.bounds))
+        # As in XGBoost, children are weighed under their parent's bounds; their own bounds apply
+        # when they are split in turn.
+        if chosen:
+            self._weights.extend(self._weigh(range(first, len(self._nodes))))
+        if self._parameters.monotone:
+            for node in chosen:
+                self._bound_children(self._nodes[node], *self._taken[node])
         deepest = self._parameters.max_depth
         request: list[int] = []
         for node in chosen:
@@ -359,27 +370,17 @@ class Grower:
             ),
         )
 
-    def _add_children(self, node: int, left: int, found: Candidates, position: int) -> None:
-        parent = self._nodes[node]
-        parent.left = left
-        left_sums = found.left[position]
-        for sums in (left_sums, parent.sums - left_sums):
-            self._nodes.append(_Node(parent.depth + 1, sums, parent.bounds))
-        # As in XGBoost, children are weighed under their parent's bounds; their own bounds apply
-        # when they are split in turn.
-        self._weights.extend(self._weigh([left, left + 1]))
-        if self._parameters.monotone:
-            direction = self._parameters.monotone[int(found.feature[position])]
-            middle = float(
-                np.float32(self._weights[left][0] + self._weights[left + 1][0]) / np.float32(2)
-            )
-            low, high = parent.bounds
-            if direction > 0:
-                self._nodes[left].bounds = (low, middle)
-                self._nodes[left + 1].bounds = (middle, high)
-            elif direction < 0:
-                self._nodes[left].bounds = (middle, high)
-                self._nodes[left + 1].bounds = (low, middle)
+    def _bound_children(self, parent: _Node, found: Candidates, position: int) -> None:
+        """Keep the weights below two children on their sides of the middle of the children's."""
+        direction = self._parameters.monotone[int(found.feature[position])]
+        left, right = self._nodes[parent.left : parent.left + 2]
+        weights = self._weights[parent.left][0] + self._weights[parent.left + 1][0]
+        middle = float(np.float32(weights) / np.float32(2))
+        low, high = parent.bounds
+        if direction > 0:
+            left.bounds, right.bounds = (low, middle), (middle, high)
+        elif direction < 0:
+            left.bounds, right.bounds = (middle, high), (low, middle)
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -401,8 +402,8 @@ class Grower:
         """
         left = np.array([n.left for n in self._nodes], dtype=np.int32)
         leaves = np.flatnonzero(left < 0)
-        covers = [int(n.sums[1::2].sum()) * self._scale.hess for n in self._nodes]
-        cover = np.array(covers, dtype=np.float32)
+        hess = np.stack([n.sums for n in self._nodes])[:, 1::2].sum(axis=1)
+        cover = (hess * self._scale.hess).astype(np.float32)
         weight = np.stack(self._weights)
         if leaf_sums is not None:
             scale = self._scale if leaf_scale is None else leaf_scale

@@ -38,6 +38,17 @@ def values_of(keys: Keys) -> NDArray[np.float32]:
     return np.where(keys >= _SIGN, keys ^ _SIGN, ~keys).astype(np.uint32).view(np.float32)
 
 
+def count_pairs(above: Keys, below: Keys) -> int:
+    """Return twice how many pairs are in order, those of equal keys counted half.
+
+    Parameters
+    ----------
+    above, below : ndarray of shape (n,), uint32
+        Ascending; a pair is in order where the first's key is the greater one.
+    """
+    return int(_count_pairs(above, below))
+
+
 @dataclass(frozen=True, slots=True)
 class SortedColumn:
     """A column's present values in order, two bytes each.
@@ -87,6 +98,18 @@ def _present_keys(bits, out):  # type: ignore[no-untyped-def]
         out[n] = b ^ (_ALL if b >> np.uint32(31) else _SIGN)
         n += np.int64(size <= _INFINITY)
     return n
+
+
+@njit(cache=True, nogil=True)
+def _count_pairs(above, below):  # type: ignore[no-untyped-def]
+    less, most, twice = 0, 0, 0
+    for key in above:
+        while less < below.shape[0] and below[less] < key:
+            less += 1
+        while most < below.shape[0] and below[most] <= key:
+            most += 1
+        twice += less + most
+    return twice
 
 
 @njit(cache=True, nogil=True)

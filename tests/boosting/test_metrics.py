@@ -84,6 +84,19 @@ def test_unweighted_multiclass_auc_is_one_versus_rest_macro():
     assert got == pytest.approx(oracle.roc_auc_score(y, p, multi_class="ovr", average="macro"))
 
 
+def test_the_auc_of_many_rows_counts_the_same_pairs():
+    rng = np.random.default_rng(3)
+    y = (rng.random(20_000) < 0.3).astype(float)
+    margin = (rng.normal(size=20_000) + y).round(2).astype(np.float32)  # many ties, both zeros
+    margin[::500] = -0.0
+    for labels in (y, np.ones_like(y)):
+        plain, weighted = (
+            metrics.evaluate(["auc"], labels, margin, objective="binary:logistic", weight=w)["auc"]
+            for w in (None, np.ones_like(y))
+        )
+        assert plain == weighted or np.isnan([plain, weighted]).all()
+
+
 @pytest.mark.parametrize("power", [1.0, 1.3, 1.5, 2.0])
 def test_regression_metrics_equal_scikit_learn_with_and_without_weights(power):
     y, margin, weight = number_rows(4)
