@@ -68,27 +68,49 @@ class Fields:
         _mark(self.widths, self.counts, out)
         return out
 
-    def pack(self, rows: Integers) -> Words:
-        """Return the fields of integers of shape (n_rows, n_columns); higher bits are dropped."""
-        if rows.shape != (self.n_rows, self.widths.shape[1]):
-            raise ValueError(f"expected {self.n_rows} rows, received {rows.shape[0]}")
+    def pack(self, rows: Integers, index: Integers, more: Integers) -> Words:
+        """Return the fields of some rows of a table; higher bits are dropped.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, n_columns), int64
+        index : ndarray of shape (n_rows,), int64
+            Which of ``rows``, and of ``more`` after them.
+        more : ndarray of shape (m, n_columns), int64
+        """
+        self._check(rows, index, more)
         out = np.zeros(self.n_words, np.uint64)
-        _pack(rows, self.widths, self.counts, out)
+        _pack(rows, index, more, self.widths, self.counts, out)
         return out
 
-    def unpack(self, words: Words, signed: NDArray[np.bool_]) -> Integers:
-        """Return the integers of packed fields, shape (n_rows, n_columns).
+    def unpack(
+        self,
+        words: Words,
+        signed: NDArray[np.bool_],
+        rows: Integers,
+        index: Integers,
+        more: Integers,
+    ) -> None:
+        """Write the integers of packed fields to where :meth:`pack` takes them from.
 
         Parameters
         ----------
         signed : ndarray of shape (n_columns,), bool
             Columns of which a field is the residue nearest to zero; the others are not negative.
         """
+        self._check(rows, index, more)
         if words.shape != (self.n_words,):
             raise ValueError(f"expected {self.n_words} words, received {words.shape[0]}")
-        out = np.zeros((self.n_rows, self.widths.shape[1]), np.int64)
-        _unpack(words, self.widths, self.counts, signed, out)
-        return out
+        _unpack(words, self.widths, self.counts, signed, rows, index, more)
+
+    def _check(self, rows: Integers, index: Integers, more: Integers) -> None:
+        if index.shape != (self.n_rows,):
+            raise ValueError(f"expected {self.n_rows} rows, received {index.shape[0]}")
+        n, columns = rows.shape[0] + more.shape[0], self.widths.shape[1]
+        if rows.shape[1:] != (columns,) or more.shape[1:] != (columns,):
+            raise ValueError(f"expected rows of {columns} columns")
+        if index.min(initial=0) < 0 or index.max(initial=-1) >= n:
+            raise ValueError(f"expected positions below {n}")
 
     def put(self, *, plus: bool) -> Callable[[Words, Words, int], None]:
         """Return what adds to (or subtracts from) the words of a vector, piece after piece.
@@ -105,15 +127,17 @@ class Fields:
 
 
 @njit(cache=True, nogil=True)
-def _pack(rows, widths, counts, out):  # type: ignore[no-untyped-def]
-    word, used, at, row = np.uint64(0), np.uint64(0), 0, 0
+def _pack(rows, index, more, widths, counts, out):  # type: ignore[no-untyped-def]
+    word, used, at, row, n = np.uint64(0), np.uint64(0), 0, 0, rows.shape[0]
     for s in range(counts.shape[0]):
         for _ in range(counts[s]):
+            i = index[row]
             for c in range(widths.shape[1]):
                 width = np.uint64(widths[s, c])
                 if width == 0:
                     continue
-                value = np.uint64(rows[row, c]) & (_ALL >> (_WORD - width))
+                found = rows[i, c] if i < n else more[i - n, c]
+                value = np.uint64(found) & (_ALL >> (_WORD - width))
                 word |= value << used
                 used += width
                 if used >= _WORD:
@@ -127,13 +151,18 @@ def _pack(rows, widths, counts, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _unpack(words, widths, counts, signed, out):  # type: ignore[no-untyped-def]
-    bit, row = np.uint64(0), 0
+def _unpack(words, widths, counts, signed, rows, index, more):  # type: ignore[no-untyped-def]
+    bit, row, n = np.uint64(0), 0, rows.shape[0]
     for s in range(counts.shape[0]):
         for _ in range(counts[s]):
+            i = index[row]
             for c in range(widths.shape[1]):
                 width = np.uint64(widths[s, c])
                 if width == 0:
+                    if i < n:
+                        rows[i, c] = 0
+                    else:
+                        more[i - n, c] = 0
                     continue
                 at, used = np.int64(bit >> np.uint64(6)), bit & np.uint64(63)
                 value = words[at] >> used
@@ -141,10 +170,13 @@ def _unpack(words, widths, counts, signed, out):  # type: ignore[no-untyped-def]
                     value |= words[at + 1] << (_WORD - used)
                 rest = _WORD - width
                 value <<= rest
+                found = np.int64(value >> rest)
                 if signed[c]:
-                    out[row, c] = np.int64(value) >> np.int64(rest)
+                    found = np.int64(value) >> np.int64(rest)
+                if i < n:
+                    rows[i, c] = found
                 else:
-                    out[row, c] = np.int64(value >> rest)
+                    more[i - n, c] = found
                 bit += width
             row += 1
 

@@ -85,7 +85,10 @@ def test_a_child_has_gradients_where_the_parent_has_none() -> None:
 
 
 def flag_of(words: Any, ring: Any) -> int:
-    return int(ring.unpack(words, np.arange(ring.widths.shape[1]) % 2 == 0)[-1, 0])
+    rows = np.zeros((ring.n_rows, ring.widths.shape[1]), np.int64)
+    signed = np.arange(rows.shape[1]) % 2 == 0
+    ring.unpack(words, signed, rows, np.arange(len(rows)), rows[:0])
+    return int(rows[-1, 0])
 
 
 def test_the_flag_says_none_or_some_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

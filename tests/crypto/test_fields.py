@@ -42,6 +42,19 @@ def rows_of(fields: Fields, rng: np.random.Generator, *, edges: bool) -> np.ndar
     return np.array(out, np.int64).reshape(-1, 2)
 
 
+def packed(fields: Fields, rows: np.ndarray) -> np.ndarray:
+    """Return fields of all rows, half of them in a table of their own and the wrong way round."""
+    half, n = len(rows) // 2, len(rows)
+    index = np.concatenate([np.arange(half)[::-1], np.arange(half, n)])
+    return fields.pack(np.ascontiguousarray(rows[:half][::-1]), index, rows[half:])
+
+
+def unpacked(fields: Fields, words: np.ndarray, signed: np.ndarray = SIGNED) -> np.ndarray:
+    out = np.full((fields.n_rows, len(signed)), 7, np.int64)
+    fields.unpack(words, signed, out, np.arange(len(out)), out[:0])
+    return out
+
+
 def wrapped(total: int, width: int, signed: bool) -> int:
     if not width:
         return 0
@@ -60,15 +73,15 @@ def test_masked_sums_are_those_of_each_field_modulo_its_width(
     own = [rng.bytes(32) for _ in range(3)]
     vectors = []
     for k, part in enumerate(parts):
-        packed = fields.pack(part)
-        assert np.array_equal(fields.unpack(packed, SIGNED), part)
+        vector = packed(fields, part)
+        assert np.array_equal(unpacked(fields, vector), part)
         add = [own[k], *(seed for (i, _), seed in pairs.items() if i == k)]
         subtract = [seed for (_, j), seed in pairs.items() if j == k]
-        vectors.append(masking.masked(packed, fields, add, subtract))
+        vectors.append(masking.masked(vector, fields, add, subtract))
         if fields.n_words > 2:
-            assert not np.array_equal(vectors[-1], packed)
+            assert not np.array_equal(vectors[-1], vector)
     total = masking.summed(vectors, fields.n_words, fields)
-    opened = fields.unpack(masking.unmasked(total, fields, own), SIGNED)
+    opened = unpacked(fields, masking.unmasked(total, fields, own))
     widths = np.repeat(fields.widths, fields.counts, axis=0).tolist()
     sums = [[sum(int(part[i, c]) for part in parts) for c in (0, 1)] for i in range(len(widths))]
     expected = [
@@ -85,23 +98,26 @@ def test_carries_cross_the_pieces_of_a_long_vector(width: int) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-(1 << 62), 1 << 62, (n, 1)) for _ in range(2))
     signed = np.array([True])
-    packed = fields.pack(a)
-    fields.put(plus=True)(packed, fields.pack(b), 0)
+    words = packed(fields, a)
+    fields.put(plus=True)(words, packed(fields, b), 0)
     shift = np.int64(64 - width)
-    assert np.array_equal(fields.unpack(packed, signed), ((a + b) << shift) >> shift)
-    fields.put(plus=False)(packed, fields.pack(b), 0)
-    assert np.array_equal(packed, fields.pack(a))
+    assert np.array_equal(unpacked(fields, words, signed), ((a + b) << shift) >> shift)
+    fields.put(plus=False)(words, packed(fields, b), 0)
+    assert np.array_equal(words, packed(fields, a))
     seeds = [rng.bytes(32) for _ in range(4)]
-    masked = masking.masked(packed, fields, seeds[:2], seeds[2:])
-    assert not np.array_equal(masked, packed)
-    assert np.array_equal(masking.masked(masked, fields, seeds[2:], seeds[:2]), packed)
+    masked = masking.masked(words, fields, seeds[:2], seeds[2:])
+    assert not np.array_equal(masked, words)
+    assert np.array_equal(masking.masked(masked, fields, seeds[2:], seeds[:2]), words)
 
 
 def test_impossible_fields_and_vectors_are_refused() -> None:
     with pytest.raises(ValueError, match="0 to 64 bits"):
         Fields(np.array([[65]], np.uint8), np.array([1]))
     fields = Fields(np.array([[3]], np.uint8), np.array([4]))
+    rows = np.zeros((5, 1), np.int64)
     with pytest.raises(ValueError, match="4 rows, received 5"):
-        fields.pack(np.zeros((5, 1), np.int64))
+        fields.pack(rows, np.arange(5), rows[:0])
+    with pytest.raises(ValueError, match="positions below 5"):
+        fields.pack(rows, np.arange(2, 6), rows[:0])
     with pytest.raises(ValueError, match="1 words, received 2"):
-        fields.unpack(np.zeros(2, np.uint64), np.array([True]))
+        fields.unpack(np.zeros(2, np.uint64), np.array([True]), rows, np.arange(4), rows[:0])

@@ -210,13 +210,12 @@ class _Coordinator:
         level = passing = 0
         while not trees.done and closed is None:
             place = replace(at, level=level, passing=passing)
-            wide = passing > 0
-            fields = (await asyncio.to_thread(trees.rings, wide=wide)).fields
+            rings = await asyncio.to_thread(trees.rings, wide=passing > 0)
             outcome = await self.sums.sum(
-                HISTOGRAMS.decided, place, fields.n_words, ring=fields, whole=level > 0
+                HISTOGRAMS.decided, place, rings.fields.n_words, ring=rings.fields, whole=level > 0
             )
             decision = await asyncio.to_thread(
-                decided, place, partial(trees.decide_packed, wide=wide), outcome.total
+                decided, place, partial(trees.decide_packed, rings), outcome.total
             )
             self.spare, passing = trees.spare, int(decision.overflowed)
             if decision.overflowed:

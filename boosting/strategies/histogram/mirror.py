@@ -37,6 +37,7 @@ class TreeMirror:
     parent: list[int] = field(default_factory=lambda: [-1])
     request: tuple[int, ...] = (0,)
     rings: NodeRings | None = None
+    reached: dict[int, Mask] = field(default_factory=dict)
 
     def apply(self, decided: TreeSplits) -> Splits:
         """Add a level's splits to the tree; return them for its rows.
@@ -128,18 +129,23 @@ class TreeMirror:
 
     def reach(self, node: int, layout: Layout) -> Mask:
         """Return the bins of the layout that rows of a node can have: bool, shape (n_bins,)."""
-        inside = np.ones(layout.n_bins, np.bool_)
-        while (above := self.parent[node]) >= 0:
-            feature, bin_, _ = self.splits[above]
-            goes_left = node == self.left[above]
-            k = int(np.searchsorted(layout.features, feature))
-            bins = inside[layout.offsets[k] : layout.offsets[k + 1]]
-            codes = self.categories.get(above)
-            right = np.arange(bins.shape[0]) > bin_
-            if codes is not None:
-                right = np.isin(np.arange(bins.shape[0]), codes)
+        above = self.parent[node]
+        if above < 0:
+            return np.ones(layout.n_bins, np.bool_)
+        if above not in self.reached:
+            self.reached[above] = self.reach(above, layout)
+        inside = self.reached[above].copy()
+        feature, bin_, _ = self.splits[above]
+        k = int(np.searchsorted(layout.features, feature))
+        bins = inside[layout.offsets[k] : layout.offsets[k + 1]]
+        goes_left = node == self.left[above]
+        if above in self.categories:
+            right = np.zeros(bins.shape[0], np.bool_)
+            right[self.categories[above]] = True
             bins &= right != goes_left
-            node = above
+        else:
+            bins[bin_ + 1 :] &= not goes_left
+            bins[: bin_ + 1] &= goes_left
         return inside
 
     @property

@@ -22,7 +22,7 @@ docs/strategies/histogram.md has the widths that this gives; docs/threat-model.m
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,9 +122,9 @@ class TreeRings:
 
     def segments(self, n_outputs: int) -> tuple[NDArray[np.uint8], Integers]:
         """Return the widths and rows of the fields, feature by feature of each node."""
-        counts = np.add.reduceat(self.kept, self.layout.offsets[:-1], axis=1, dtype=np.int64)
-        used = counts.reshape(-1) > 0
-        return np.tile(self.widths.reshape(-1, 2)[used], n_outputs), counts.reshape(-1)[used]
+        counts = _counts(self.kept, self.layout.offsets).reshape(-1)
+        used = counts > 0
+        return np.tile(self.widths.reshape(-1, 2)[used], n_outputs), counts[used]
 
     def overflow(self, histograms: Integers, n_silos: int) -> bool:
         """Return whether so many silos with parts like this one could overflow a width."""
@@ -166,23 +166,46 @@ class LevelRings:
             for mirror, layout in zip(mirrors, layouts, strict=True)
         ]
         self.guessed = any(tree.guessed for tree in self.trees)
+        self._n_rows = sum(first + tree.kept.size for tree in self.trees)
+        self._n_flags = int(self.guessed)
+        self._signed = np.arange(width) % 2 == 0
         widths: list[NDArray[np.uint8]] = [np.empty((0, width), np.uint8)]
-        counts: list[Integers] = []
+        counts: list[Integers] = [np.empty(0, np.int64)]
+        index: list[Integers] = [np.empty(0, np.int64)]
+        head = np.zeros((2, width), np.uint8)
+        head[0, ::2], head[0, 1::2], head[1, 0] = widest.grad, widest.hess, MISSING_BITS
+        at = 0
         for tree in self.trees:
             if first:
-                head = np.zeros((2, width), np.uint8)
-                head[0, ::2], head[0, 1::2], head[1, 0] = widest.grad, widest.hess, MISSING_BITS
+                n_used = tree.layout.features.shape[0]
+                flags = self._n_rows + self._n_flags + np.arange(n_used)
+                self._n_flags += n_used
                 widths.append(head)
-                counts.append(np.array([1, tree.layout.features.shape[0]]))
+                counts.append(np.array([1, n_used]))
+                index += [np.array([at]), flags]
+                at += 1
             own = tree.segments(width // 2)
             widths.append(own[0])
             counts.append(own[1])
+            index.append(np.flatnonzero(tree.kept) + at)
+            at += tree.kept.size
         if self.guessed:
             flag = np.zeros((1, width), np.uint8)
             flag[0, 0] = FLAG_BITS
             widths.append(flag)
             counts.append(np.array([1]))
-        self.fields = Fields(np.concatenate(widths), np.concatenate([*counts, np.empty(0, int)]))
+            index.append(np.array([self._n_rows]))
+        self._index = np.concatenate(index)
+        self.fields = Fields(np.concatenate(widths), np.concatenate(counts))
+
+    def _histograms(self, rows: Integers) -> Iterator[tuple[TreeRings, Integers]]:
+        """Yield each tree with its part of a vector's rows."""
+        at = 0
+        for tree in self.trees:
+            at += self._first
+            part = rows[at : at + tree.kept.size]
+            at += tree.kept.size
+            yield tree, part.reshape(*tree.kept.shape, self._width)
 
     def pack(self, own: Integers, missing: Mask, n_silos: int) -> NDArray[np.uint64]:
         """Return a silo's part of the level.
@@ -201,29 +224,20 @@ class LevelRings:
         OfferRejected
             A feature that is said to be missing nowhere is missing here.
         """
-        rows: list[Integers] = []
-        overflow, at = False, 0
-        for tree in self.trees:
+        rows = own.reshape(-1, self._width)
+        flags = np.zeros((self._n_flags, self._width), np.int64)
+        at = int(self.guessed)
+        for tree, histograms in self._histograms(rows):
             here = missing[tree.layout.features]
-            if self._first:
-                rows.append(own[at : at + self._width].reshape(1, -1))
-                at += self._width
-                flags = np.zeros((here.shape[0], self._width), np.int64)
-                flags[here, 0] = [_residue(MISSING_BITS) for _ in range(int(here.sum()))]
-                rows.append(flags)
             if np.any(tree.derived[:, here] >= 0):
                 raise OfferRejected("rings: a feature is missing in rows of this silo")
-            histograms = own[at : at + tree.kept.size * self._width].reshape(
-                *tree.kept.shape, self._width
-            )
-            at += histograms.size
-            rows.append(histograms[tree.kept])
-            overflow |= self.guessed and tree.overflow(histograms, n_silos)
-        if self.guessed:
-            flag = np.zeros((1, self._width), np.int64)
-            flag[0, 0] = _residue(FLAG_BITS) if overflow else 0
-            rows.append(flag)
-        return self.fields.pack(np.concatenate(rows))
+            if self._first:
+                raised = at + np.flatnonzero(here)
+                flags[raised, 0] = [_residue(MISSING_BITS) for _ in raised]
+                at += here.shape[0]
+            if self.guessed and not flags[0, 0] and tree.overflow(histograms, n_silos):
+                flags[0, 0] = _residue(FLAG_BITS)
+        return self.fields.pack(rows, self._index, flags)
 
     def open(
         self, words: NDArray[np.uint64], totals: Sequence[Integers]
@@ -241,29 +255,20 @@ class LevelRings:
             As :meth:`pack` takes them; and at the first level of each tree which of its features
             are missing nowhere.
         """
-        signed = np.arange(self._width) % 2 == 0
-        rows = self.fields.unpack(words, signed)
-        if self.guessed and rows[-1, 0]:
+        rows = np.zeros((self._n_rows, self._width), np.int64)
+        flags = np.zeros((self._n_flags, self._width), np.int64)
+        self.fields.unpack(words, self._signed, rows, self._index, flags)
+        if self.guessed and flags[0, 0]:
             return None
-        size = sum(tree.kept.size for tree in self.trees) + len(self.trees) * self._first
-        out = np.zeros(size * self._width, np.int64)
         complete: list[Mask] = []
-        at = row = 0
-        for t, tree in enumerate(self.trees):
+        at = int(self.guessed)
+        for t, (tree, histograms) in enumerate(self._histograms(rows)):
             if self._first:
-                out[at : at + self._width] = rows[row]
-                at += self._width
-                n_used = tree.layout.features.shape[0]
-                complete.append(rows[row + 1 : row + 1 + n_used, 0] == 0)
-                row += 1 + n_used
-            n_kept = int(tree.kept.sum())
-            part = out[at : at + tree.kept.size * self._width]
-            histograms = part.reshape(*tree.kept.shape, self._width)
-            histograms[tree.kept] = rows[row : row + n_kept]
-            at, row = at + part.shape[0], row + n_kept
-            if not self._first:
+                complete.append(flags[at : at + tree.layout.features.shape[0], 0] == 0)
+                at += complete[-1].shape[0]
+            else:
                 _complete(histograms, totals[t], tree.layout.offsets, tree.derived)
-        return out, complete
+        return rows.reshape(-1), complete
 
 
 def node_rings(
@@ -311,7 +316,7 @@ def node_rings(
         each = np.broadcast_to(widths, found.shape).sum(axis=2)
         for some in (None, filled[tree.kept]):
             kept = tree.kept if some is None else filled
-            counts = np.add.reduceat(kept, layout.offsets[:-1], axis=1, dtype=np.int64)
+            counts = _counts(kept, layout.offsets)
             told = nothing if some is None else packed(some)
             outputs = parents[0][0].shape[1] // 2
             cost = outputs * float((counts * each).sum()) + 8 * (
@@ -358,6 +363,17 @@ def _residue(bits: int) -> int:
     """Return a random residue of a ring that is not 0, as the signed integer nearest to 0."""
     drawn = 1 + secrets.randbelow((1 << bits) - 1)
     return drawn - (1 << bits) if drawn >> (bits - 1) else drawn
+
+
+@njit(cache=True, nogil=True)
+def _counts(kept, offsets):  # type: ignore[no-untyped-def]
+    """Return the number of kept bins of each feature, shape (n_nodes, n_used), int64."""
+    out = np.zeros((kept.shape[0], offsets.shape[0] - 1), np.int64)
+    for n in range(kept.shape[0]):
+        for k in range(offsets.shape[0] - 1):
+            for b in range(offsets[k], offsets[k + 1]):
+                out[n, k] += kept[n, b]
+    return out
 
 
 @njit(cache=True, nogil=True)

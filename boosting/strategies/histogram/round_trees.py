@@ -152,15 +152,15 @@ class RoundTrees:
         """Return how the next vector travels."""
         return self._shape.rings(self._mirrors, self._scale, first=not self._growers, wide=wide)
 
-    def decide_packed(self, words: Residues | None, *, wide: bool) -> LevelDecision:
-        """Decide as :meth:`decide` does, from the words of :meth:`rings`; say what follows."""
+    def decide_packed(self, rings: LevelRings, words: Residues | None) -> LevelDecision:
+        """Decide as :meth:`decide` does, from words that travelled as ``rings`` say."""
         if words is None:
             return self.decide(None)
         totals = [
             np.stack([grower.parent_of(node)[1] for node in grower.request] or [np.empty(0, int)])
             for grower in self._growers
         ]
-        opened = self.rings(wide=wide).open(words.astype(np.uint64, copy=False), totals)
+        opened = rings.open(words.astype(np.uint64, copy=False), totals)
         if opened is None:
             self.spare += OVERFLOW_SPARE
             return LevelDecision((), None, overflowed=True)
