@@ -1,7 +1,8 @@
 """One engine thread beside one XGBoost thread: CPU time a tree, and of the parts of a tree.
 
-``python -m benchmarks.histogram_engine [--quick] [--json FILE]``. CPU seconds, medians of repeats,
-both in one process on the same table, one thread each. Cut points and binning are timed separately.
+``python -m benchmarks.histogram_engine [--quick] [--first-round] [--json FILE]``. CPU seconds,
+medians of repeats, both in one process on the same table, one thread each. Cut points and binning
+are timed separately.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ import xgboost as xgb
 from numba import njit
 from sklearn.datasets import make_classification
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
@@ -66,6 +68,7 @@ def _by_column(by_feature, rows, gradients, offsets, out):  # type: ignore[no-un
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100,000 rows instead of 1,000,000")
+    parser.add_argument("--first-round", action="store_true", help="cut points and bins alone")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     n = 100_000 if arguments.quick else 1_000_000
@@ -95,17 +98,27 @@ def main() -> None:
     }
     version = xgb.__version__
     matrix = xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1)
-    bin_seconds = median_cpu(lambda: xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1), 1)
-    note("cuts_and_bins", "xgboost-pooled", bin_seconds, "s")
     cuts = xgboost_cuts(data, 256)
-    bin_features(X[:1000], cuts)
-    local_cuts(data.take(np.arange(1000)), 256)
-    note(
-        "cuts_and_bins",
-        "hedgerow",
-        median_cpu(lambda: bin_features(X, local_cuts(data, 256)), 1),
-        "s",
-    )
+    by_column = np.ascontiguousarray(X.T)
+    columns = Columns(n, tuple(lambda column=column: column for column in by_column))
+    data_by_column = replace(data, features=columns)
+
+    def cut_and_bin(rows: Dataset) -> object:
+        return bin_features(rows.features, local_cuts(rows, 256))
+
+    cut_and_bin(data.take(np.arange(1000)))
+    for who, run in {
+        "xgboost-pooled": lambda: xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1),
+        "hedgerow": lambda: cut_and_bin(data_by_column),
+        "hedgerow, from rows": lambda: cut_and_bin(data),
+    }.items():
+        seconds = median_cpu(run, 1 if who == "xgboost-pooled" else repeats)
+        note("cuts_and_bins", who, seconds, "s")
+        note("values_a_second", who, X.size / seconds, "1/s")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+    if arguments.first_round:
+        return
 
     def ours(sampler: Sampler, coarse_bits: int = 0) -> Callable[[int], object]:
         return lambda trees: train_pooled(

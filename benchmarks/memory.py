@@ -1,4 +1,4 @@
-"""What an agent's memory holds while it trains: bytes a value and a row, above what it holds anyway.
+"""What an agent's memory holds while it trains: bytes a value, above what it holds anyway.
 
 ``python -m benchmarks.memory [--quick] [--rows N] [--json FILE]``. A coordinator and three agents,
 processes of their own, run a histogram job with secure sums. One agent has the table, the others a

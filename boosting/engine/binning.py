@@ -96,7 +96,7 @@ def bin_features(
         else:
             table = _Cells.of(own[:-1], column.shape[0])
             fences = cuts.lower[j], own[-1]
-            missing[j], bad[j] = _bin_column(column, own[:-1], fences, table, by_feature[j])
+            missing[j], bad[j] = _bin_column(column, own, fences, table, by_feature[j])
 
     def run(features: Sequence[int]) -> None:
         run_all([partial(one, int(j)) for j in features], n_threads)
@@ -133,7 +133,7 @@ class _Cells(NamedTuple):
         """Divide the range of a feature's thresholds, the finer the more values are binned."""
         if inner.shape[0] == 0:
             return cls(np.uint32(0), np.uint32(0), np.zeros(4, np.uint16))
-        n_cells = 1 << 16 if n_samples >= 1 << 14 else 1 << 12
+        n_cells = 1 << 15 if n_samples >= 1 << 14 else 1 << 12
         keys = sorted_keys(inner)
         span = int(keys[-1] - keys[0])
         shift = max(0, span.bit_length() - n_cells.bit_length() + 1)
@@ -164,7 +164,10 @@ def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
-    """Count the thresholds that are not above each value; return whether any is missing, or bad."""
+    """Count the thresholds that are not above each value; return whether any is missing, or bad.
+
+    ``inner`` has the upper fence after the thresholds.
+    """
     base, shift, first = cells
     lower, upper = fences
     last = np.uint32(first.shape[0] - 3)
@@ -182,18 +185,22 @@ def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
         for i in range(start, stop):
             cell = np.uint64(at[i - start])
             low, high = first[cell], first[cell + one]
-            while low < high:
-                middle = (low + high) >> np.uint16(1)
-                if x[i] >= inner[middle]:
-                    low = middle + np.uint16(1)
-                else:
-                    high = middle
+            # Most cells have one threshold at most: no branch depends on the value there.
+            above = np.uint16((low < high) & (x[i] >= inner[low]))
+            low += above
+            if above and low < high:
+                while low < high:
+                    middle = (low + high) >> np.uint16(1)
+                    if x[i] >= inner[middle]:
+                        low = middle + np.uint16(1)
+                    else:
+                        high = middle
             out[i] = low
         if absent:
             n_missing += absent
             for i in range(start, stop):
                 if np.isnan(x[i]):
-                    out[i] = inner.shape[0] + 1
+                    out[i] = inner.shape[0]
     return n_missing > 0, n_bad > 0
 
 
