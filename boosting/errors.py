@@ -96,5 +96,12 @@ class VaultForgot(FederationError):
     """
 
 
+class StateUnwritable(FederationError):
+    """What must not be forgotten cannot be stored, most often because the disk is full.
+
+    Nobody else's fault: the attempt is repeated once there is room.
+    """
+
+
 class Unauthorised(FederationError):
     """The caller's certificate does not allow the call."""

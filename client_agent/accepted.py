@@ -11,21 +11,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.client_agent.records import writing_state
-from hedgerow.crypto.durable import write_atomically
+from hedgerow.client_agent.records import Records, writing_state
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.signed_job import OpenedJob
-
-
-class AcceptedUnreadable(FederationError):
-    """The file of accepted jobs is damaged: a job could be repeated unseen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +32,26 @@ class _Accepted:
     ended: bool = False
 
 
-_FILE = TypeAdapter(dict[str, _Accepted])
+_RECORD, _NAME = TypeAdapter(dict[str, _Accepted]), "jobs"
 
 
 class AcceptedJobs:
-    """The accepted jobs of a silo, in a file.
+    """The accepted jobs of a silo, in a durable record.
 
     Parameters
     ----------
-    file : Path
-        Made at the first job.
+    records : Records
 
     Raises
     ------
-    AcceptedUnreadable
-        The file is there and cannot be read.
+    RecordDamaged
+        What is there may be older than what was stored last: a job could be repeated unseen.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self._lock = threading.Lock()
-        try:
-            found = file.read_bytes() if file.exists() else b"{}"
-            self._jobs = _FILE.validate_json(found, strict=True)
-        except (OSError, ValueError) as error:
-            raise AcceptedUnreadable(
-                f"{file} is damaged: the jobs that this silo has accepted are not known any more"
-            ) from error
+        self._jobs = _RECORD.validate_json(records.read(_NAME) or b"{}", strict=True)
 
     def check(self, job_id: str, job: OpenedJob) -> None:
         """Check that an assignment is a new job, or another attempt of one that has not ended.
@@ -127,7 +114,7 @@ class AcceptedJobs:
 
     def _store(self) -> None:
         with writing_state():
-            write_atomically(self._file, _FILE.dump_json(self._jobs))
+            self._records.write(_NAME, _RECORD.dump_json(self._jobs))
 
 
 def check_silos(job: JobParameters, silos: tuple[Silo, ...], own: Silo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -18,6 +19,7 @@ from hedgerow.boosting.errors import (
     FederationError,
     JobStopped,
     SchemaMismatch,
+    StateUnwritable,
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact, JobParameters, LocalTrainer, SiloStart
@@ -48,6 +50,8 @@ from hedgerow.services.wire.signed_job import OpenedJob, open_job
 
 log = structlog.get_logger()
 
+ROOM_SECONDS = 0.5
+"""How often an agent whose disk was full looks whether there is room."""
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
@@ -142,6 +146,8 @@ class Attempt:
             self._check_policy(job, opened.operator, dataset)
             self._count_attempt()
             accountant = self._accountant(job)
+        except StateUnwritable:
+            raise  # it can take part once there is room
         except FederationError as refusal:
             log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
             self._answer(Declined(_shown_refusal(job, refusal)[:500]))
@@ -276,7 +282,7 @@ class Attempt:
         ):
             kept = job.strategy.participate(job.parameters, guarded, vault, start)
         times = summary(start.attempt, total.seconds, link.times, crypto.seconds)
-        parts.state.keep(start.job_id, "times.json", times)
+        self._store("times.json", times)
         return kept
 
     def _keep(self, start: SiloStart, kept: Artefact | None) -> None:
@@ -284,9 +290,20 @@ class Attempt:
         if kept is None:
             return
         for name, data in kept.files.items():
-            self._parts.state.keep(start.job_id, name, data)
+            self._store(name, data)
         if not start.job.vertical:  # whoever uses the silo's model needs its category lists
-            self._parts.state.keep(start.job_id, "schema.json", schema_wire.dump(start.schema))
+            self._store("schema.json", schema_wire.dump(start.schema))
+
+    def _store(self, name: str, data: bytes) -> None:
+        """Store a file of the result, once there is room: no other attempt would make it again."""
+        for failures in itertools.count():
+            try:
+                self._parts.state.keep(self.key.job_id, name, data)
+                return
+            except StateUnwritable as error:
+                if not failures:
+                    log.error("result waits for room", job=self.key.job_id, why=str(error))
+                time.sleep(ROOM_SECONDS)
 
 
 def _shown_schema(job: JobParameters, silo: Silo, schema: Schema) -> Schema:

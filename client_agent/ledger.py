@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.errors import FOREIGN, PolicyDeclined
+from hedgerow.boosting.errors import FOREIGN, PolicyDeclined, StateUnwritable
 from hedgerow.boosting.exchange import Discloses, Place, Step
-from hedgerow.client_agent.records import StateUnwritable
 from hedgerow.services.process.ledgers import (
     DATA_PLANE,
     FIRST,

@@ -5,14 +5,20 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 
-from hedgerow.boosting.errors import FederationError, JobStopped, StaleAttempt, Unreachable
-from hedgerow.client_agent.attempt import AgentParts, Attempt
+from hedgerow.boosting.errors import (
+    FederationError,
+    JobStopped,
+    StaleAttempt,
+    StateUnwritable,
+    Unreachable,
+)
+from hedgerow.client_agent.attempt import ROOM_SECONDS, AgentParts, Attempt
 from hedgerow.client_agent.lease import Lease
-from hedgerow.client_agent.records import StateUnwritable
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process.logs import where
 from hedgerow.services.rpc.errors import LeaseLost
@@ -20,8 +26,6 @@ from hedgerow.services.rpc.federation import Agreement, Answer, AttemptKey, Fede
 
 log = structlog.get_logger()
 
-ROOM_SECONDS = 0.5
-"""How often an agent whose disk was full looks whether there is room."""
 MOST_KNOWN = 64
 """Attempts that the agent reports as its own when it waits for assignments."""
 MOST_ASKED = 16
@@ -139,7 +143,8 @@ class Agent:
 
     def _jobs_ended(self, job_ids: tuple[str, ...]) -> None:
         ended = set(job_ids) & self._idle()
-        self.parts.accepted.end(ended)
+        with suppress(StateUnwritable):  # the coordinator will name them again
+            self.parts.accepted.end(ended)
         for job_id in ended & set(self.parts.secrets.jobs(())):
             self.parts.secrets.end(job_id)
 

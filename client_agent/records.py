@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import FederationError, StateUnwritable
 from hedgerow.crypto.durable import sync_folder, write_atomically
 
 _MAGIC = b"hedgerow record2"
@@ -35,10 +35,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class RecordDamaged(FederationError):
     """A record that cannot be proven to be the newest one that was written."""
-
-
-class StateUnwritable(FederationError):
-    """The agent's state folder cannot be written, most often because its disk is full."""
 
 
 @contextlib.contextmanager

@@ -99,9 +99,9 @@ class StateFolder:
         return self.path / "ledger.jsonl"
 
     @property
-    def accepted(self) -> Path:
-        """The file of the jobs that the silo has accepted."""
-        return self.path / "accepted.json"
+    def accepted(self) -> Records:
+        """Where the jobs are kept that the silo has accepted."""
+        return self.records("accepted")
 
     def job(self, job_id: str) -> Path:
         """Return the folder of a job."""

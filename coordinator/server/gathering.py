@@ -152,9 +152,8 @@ class JobAttempt:
         else:
             self.drop(silo, "it has declined")
 
-    def lose(self, silo: Silo) -> None:
+    def lose(self, silo: Silo, reason: str) -> None:
         """Take a silo out whose lease has ended."""
-        reason = "its lease ended: no sign of life"
         if self.asks(silo):
             self.note(silo, f"was lost ({reason})")
         if self.agreement is None:

@@ -256,7 +256,7 @@ class Jobs:
         """End a lease; its silo is lost to all jobs."""
         self._roster.release(silo, lease_id)
         for run in self._runs.values():
-            run.lost(silo)
+            run.lost(silo, "its agent was ended")
 
     # --- hedgerow.services.rpc.exchange.FindAttempt, hedgerow.services.rpc.metering.Sink ---
 

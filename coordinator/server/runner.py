@@ -242,10 +242,10 @@ class JobRun:
             attempt.fail(silo, error)
         self.notify()
 
-    def lost(self, silo: Silo) -> None:
+    def lost(self, silo: Silo, reason: str = "its lease ended: no sign of life") -> None:
         """Take a silo out whose lease has ended."""
         if self._attempt is not None:
-            self._attempt.lose(silo)
+            self._attempt.lose(silo, reason)
             self.notify()
 
     def notify(self) -> None:

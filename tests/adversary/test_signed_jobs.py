@@ -19,12 +19,13 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, JobStopped, OfferRejected, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent import ledger
-from hedgerow.client_agent.accepted import AcceptedJobs, AcceptedUnreadable
+from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import AgentParts, Attempt
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.records import RecordDamaged, Records
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.crypto.local_vault import LocalVault
@@ -293,7 +294,9 @@ def test_an_expired_job_is_declined_by_the_agents_clock(victim: Victim, ann: Fil
     assert given.reason.endswith("of operator ann has expired")
     # Now the nonce may be forgotten: the job is refused by its own end.
     victim.assign(sign_job(spec(), ann, days=3.0))
-    assert statement_of(job).job_id not in victim.state.accepted.read_text()
+    kept = victim.state.accepted.read("jobs")
+    assert kept is not None
+    assert statement_of(job).job_id.encode() not in kept
 
 
 def test_no_job_outlives_its_signers_certificate(ann: FileIdentity) -> None:
@@ -343,12 +346,24 @@ def test_a_nonce_that_its_operator_used_twice_is_one_job(victim: Victim, ann: Fi
     assert "is not the one that this silo accepted under this nonce" in given.reason
 
 
-def test_a_damaged_list_of_accepted_jobs_stops_the_agent(tmp_path: Path) -> None:
-    file = tmp_path / "accepted.json"
-    for damaged in (b"{", b"[]", b'{"j": {"digest": "d"}}', b'{"j": 1}'):
-        file.write_bytes(damaged)
-        with pytest.raises(AcceptedUnreadable, match=r"accepted\.json is damaged"):
-            AcceptedJobs(file)
+def test_a_damaged_or_older_list_of_accepted_jobs_stops_the_agent(
+    victim: Victim, ann: FileIdentity
+) -> None:
+    """Else a job that has ended could be repeated unseen."""
+    folder = victim.state.path / "accepted"
+    victim.assign(sign_job(spec(), ann))
+    older = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for _ in range(2):
+        victim.assign(sign_job(spec(), ann))
+    newest = {file.name: file.read_bytes() for file in folder.iterdir()}
+    flipped = {name: data[:70] + b"!" + data[71:] for name, data in newest.items()}
+    for damaged in (older, flipped, dict.fromkeys(newest, b""), {}):
+        for file in folder.iterdir():
+            file.unlink()
+        for name, data in damaged.items():
+            (folder / name).write_bytes(data)
+        with pytest.raises(RecordDamaged, match="the record accepted/jobs is damaged"):
+            AcceptedJobs(victim.state.accepted)
 
 
 def test_the_coordinator_itself_refuses_what_the_silos_would(
@@ -462,9 +477,12 @@ def test_silos_decline_a_job_that_is_repeated_or_changed_in_the_coordinators_dat
     job_id = fed.client.create(spec(ALL[:2]))
     assert fed.end(job_id).state == "SUCCEEDED"
     for silo in ALL[:2]:
-        state = fed.folder / f"state-agent-{silo}/accepted.json"
+        state = fed.folder / f"state-agent-{silo}"
+        records = Records(
+            state / "accepted", state / "turns/accepted", (state / "records.key").read_bytes()
+        )
         wait_until(
-            lambda state=state: job_id not in AcceptedJobs(state).open,  # type: ignore[misc]
+            lambda records=records: job_id not in AcceptedJobs(records).open,  # type: ignore[misc]
             60,
             "the silo knows the end",
         )

@@ -83,8 +83,9 @@ def _damaged(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]
     shutil.copytree(folder, older)
     time.sleep(0.1)
     fed.kill(victim)
+    results = set(folder.glob("jobs/*/*.*"))  # what a silo keeps of a job when it has ended
     files = sorted(
-        (f for f in folder.rglob("*") if f.is_file() and f.name not in NO_DAMAGE),
+        (f for f in {*folder.rglob("*")} - results if f.is_file() and f.name not in NO_DAMAGE),
         key=lambda f: (f.stat().st_mtime_ns, str(f)),
     )
     # Files of this job are the newest; older jobs' are as good as any, but do nothing.

@@ -21,6 +21,13 @@ def check(fed: Arena, name: str, view: JobView, faults: list[Disturbance], known
     ends = [entry["why"] for entry in fed.events("coordinator", view.job_id, "attempt ended")]
     assert view.ended, story
     if view.state == "SUCCEEDED":
+        for silo in view.silos:  # a silo that is slow still stores what it keeps
+            agent = f"agent-{silo.name}"
+            wait_until(
+                lambda agent=agent: bool(fed.events(agent, view.job_id, "done")),  # type: ignore[misc]
+                60,
+                f"{agent} is done: {story}",
+            )
         assert fed.digest(view) == fed.undisturbed(name).digest, f"another model: {story}"
         assert [r.round for r in view.rounds] == list(range(len(view.rounds))), story
         assert all(silo.state == "present" for silo in view.silos), (story, view.silos)

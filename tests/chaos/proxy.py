@@ -35,6 +35,7 @@ class Proxy:
         self._idle, self._every = idle_seconds, every_seconds
         self._delay = 0.0
         self._trick = ""
+        self._refuses = False
         self._links: dict[asyncio.Task[None], list[float]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -70,6 +71,8 @@ class Proxy:
         used = self._links[task] = [time.monotonic()]
         there: asyncio.StreamWriter | None = None
         try:
+            if self._refuses:
+                raise ConnectionRefusedError
             back, there = await asyncio.open_connection("127.0.0.1", self.target)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, there, used))
@@ -112,6 +115,11 @@ class Proxy:
                 link.cancel()
 
         self._call(cut())
+
+    def refuse(self, refused: bool) -> None:
+        """Cut all connections, and let no new one pass; or let them pass again."""
+        self._refuses = refused
+        self.cut()
 
     def hold(self, held: bool) -> None:
         """Let nothing pass for the time being, and lose nothing; or let it pass again."""

@@ -31,7 +31,6 @@ with atheris.instrument_imports(include=["hedgerow"]):
         Skeleton,
         load_part,
     )
-    from hedgerow.client_agent.accepted import AcceptedJobs, AcceptedUnreadable
     from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
     from hedgerow.client_agent.records import RecordDamaged, Records
     from hedgerow.crypto.key_agreement import encode_fields, expand, seal
@@ -218,25 +217,6 @@ OPERATOR = FileIdentity(throwaway(FOLDER / "pki", [], time.time())["operator"])
 JOB = open_job(sign_job(b"", OPERATOR), OPERATOR)
 
 
-def accepted(provider: Provider) -> None:
-    """Damage the list of accepted jobs: it is read, or refused by name."""
-    file = FOLDER / "accepted.json"
-    file.unlink(missing_ok=True)
-    AcceptedJobs(file).accept(JOB, 0.0)
-    raw = file.read_bytes()
-    raw = changed(raw, provider) if provider.ConsumeBool() else raw
-    if provider.ConsumeBool() and raw == file.read_bytes():
-        raw = json.dumps(altered(json.loads(raw), provider)).encode()
-    file.write_bytes(raw)
-    try:
-        kept = AcceptedJobs(file)
-        kept.check(JOB.statement.job_id, JOB)
-        kept.accept(JOB, 0.0)
-        kept.end(kept.open)
-    except (AcceptedUnreadable, InvalidJob):
-        return
-
-
 def statement(provider: Provider) -> None:
     """Read a statement that an operator's faulty client has signed."""
     raw = changed(JOB.signed.statement, provider)
@@ -282,7 +262,6 @@ def accounts(provider: Provider) -> None:
 
 TARGETS = {
     "accounts": accounts,
-    "accepted": accepted,
     "statement": statement,
     "record": record,
     "ledger": ledger,

@@ -14,6 +14,7 @@ from hedgerow.boosting.errors import (
     QuorumLost,
     SchemaMismatch,
     StaleAttempt,
+    StateUnwritable,
     Unreachable,
     VaultForgot,
 )
@@ -26,7 +27,7 @@ from hedgerow.boosting.strategies.secureboost.steps import STEPS, StepName
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
 
-_ENDS_ATTEMPT = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, VaultForgot)
+_ENDS_ATTEMPT = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, StateUnwritable, VaultForgot)
 """Errors that end an attempt, not the job, or that others have reported already."""
 
 

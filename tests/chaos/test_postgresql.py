@@ -1,0 +1,122 @@
+"""A PostgreSQL that is away, silent, read-only or locked while a job runs: the same model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import sqlalchemy as sql
+
+from tests.chaos.arena import Arena, arena
+from tests.chaos.oracle import check_logs
+from tests.chaos.proxy import Proxy
+from tests.chaos.work import job
+from tests.coordinator.server.postgresql import programs, running_postgresql
+from tests.federation.processes import wait_until
+from tests.federation.test_faults import rounds_done
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")
+
+
+class Database:
+    """A database of which the coordinator sees only what passes a proxy."""
+
+    def __init__(self, url: str) -> None:
+        here = sql.make_url(url)
+        assert here.port is not None
+        self.proxy = Proxy(here.port)
+        self.url = url.replace(f":{here.port}/", f":{self.proxy.port}/")
+        self._engine = sql.create_engine(here.set(drivername="postgresql+psycopg"))
+
+    def set(self, setting: str) -> None:
+        """Change a setting of the server, for all sessions."""
+        with self._engine.connect() as connection:
+            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.exec_driver_sql("SET default_transaction_read_only = off")
+            connection.exec_driver_sql(f"ALTER SYSTEM {setting}")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        self.proxy.refuse(True)
+        yield
+        self.proxy.refuse(False)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.proxy.hold(True)
+        yield
+        self.proxy.hold(False)
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        self.set("SET default_transaction_read_only = on")
+        yield
+        self.set("RESET default_transaction_read_only")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql("LOCK TABLE jobs, rounds IN ACCESS EXCLUSIVE MODE")
+            yield
+
+    def close(self) -> None:
+        self._engine.dispose()
+        self.proxy.close()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with running_postgresql() as url:
+        made = Database(url)
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory, database: Database) -> Iterator[Arena]:
+    with arena(tmp_path_factory.mktemp("postgresql"), database=database.url) as made:
+        yield made
+    check_logs(made)
+
+
+FAULTS: dict[str, tuple[Callable[[Database], AbstractContextManager[None]], str]] = {
+    "refused": (Database.refused, "for its store"),
+    "read-only": (Database.read_only, "read-only transaction"),
+    "held": (Database.held, ""),
+    "locked": (Database.locked, ""),
+}
+"""Faults, and what a job says meanwhile; a call that hangs says nothing yet."""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_job_waits_for_its_database_and_gives_the_same_model(
+    fed: Arena, database: Database, kind: str
+) -> None:
+    undisturbed = fed.undisturbed("bagging")
+    rng = random.Random(kind)
+    fault, said = FAULTS[kind]
+    job_id = fed.submit(job("bagging"))
+    fed.wait(job_id, rounds_done(rng.randrange(1, 20)))
+    with fault(database):
+        stopped = [0, 0]
+
+        def stands() -> bool:
+            offers = fed.exchanges("s0", job_id)
+            stopped[:] = [offers, stopped[1] + 1 if offers == stopped[0] else 0]
+            return stopped[1] > 40
+
+        wait_until(stands, 60, "nothing is offered any more")
+        if said:
+            wait_until(
+                lambda: any(
+                    said in entry["why"] for entry in fed.events("coordinator", job_id, "waiting")
+                ),
+                60,
+                f"the log says {said!r}",
+            )
+    view = fed.end(job_id)
+    assert (view.state, view.attempt) == ("SUCCEEDED", 1), view.detail
+    assert fed.digest(view) == undisturbed.digest
