@@ -53,6 +53,7 @@ log = structlog.get_logger()
 ROOM_SECONDS = 0.5
 """How often an agent whose disk was full looks whether there is room."""
 
+
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """The parts of an agent.
