@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import FENCE
-from hedgerow.boosting.engine.sorting import SortedColumn, sorted_keys, values_of
+from hedgerow.boosting.engine.sorting import SortedColumn, values_of
 
 Keys = NDArray[np.int64]
 
@@ -28,7 +28,9 @@ _EXCHANGES = 12  # with fewer bins now and then one or two more
 _MOST_STEPS = 6
 MOST_KEYS = 1 << _MOST_STEPS
 """Most values a threshold that are proposed in one exchange."""
-_FIRST_KEY, _LAST_KEY = sorted_keys(np.array([-FENCE, FENCE])).tolist()
+# The keys of -FENCE and FENCE, without compiling a kernel while a process starts.
+_LAST_KEY = int(np.float32(FENCE).view(np.uint32)) | 1 << 31
+_FIRST_KEY = 0xFFFFFFFF - _LAST_KEY
 
 
 def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Keys:
