@@ -6,9 +6,12 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting.errors import DataError, InvalidJob
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def within(
@@ -35,6 +38,37 @@ def one_of(table: str, name: str, value: object, known: Iterable[object]) -> Non
         raise InvalidJob(
             f"[{table}] {name}: expected one of {', '.join(map(str, choices))}, received {value!r}"
         )
+
+
+def only_with(
+    condition: object, needed: str, table: str, parameters: DataclassInstance, *names: str
+) -> None:
+    """Raise :class:`InvalidJob` where a parameter would have no effect in a job.
+
+    Parameters
+    ----------
+    condition : object
+        Whether the parameters have an effect; nothing is checked then.
+    needed : str
+        When they have one, for the message.
+    names : str
+        Parameters that keep their default otherwise.
+    """
+    if condition:
+        return
+    for field in dataclasses.fields(parameters):
+        value = getattr(parameters, field.name)
+        if field.name in names and value != field.default:
+            raise InvalidJob(
+                f"[{table}] {field.name.rstrip('_')}: it would have no effect; expected {needed}, "
+                f"or its default {field.default!r}, received {value!r}"
+            )
+
+
+def follows(strategy: str, booster: DataclassInstance, names: Iterable[str]) -> None:
+    """Raise :class:`InvalidJob` where ``[booster]`` has what a strategy does not follow."""
+    others = {field.name for field in dataclasses.fields(booster)} - {"objective", *names}
+    only_with(False, f"a strategy other than {strategy}", "booster", booster, *others)
 
 
 def read_as(kind: Any, value: Any, name: str = "value") -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hedgerow.boosting.checks import one_of
+from hedgerow.boosting.checks import one_of, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
@@ -356,6 +356,20 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
     _TWEEDIE: _tweedie,
     _POISSON: lambda s, y, _: np.asarray(np.exp(s) - y * s),
 }
+
+
+_PARAMETERS = {
+    "huber_slope": ("reg:pseudohubererror", "huber"),
+    "fair_c": ("fair",),
+    "tweedie_variance_power": ("reg:tweedie", "tweedie"),
+    "scale_pos_weight": ("binary:logistic", "binary:logitraw", "reg:logistic", "bce"),
+}
+
+
+def check_parameters(objective: str, booster: Booster) -> None:
+    """Raise :class:`InvalidJob` for a parameter of another objective."""
+    for name, of in _PARAMETERS.items():
+        only_with(objective in of, f"an objective of {', '.join(of)}", "booster", booster, name)
 
 
 _STEEPEST = {"binary": 0.25, "bce": 0.25, "reg:logistic": 0.25, "multi": 0.5, "softmax": 0.5}

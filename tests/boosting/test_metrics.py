@@ -49,7 +49,12 @@ def test_binary_metrics_equal_scikit_learn_with_and_without_weights(seed):
                 "logloss": oracle.log_loss(y, p, sample_weight=w),
                 "error": 1 - oracle.accuracy_score(y, hard, sample_weight=w),
                 "accuracy": oracle.accuracy_score(y, hard, sample_weight=w),
+                "balanced_accuracy": oracle.balanced_accuracy_score(y, hard, sample_weight=w),
                 "f1": oracle.f1_score(y, hard, sample_weight=w),
+                "precision": oracle.precision_score(y, hard, sample_weight=w),
+                "recall": oracle.recall_score(y, hard, sample_weight=w),
+                "brier": oracle.brier_score_loss(y, p, sample_weight=w),
+                "ks": np.max(np.abs(np.subtract(*oracle.roc_curve(y, p, sample_weight=w)[:2]))),
             },
             rel=1e-12,
         )
@@ -71,7 +76,11 @@ def test_multiclass_metrics_equal_scikit_learn_with_and_without_weights(seed):
                 "mlogloss": oracle.log_loss(y, p, sample_weight=w),
                 "merror": 1 - oracle.accuracy_score(y, hard, sample_weight=w),
                 "accuracy": oracle.accuracy_score(y, hard, sample_weight=w),
+                "balanced_accuracy": oracle.balanced_accuracy_score(y, hard, sample_weight=w),
                 "f1": oracle.f1_score(y, hard, sample_weight=w, average="macro"),
+                "precision": oracle.precision_score(y, hard, sample_weight=w, average="macro"),
+                "recall": oracle.recall_score(y, hard, sample_weight=w, average="macro"),
+                "brier": oracle.brier_score_loss(y, p, sample_weight=w),
             },
             rel=1e-12,
         )
@@ -101,7 +110,7 @@ def test_the_auc_of_many_rows_counts_the_same_pairs():
 def test_regression_metrics_equal_scikit_learn_with_and_without_weights(power):
     y, margin, weight = number_rows(4)
     mu = np.exp(margin)
-    names = ("rmse", "mse", "mae", "r2", f"tweedie_deviance@{power}")
+    names = ("rmse", "mse", "mae", "mape", "pinball@0.9", "r2", f"tweedie_deviance@{power}")
     for w in (None, weight):
         got = metrics.evaluate(names, y, margin, objective="reg:tweedie", weight=w)
         assert list(got.values()) == pytest.approx(
@@ -109,6 +118,8 @@ def test_regression_metrics_equal_scikit_learn_with_and_without_weights(power):
                 oracle.root_mean_squared_error(y, mu, sample_weight=w),
                 oracle.mean_squared_error(y, mu, sample_weight=w),
                 oracle.mean_absolute_error(y, mu, sample_weight=w),
+                oracle.mean_absolute_percentage_error(y, mu, sample_weight=w),
+                oracle.mean_pinball_loss(y, mu, alpha=0.9, sample_weight=w),
                 oracle.r2_score(y, mu, sample_weight=w),
                 oracle.mean_tweedie_deviance(y, mu, power=power, sample_weight=w),
             ],
@@ -125,12 +136,15 @@ def test_deviance_allows_zero_labels_below_power_two():
         assert got == pytest.approx(oracle.mean_tweedie_deviance(y, np.exp(margin), power=power))
 
 
-def test_macro_f1_counts_a_class_nobody_has_as_zero():
+def test_macro_averages_leave_out_a_class_that_no_row_has_or_is_given():
     y = np.array([0.0, 1.0, 1.0, 0.0])
     margin = np.array([[2.0, 0, 0], [0, 2.0, 0], [2.0, 0, 0], [2.0, 0, 0]])
-    got = metrics.evaluate(["f1"], y, margin, objective="multi:softprob")["f1"]
+    got = metrics.evaluate(["f1", "precision"], y, margin, objective="multi:softprob")
     assert got == pytest.approx(
-        oracle.f1_score(y, [0, 1, 0, 0], labels=[0, 1, 2], average="macro", zero_division=0)
+        {
+            "f1": oracle.f1_score(y, [0, 1, 0, 0], average="macro"),
+            "precision": oracle.precision_score(y, [0, 1, 0, 0], average="macro"),
+        }
     )
 
 
@@ -161,7 +175,7 @@ def test_pooled_sums_of_any_partition_give_the_metric_of_the_whole(objective, se
     pooled = metrics.combine(names, total, n_outputs=n_outputs)
     whole = metrics.evaluate(names, y, margin, objective=objective, weight=weight)
     for name in names:
-        tolerance = 4e-3 if name == "auc" else 1e-9
+        tolerance = {"auc": 4e-3, "ks": 0.02}.get(name, 1e-9)
         assert pooled[name] == pytest.approx(whole[name], abs=tolerance, rel=1e-8)
 
 
@@ -193,7 +207,9 @@ def test_no_rows_add_nothing_and_have_no_value():
         assert total.shape == (metrics.width(names, n_outputs),)
         assert not total.any()
         values = metrics.combine(names, total, n_outputs=n_outputs)
-        assert all(math.isnan(v) for name, v in values.items() if name != "f1")
+        assert all(
+            math.isnan(v) for name, v in values.items() if name not in ("f1", "precision", "recall")
+        )
         assert math.isnan(metrics.evaluate(names, empty, margin, objective=objective)[names[0]])
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.checks import one_of, only_with, within
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.engine.objective import rows_of_leaf
+from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.ports import Safeguards
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES
@@ -130,6 +130,12 @@ class Bagging:
         one_of(name, "evaluate", self.evaluate, ("auto", "none", "silos"))
         one_of("booster", "tree_method", booster.tree_method, ("hist", "approx", "exact"))
         one_of("booster", "objective", job.objective, OBJECTIVES[job.task])
+        one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
+        check_parameters(job.objective, booster)
+        regression = job.task is Task.REGRESSION
+        only_with(regression, "a regression", name, self, "secure_mean")
+        only_with(not regression, "a classification", name, self, "leaf_bound")
+        only_with(self.mode == "bagging", "mode = 'bagging'", name, self, "silos_per_round")
         if self.lr_mode == "total":
             if self.eta_total is None:
                 raise InvalidJob("[bagging] eta_total: lr_mode total requires a value")

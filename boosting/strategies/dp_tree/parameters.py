@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.checks import follows, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Safeguards
@@ -101,6 +101,10 @@ class DPTree:
         if job.task is Task.REGRESSION:
             raise InvalidJob("task: expected classes to count, received a regression")
         one_of("booster", "objective", job.objective, (OBJECTIVES[job.task],))
+        only_with(self.secure, "secure = true", self.name, self, "honest")
+        noisy = self.binning == "private" and math.isfinite(self.epsilon)
+        only_with(noisy, "private bins and a finite epsilon", self.name, self, "binning_share")
+        follows(self.name, job.booster, ())
         metrics.check(job.metrics, job.task)
 
     def validate_cohort(self, n_silos: int) -> None:

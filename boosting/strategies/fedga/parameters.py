@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.checks import follows, one_of, only_with, within
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.ports import Safeguards
 from hedgerow.boosting.trees.decision_tree import OBJECTIVES
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Operators
@@ -140,4 +141,9 @@ class FedGA:
             within(self.name, key, getattr(self, key), least, most)
         one_of(self.name, "categorical_order", self.categorical_order, CATEGORICAL_ORDERS)
         one_of("booster", "objective", job.objective, (OBJECTIVES[job.task],))
+        only_with(
+            job.task is Task.REGRESSION, "a regression", self.name, self,
+            "validation_share", "noise_limit", "complexity_limit", "distinct_limit",
+        )  # fmt: skip
+        follows(self.name, job.booster, ())
         metrics.check(job.metrics, job.task)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.checks import one_of, only_with, within
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.engine.objective import rows_of_leaf
+from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Safeguards
 
@@ -244,6 +244,32 @@ class FedXGBllr:
         base = job.booster.base_score
         if base is not None and job.task is not Task.REGRESSION and base != 0.5:
             raise _unsuitable("base_score", "0.5 for classes", base)
+        self._validate_effects(job)
+
+    def _validate_effects(self, job: JobParameters) -> None:
+        """Refuse what would be ignored."""
+        optimiser, booster = self.server_optimiser, job.booster
+        for condition, needed, names in (
+            (
+                self.is_network,
+                f"a combiner of {', '.join(NETWORKS)}",
+                (
+                    "epochs", "batch_size", "learning_rate", "beta1", "beta2", "proximal",
+                    "server_optimiser", "server_rate",
+                ),
+            ),
+            (self.combiner in ("cnn", "conv3"), "a combiner of cnn, conv3", ("channels",)),
+            (optimiser == "fedavgm", "server_optimiser = 'fedavgm'", ("server_momentum",)),
+            (self.combiner in _DEFAULT_PENALTY, f"a combiner of {', '.join(_DEFAULT_PENALTY)}",
+             ("penalty",)),
+            (self.combiner not in ("mean", "ridge"), "a combiner with rounds", ("rounds",)),
+            (job.task is Task.REGRESSION, "a regression", ("center_target",)),
+            (booster.alpha or booster.gamma, "alpha or gamma in [booster]", ("share_penalties",)),
+        ):  # fmt: skip
+            only_with(condition, needed, _TABLE, self, *names)
+        one_of("booster", "tree_method", booster.tree_method, ("hist", "approx", "exact"))
+        one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
+        check_parameters(job.objective, booster)
 
 
 def _unsuitable(name: str, expected: str, received: object) -> InvalidJob:

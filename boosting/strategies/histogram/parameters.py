@@ -6,8 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, within
-from hedgerow.boosting.engine.objective import StartRule, objective_of, rows_of_leaf
+from hedgerow.boosting.checks import one_of, only_with, within
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.objective import (
+    StartRule,
+    check_parameters,
+    objective_of,
+    rows_of_leaf,
+)
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -178,6 +184,7 @@ class Histogram:
         one_of(table, "fraction_bits", self.fraction_bits, (0, *range(16, 53)))
         one_of(table, "coarse_bits", self.coarse_bits, (0, *range(2, 17)))
         _ = self.sampler
+        self._validate_effects(job)
         booster = self.booster_of(job)
         objective = objective_of(job.objective, job.task, booster)
         tree = TreeParameters.of(booster, max(len(booster.monotone_constraints), 1))
@@ -203,6 +210,25 @@ class Histogram:
         if self.blind_coordinator:
             self._validate_blind(job, tree, objective.start_rule)
         metrics.check(job.metrics, job.task)
+
+    def _validate_effects(self, job: JobParameters) -> None:
+        """Refuse what would be ignored."""
+        draw, table, booster = self.sampling, self.name, job.booster
+        for condition, needed, names in (
+            (draw in ("uniform", "mvs"), "sampling of uniform or mvs", ("sampling_rate",)),
+            (draw == "uniform", "sampling = 'uniform'", ("reweight",)),
+            (draw == "mvs", "sampling = 'mvs'", ("mvs_lambda", "sampling_scope")),
+            (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
+            (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
+            (self.binning == "summary", "binning = 'summary'", ("bins_policy",)),
+            (self.binning == "given", "binning = 'given'", ("cut_points",)),
+            (self.secure, "secure = true", ("dropout_recovery", "threshold")),
+            (job.task is Task.MULTICLASS, "a multi-class job", ("multi_output",)),
+        ):
+            only_with(condition, needed, table, self, *names)
+        one_of("booster", "tree_method", booster.tree_method, ("hist",))
+        one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
+        check_parameters(job.objective, booster)
 
     def _validate_blind(
         self, job: JobParameters, tree: TreeParameters, start_rule: StartRule

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.checks import one_of, within
-from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.objective import check_parameters, objective_of
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
@@ -60,17 +59,7 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
                     f"[booster] {name}: rows are sampled by secureboost.sampling = {sampling}"
                 )
     TreeParameters.of(booster, 1)
+    check_parameters(job.objective, booster)
     objective = objective_of(job.objective, job.task, booster)
-    for name, without in (  # parameters of some objectives, without a meaning for the others
-        ("scale_pos_weight", replace(booster, scale_pos_weight=_DEFAULT.scale_pos_weight)),
-        ("huber_slope", replace(booster, huber_slope=_DEFAULT.huber_slope)),
-        ("fair_c", replace(booster, fair_c=_DEFAULT.fair_c)),
-        (
-            "tweedie_variance_power",
-            replace(booster, tweedie_variance_power=_DEFAULT.tweedie_variance_power),
-        ),
-    ):
-        if without != booster and objective_of(job.objective, job.task, without) == objective:
-            raise InvalidJob(f"[booster] {name}: has no meaning for the objective {job.objective}")
     if booster.base_score is not None:
         objective.margin_of(booster.base_score)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.checks import one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Safeguards
@@ -181,6 +181,7 @@ class SecureBoost:
             raise InvalidJob("[secureboost] predict_from does not train, warm_start does")
         if job.has_test:
             raise InvalidJob("test_data: a vertical job is scored on the parties' own test tables")
+        self._validate_effects(job)
         check_booster(job, mode=self.mode, sampling=self.sampling)
         self.sampler(job.booster)
         if job.silos:
@@ -196,6 +197,27 @@ class SecureBoost:
                 "parties do not take the active party's word for it"
             )
         metrics.check(job.metrics, job.task)
+
+    def _validate_effects(self, job: JobParameters) -> None:
+        """Refuse what would be ignored."""
+        draw, mode = self.sampling, self.mode
+        for condition, needed, names in (
+            (draw in ("uniform", "mvs"), "sampling of uniform or mvs", ("sampling_rate",)),
+            (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
+            (self.encryption == "paillier", "encryption = 'paillier'", ("key_bits",)),
+            (mode == "mix", "mode = 'mix'", ("rounds_per_party",)),
+            (mode == "layered", "mode = 'layered'", ("host_depth", "guest_depth")),
+            (job.task is Task.MULTICLASS, "a multi-class job", ("multi_output",)),
+            (
+                job.task is Task.BINARY or self.max_purity == 1,
+                "a binary job",
+                ("max_purity",),
+            ),
+            (self.predict_from, "predict_from", ("inference",)),
+        ):
+            only_with(condition, needed, "secureboost", self, *names)
+        only_with(mode != "layered", "a mode other than layered", "booster", job.booster,
+                  "max_depth")  # fmt: skip
 
     def _validate_ranges(self) -> None:
         table = "secureboost"

@@ -1,4 +1,7 @@
-"""The area under the ROC curve: exact from rows, or from histograms of scores that silos add up."""
+"""The area under the ROC curve, and its greatest height over chance (Kolmogorov-Smirnov).
+
+Exact from rows, or from histograms of scores that silos add up.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,37 @@ def exact_auc(
             hits, others = (sorted_keys(single[side]) for side in (positive, ~positive))
             pairs = 2.0 * len(hits) * len(others)
             return count_pairs(hits, others) / pairs if pairs else math.nan
+    return area(*_by_score(positive, score, weight))
+
+
+def exact_ks(
+    positive: NDArray[np.bool_], score: NDArray[np.floating], weight: Floats | None = None
+) -> float:
+    """Return :func:`distance` of rows; see :func:`exact_auc`."""
+    return distance(*_by_score(positive, score, weight))
+
+
+def _by_score(
+    positive: NDArray[np.bool_], score: NDArray[np.floating], weight: Floats | None
+) -> tuple[Floats, Floats]:
+    """Return the weights of both classes at each value of the score, rising."""
     order = np.argsort(score, kind="stable")
     ranked = score[order]
     w = np.ones(len(order)) if weight is None else weight[order]
     hit = positive[order]
-    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]]) if len(order) else order
-    if len(starts) == 0:
-        return math.nan
+    if not len(order):
+        return np.zeros(0), np.zeros(0)
+    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
     up = np.add.reduceat(np.where(hit, w, 0.0), starts)
-    down = np.add.reduceat(np.where(hit, 0.0, w), starts)
-    return area(up, down)
+    return up, np.add.reduceat(np.where(hit, 0.0, w), starts)
+
+
+def distance(positive: Floats, negative: Floats) -> float:
+    """Return the Kolmogorov-Smirnov distance between both classes' scores, see :func:`area`."""
+    if positive.sum() <= 0.0 or negative.sum() <= 0.0:
+        return math.nan
+    gap = np.cumsum(positive) / positive.sum() - np.cumsum(negative) / negative.sum()
+    return float(np.abs(gap).max())
 
 
 def area(positive: Floats, negative: Floats) -> float:

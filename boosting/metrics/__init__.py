@@ -1,0 +1,207 @@
+"""Metrics by name: exact on rows at hand, and pooled from sums that silos add up.
+
+A metric is computed from margins (raw scores), so that one prediction serves all of them. Every
+metric is a function of an additive vector: :func:`sums` of two row sets added together are the
+sums of their union, from which :func:`combine` gives the metric of rows in different silos. All are
+exact except AUC and KS, whose sums are a histogram of scores with fixed bins.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.metrics.curves import exact_auc
+from hedgerow.boosting.metrics.scores import METRICS, NUMBERS, Floats, Metric, link, scored_rows
+
+__all__ = [
+    "better",
+    "check",
+    "combine",
+    "defaults",
+    "evaluate",
+    "exact_auc",
+    "higher_is_better",
+    "known",
+    "link",
+    "sums",
+    "width",
+]
+
+
+def defaults(task: Task) -> tuple[str, ...]:
+    """Return the metrics of a job that names none; the first one selects the best round."""
+    return {
+        Task.BINARY: ("auc", "logloss"),
+        Task.MULTICLASS: ("merror", "mlogloss"),
+        Task.REGRESSION: ("rmse", "r2"),
+    }[task]
+
+
+def known(task: Task | None = None) -> tuple[str, ...]:
+    """Return the names of all metrics, or of those that a task has."""
+    return tuple(name for name, m in METRICS.items() if task is None or task in m.tasks)
+
+
+def check(names: Sequence[str], task: Task) -> None:
+    """Raise :class:`InvalidJob` for a name that does not exist or does not suit the task."""
+    for name in names:
+        metric = METRICS.get(_family(name))
+        if metric is None:
+            near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.4)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise InvalidJob(f"metrics: there is no metric '{name}'{hint}")
+        if task not in metric.tasks:
+            raise InvalidJob(
+                f"metrics: '{name}' does not suit a {task.value} job; choose from "
+                + ", ".join(known(task))
+            )
+        _power(name)
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether a larger value of the metric is the better one."""
+    return _metric(name).higher_is_better
+
+
+def better(name: str, value: float, than: float) -> bool:
+    """Whether ``value`` is strictly better than ``than``; any number beats NaN, NaN none."""
+    if math.isnan(value):
+        return False
+    if math.isnan(than):
+        return True
+    return value > than if higher_is_better(name) else value < than
+
+
+def evaluate(
+    names: Sequence[str],
+    y: Floats,
+    margin: NDArray[np.floating],
+    *,
+    objective: str,
+    weight: Floats | None = None,
+) -> dict[str, float]:
+    """Return each metric over the rows of one place; AUC and KS are exact.
+
+    Parameters
+    ----------
+    names : sequence of str
+    y : ndarray of shape (n_samples,), float64
+        Class index or number.
+    margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
+    objective : str
+        Decides the link, see :func:`link`.
+    weight : ndarray of shape (n_samples,), float64, optional
+
+    Returns
+    -------
+    dict
+        A metric without a value (no rows; AUC of a single class) is NaN.
+    """
+    rows = scored_rows(y, margin, objective, weight, 0.0)
+    values = {}
+    for name in names:
+        metric = _metric(name)
+        if metric.exact is not None:
+            values[name] = metric.exact(rows)
+        else:
+            values[name] = metric.value(metric.total(rows, _power(name)), rows.n_outputs)
+    return values
+
+
+def width(names: Sequence[str], n_outputs: int = 1) -> int:
+    """Return the length of :func:`sums` for these metrics."""
+    return sum(_metric(name).width(n_outputs) for name in names)
+
+
+def sums(
+    names: Sequence[str],
+    y: Floats,
+    margin: NDArray[np.floating],
+    *,
+    objective: str,
+    weight: Floats | None = None,
+    center: float = 0.0,
+) -> Floats:
+    """Return the additive form of the metrics over one silo's rows.
+
+    Parameters
+    ----------
+    names : sequence of str
+    y : ndarray of shape (n_samples,), float64
+    margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
+    objective : str
+    weight : ndarray of shape (n_samples,), float64, optional
+    center : float
+        The job's base margin, the same in every silo: bins of the score histogram are finest
+        around it, and sums of squares are taken about it. The result does not otherwise
+        depend on it.
+
+    Returns
+    -------
+    ndarray of shape (width(names, n_outputs),), float64
+        Zeros for no rows. Counts where rows are unweighted.
+    """
+    rows = scored_rows(y, margin, objective, weight, center)
+    if not names:
+        return np.zeros(0)
+    return np.concatenate([_metric(name).total(rows, _power(name)) for name in names])
+
+
+def combine(names: Sequence[str], total: Floats, *, n_outputs: int = 1) -> dict[str, float]:
+    """Return the metrics from sums of all silos, added up.
+
+    Parameters
+    ----------
+    names : sequence of str
+        As given to :func:`sums`.
+    total : ndarray of shape (width(names, n_outputs),), float64
+    n_outputs : int
+        Margins a row: the class count of a multi-class job, else 1.
+    """
+    if total.shape != (width(names, n_outputs),):
+        raise ValueError(
+            f"sums of {', '.join(names)} have shape ({width(names, n_outputs)},), "
+            f"received {total.shape}"
+        )
+    values, at = {}, 0
+    for name in names:
+        metric = _metric(name)
+        end = at + metric.width(n_outputs)
+        values[name] = metric.value(np.asarray(total[at:end], dtype=np.float64), n_outputs)
+        at = end
+    return values
+
+
+def _family(name: str) -> str:
+    return name.split("@", 1)[0]
+
+
+def _metric(name: str) -> Metric:
+    try:
+        return METRICS[_family(name)]
+    except KeyError:
+        raise InvalidJob(f"metrics: there is no metric '{name}'") from None
+
+
+def _power(name: str) -> float:
+    """Read the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default."""
+    family, at, text = name.partition("@")
+    if family not in NUMBERS:
+        if at:
+            raise InvalidJob(f"metrics: '{family}' takes no '@' parameter")
+        return 0.0
+    default, what, least, most = NUMBERS[family]
+    try:
+        number = float(text) if at else default
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise InvalidJob(f"metrics: '{name}': the {what} must be in [{least:g}, {most:g}]")
+    return number

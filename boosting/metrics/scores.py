@@ -1,0 +1,360 @@
+"""Scored rows, and each metric as sums over them; see :mod:`hedgerow.boosting.metrics`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.metrics.curves import (
+    area,
+    distance,
+    exact_auc,
+    exact_ks,
+    n_bins_of,
+    score_bins,
+)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRows:
+    """Scored rows: labels, margins, weights (``None`` is one each)."""
+
+    y: Floats
+    margin: Floats
+    objective: str
+    weights: Floats | None
+    center: float
+
+    @property
+    def prediction(self) -> Floats:
+        """Predictions on the label's scale."""
+        return link(self.objective, self.margin)
+
+    @property
+    def weight(self) -> Floats:
+        """Weight of each row."""
+        return np.ones(len(self.y)) if self.weights is None else self.weights
+
+    @property
+    def n_outputs(self) -> int:
+        """Margins a row."""
+        return int(self.margin.shape[1]) if self.margin.ndim == 2 else 1
+
+    @property
+    def decision(self) -> NDArray[np.intp]:
+        """Class index of each row: the largest margin, or margin >= 0 for binary."""
+        if self.margin.ndim == 2:
+            return np.asarray(np.argmax(self.margin, axis=1), dtype=np.intp)
+        return np.asarray(self.margin >= 0.0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How a metric is summed over rows and read from the sums.
+
+    ``width`` is the length of its sums as a function of the number of outputs.
+    """
+
+    tasks: frozenset[Task]
+    higher_is_better: bool
+    width: Callable[[int], int]
+    total: Callable[[ScoredRows, float], Floats]
+    value: Callable[[Floats, int], float]
+    exact: Callable[[ScoredRows], float] | None = None
+
+
+_BINARY = frozenset({Task.BINARY})
+_MULTICLASS = frozenset({Task.MULTICLASS})
+_CLASSES = _BINARY | _MULTICLASS
+_REGRESSION = frozenset({Task.REGRESSION})
+
+
+def link(objective: str, margin: Floats) -> Floats:
+    """Return predictions on the label's scale from margins.
+
+    Parameters
+    ----------
+    objective : str
+        XGBoost's name, or one of ours (``bce``, ``softmax``, ``tweedie``, ...).
+    margin : ndarray of shape (n_samples,) or (n_samples, n_classes), float64
+
+    Returns
+    -------
+    ndarray of the shape of ``margin``, float64
+        Probabilities for classification, else the predicted number.
+    """
+    if objective in ("binary:logistic", "binary:logitraw", "reg:logistic", "bce"):
+        positive = 1.0 / (1.0 + np.exp(-np.abs(margin)))
+        return np.where(margin >= 0.0, positive, 1.0 - positive)
+    if objective in ("multi:softprob", "multi:softmax", "softmax"):
+        exps = np.exp(margin - margin.max(axis=1, keepdims=True))
+        return np.asarray(exps / exps.sum(axis=1, keepdims=True))
+    if objective == "binary:hinge":
+        return np.asarray(margin > 0.0, dtype=np.float64)
+    if objective in ("reg:tweedie", "reg:gamma", "count:poisson", "tweedie"):
+        return np.exp(margin)
+    return margin
+
+
+def scored_rows(
+    y: Floats,
+    margin: NDArray[np.floating],
+    objective: str,
+    weight: Floats | None,
+    center: float,
+) -> ScoredRows:
+    """Check the shapes of rows and give them predictions; weights of one where there are none."""
+    m = np.asarray(margin, dtype=np.float64)
+    if m.ndim == 2 and m.shape[1] == 1:
+        m = m[:, 0]
+    labels = np.asarray(y, dtype=np.float64)
+    if labels.shape != (m.shape[0],):
+        raise ValueError(f"labels have shape {labels.shape}, margins {m.shape}")
+    w = None if weight is None else np.asarray(weight, dtype=np.float64)
+    if w is not None and w.shape != labels.shape:
+        raise ValueError(f"weights have shape {w.shape}, labels {labels.shape}")
+    return ScoredRows(labels, m, objective, w, center)
+
+
+def _weighted(loss: Callable[[ScoredRows], Floats]) -> Callable[[ScoredRows, float], Floats]:
+    """Make the sums (weighted loss, weight) of a loss a row."""
+
+    def total(rows: ScoredRows, power: float) -> Floats:
+        return np.array([float(rows.weight @ loss(rows)), float(rows.weight.sum())])
+
+    return total
+
+
+def _mean(total: Floats, n_outputs: int = 1) -> float:
+    return float(total[0] / total[1]) if total[1] > 0.0 else math.nan
+
+
+def _logloss(rows: ScoredRows) -> Floats:
+    return np.logaddexp(0.0, rows.margin) - rows.y * rows.margin
+
+
+def _mlogloss(rows: ScoredRows) -> Floats:
+    top = rows.margin.max(axis=1)
+    log_sum = top + np.log(np.exp(rows.margin - top[:, None]).sum(axis=1))
+    own = rows.margin[np.arange(len(rows.y)), rows.y.astype(np.intp)]
+    return np.asarray(log_sum - own)
+
+
+def _wrong(rows: ScoredRows) -> Floats:
+    return np.asarray(rows.decision != rows.y, dtype=np.float64)
+
+
+def _right(rows: ScoredRows) -> Floats:
+    return 1.0 - _wrong(rows)
+
+
+def _squared(rows: ScoredRows) -> Floats:
+    return np.square(rows.prediction - rows.y)
+
+
+def _absolute(rows: ScoredRows) -> Floats:
+    return np.abs(rows.prediction - rows.y)
+
+
+def _deviance_sums(rows: ScoredRows, power: float) -> Floats:
+    """Sum the unit Tweedie deviance (Jørgensen 1987); Poisson's at power 1, gamma's at 2."""
+    y, mu = rows.y, rows.prediction
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if power == 1.0:
+            unit = np.where(y > 0.0, y * np.log(y / mu), 0.0) - y + mu
+        elif power == 2.0:
+            unit = np.log(mu / y) + y / mu - 1.0
+        else:
+            unit = (
+                y ** (2.0 - power) / ((1.0 - power) * (2.0 - power))
+                - y * mu ** (1.0 - power) / (1.0 - power)
+                + mu ** (2.0 - power) / (2.0 - power)
+            )
+    return np.array([float(rows.weight @ (2.0 * unit)), float(rows.weight.sum())])
+
+
+def _r2_sums(rows: ScoredRows, power: float) -> Floats:
+    w, shifted = rows.weight, rows.y - rows.center
+    return np.array(
+        [
+            float(w @ _squared(rows)),
+            float(w.sum()),
+            float(w @ shifted),
+            float(w @ shifted**2),
+        ]
+    )
+
+
+def _r2(total: Floats, n_outputs: int) -> float:
+    residual, weight, first, second = (float(v) for v in total)
+    if weight <= 0.0:
+        return math.nan
+    spread = second - first * first / weight
+    if spread <= 0.0:
+        return math.nan
+    return 1.0 - residual / spread
+
+
+def _outcome_sums(rows: ScoredRows, power: float) -> Floats:
+    """Sum true positives, false positives, false negatives of the positive or of every class."""
+    decision, y = rows.decision, rows.y.astype(np.intp)
+    classes = [1] if rows.n_outputs == 1 else list(range(rows.n_outputs))
+    parts = [
+        (
+            float(rows.weight @ ((decision == c) & (y == c))),
+            float(rows.weight @ ((decision == c) & (y != c))),
+            float(rows.weight @ ((decision != c) & (y == c))),
+        )
+        for c in classes
+    ]
+    return np.array(parts).reshape(-1)
+
+
+def _outcomes(share: Callable[[float, float, float], tuple[float, float]]) -> Metric:
+    """Make a metric of hits, false alarms and misses, each class's a share (part, whole).
+
+    Over several classes it is scikit-learn's macro average: the mean over classes that a row has
+    or is given; a class whose whole is 0 counts as 0.
+    """
+
+    def value(total: Floats, n_outputs: int) -> float:
+        shares = [
+            share(*outcome)
+            for outcome in total.reshape(-1, 3)
+            if n_outputs == 1 or outcome.sum() > 0.0
+        ]
+        scores = [part / whole if whole > 0.0 else 0.0 for part, whole in shares]
+        return float(np.mean(scores)) if scores else math.nan
+
+    return Metric(_CLASSES, True, lambda n_outputs: 3 * n_outputs, _outcome_sums, value)
+
+
+def _recall_sums(rows: ScoredRows, power: float) -> Floats:
+    """Sum the weight of rows that are right, and of all, of every class."""
+    n_classes, y = max(rows.n_outputs, 2), rows.y.astype(np.intp)
+    right = rows.weight * (rows.decision == y)
+    return np.concatenate(
+        [np.bincount(y, weights, minlength=n_classes) for weights in (right, rows.weight)]
+    )
+
+
+def _balanced(total: Floats, n_outputs: int) -> float:
+    right, whole = total.reshape(2, -1)
+    return float(np.mean(right[whole > 0.0] / whole[whole > 0.0])) if whole.any() else math.nan
+
+
+def _brier(rows: ScoredRows) -> Floats:
+    if rows.n_outputs == 1:
+        return np.square(rows.prediction - rows.y)
+    truth = np.arange(rows.n_outputs) == rows.y[:, None]
+    return np.asarray(np.square(rows.prediction - truth).sum(axis=1))
+
+
+def _relative(rows: ScoredRows) -> Floats:
+    return _absolute(rows) / np.maximum(np.abs(rows.y), np.finfo(np.float64).eps)
+
+
+def _pinball_sums(rows: ScoredRows, quantile: float) -> Floats:
+    below = rows.y - rows.prediction
+    loss = np.maximum(quantile * below, (quantile - 1.0) * below)
+    return np.array([float(rows.weight @ loss), float(rows.weight.sum())])
+
+
+def _class_scores(rows: ScoredRows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
+    """Of each one-versus-rest question: who is positive, log odds, centre of the bins."""
+    if rows.n_outputs == 1:
+        return [(rows.y == 1.0, rows.margin, rows.center)]
+    scores = []
+    for c in range(rows.n_outputs):
+        others = np.delete(rows.margin, c, axis=1)
+        top = others.max(axis=1)
+        rest = top + np.log(np.exp(others - top[:, None]).sum(axis=1))
+        odds = rows.margin[:, c] - rest
+        scores.append((rows.y == c, odds, -math.log(rows.n_outputs - 1)))
+    return scores
+
+
+def _auc_sums(rows: ScoredRows, power: float) -> Floats:
+    n_bins = n_bins_of(rows.n_outputs)
+    parts = []
+    for positive, score, center in _class_scores(rows):
+        bins = score_bins(score, center, n_bins)
+        for side in (positive, ~positive):
+            parts.append(np.bincount(bins[side], weights=rows.weight[side], minlength=n_bins))
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _auc(total: Floats, n_outputs: int) -> float:
+    halves = total.reshape(n_outputs, 2, n_bins_of(n_outputs))
+    return float(np.mean([area(positive, negative) for positive, negative in halves]))
+
+
+def _exact_auc(rows: ScoredRows) -> float:
+    return float(
+        np.mean([exact_auc(hit, score, rows.weights) for hit, score, _ in _class_scores(rows)])
+    )
+
+
+def _pair(n_outputs: int) -> int:
+    return 2
+
+
+def _loss(tasks: frozenset[Task], loss: Callable[[ScoredRows], Floats], up: bool = False) -> Metric:
+    return Metric(tasks, up, _pair, _weighted(loss), _mean)
+
+
+NUMBERS = {
+    "tweedie_deviance": (1.5, "variance power", 1.0, 2.0),
+    "pinball": (0.5, "quantile", 0.0, 1.0),
+}
+
+METRICS: dict[str, Metric] = {
+    "auc": Metric(
+        _CLASSES,
+        True,
+        lambda n_outputs: n_outputs * 2 * n_bins_of(n_outputs),
+        _auc_sums,
+        _auc,
+        _exact_auc,
+    ),
+    "logloss": _loss(_BINARY, _logloss),
+    "mlogloss": _loss(_MULTICLASS, _mlogloss),
+    "error": _loss(_BINARY, _wrong),
+    "merror": _loss(_MULTICLASS, _wrong),
+    "accuracy": _loss(_CLASSES, _right, up=True),
+    "balanced_accuracy": Metric(
+        _CLASSES, True, lambda n_outputs: 2 * max(n_outputs, 2), _recall_sums, _balanced
+    ),
+    "f1": _outcomes(lambda hits, alarms, misses: (2.0 * hits, 2.0 * hits + alarms + misses)),
+    "precision": _outcomes(lambda hits, alarms, misses: (hits, hits + alarms)),
+    "recall": _outcomes(lambda hits, alarms, misses: (hits, hits + misses)),
+    "brier": _loss(_CLASSES, _brier),
+    "ks": Metric(
+        _BINARY,
+        True,
+        lambda n_outputs: 2 * n_bins_of(n_outputs),
+        _auc_sums,
+        lambda total, n_outputs: distance(*total.reshape(2, -1)),
+        lambda rows: exact_ks(rows.y == 1.0, rows.margin, rows.weights),
+    ),
+    "mse": _loss(_REGRESSION, _squared),
+    "rmse": Metric(
+        _REGRESSION,
+        False,
+        _pair,
+        _weighted(_squared),
+        lambda total, n_outputs: math.sqrt(_mean(total)),
+    ),
+    "mae": _loss(_REGRESSION, _absolute),
+    "mape": _loss(_REGRESSION, _relative),
+    "pinball": Metric(_REGRESSION, False, _pair, _pinball_sums, _mean),
+    "r2": Metric(_REGRESSION, True, lambda n_outputs: 4, _r2_sums, _r2),
+    "tweedie_deviance": Metric(_REGRESSION, False, _pair, _deviance_sums, _mean),
+}

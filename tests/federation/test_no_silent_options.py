@@ -1,0 +1,299 @@
+"""Every parameter of every horizontal strategy: changed, it is seen in the result, or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.services.wire import codec_of
+from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
+from tests.federation.memory import MemoryLink, Outcome, run_in_memory
+
+pytest.importorskip("torch", reason="the networks of FedXGBllr need the torch extra")
+
+BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
+    # Another value, and what must be set beside it.
+    "objective": ("reg:pseudohubererror", {"task": Task.REGRESSION}),
+    "eta": (0.1, {}),
+    "gamma": (5.0, {}),
+    "max_depth": (2, {}),
+    "max_leaves": (3, {}),
+    "grow_policy": ("lossguide", {"max_leaves": 4}),
+    "min_child_weight": (8.0, {}),
+    "max_delta_step": (0.1, {}),
+    "subsample": (0.5, {}),
+    "sampling_method": ("gradient_based", {}),
+    "colsample_bytree": (0.5, {}),
+    "colsample_bylevel": (0.5, {}),
+    "colsample_bynode": (0.5, {}),
+    "lambda_": (9.0, {}),
+    "alpha": (2.0, {}),
+    "tree_method": ("approx", {"max_bin": 8}),
+    "max_bin": (4, {}),
+    "scale_pos_weight": (3.0, {}),
+    "num_parallel_tree": (2, {}),
+    "max_cat_to_onehot": (8, {}),
+    "max_cat_threshold": (1, {}),
+    "base_score": (0.2, {"task": Task.REGRESSION}),
+    "monotone_constraints": ((-1, 0, 0, 0, 0), {}),
+    "tweedie_variance_power": (1.2, {"objective": "reg:tweedie", "task": Task.REGRESSION}),
+    "huber_slope": (0.2, {"objective": "reg:pseudohubererror", "task": Task.REGRESSION}),
+    "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A strategy to try: quick parameters, and another value of each with its surroundings."""
+
+    quick: Any
+    changes: dict[str, tuple[Any, dict[str, Any]]]
+    unseen: dict[str, str] = field(default_factory=dict)
+
+
+GIVEN = {"binning": "given", "cut_points": tuple(f"x{i}: 0.3" for i in range(4))}
+_STOPPING = {"rounds": 12, "validation": 0.3}
+CASES = {
+    "bagging": Case(
+        Bagging(rounds=2),
+        {
+            "rounds": (3, {}),
+            "trees_per_round": (2, {}),
+            "lr_mode": ("uniform", {}),
+            "eta_total": (0.9, {"lr_mode": "total", "eta_total": 0.3}),
+            "silos_per_round": (2, {}),
+            "scrub": ("none", {"scrub": "stats"}),
+            "mode": ("cyclic", {}),
+            "validation": (0.3, {}),
+            "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
+            "evaluate": ("none", {}),
+            "secure_mean": (False, {"task": Task.REGRESSION}),
+            "leaf_bound": (0.05, {}),
+        },
+    ),
+    "histogram": Case(
+        Histogram(rounds=2),
+        {
+            "rounds": (3, {}),
+            "secure": (False, {}),
+            "dropout_recovery": (False, {}),
+            "blind_coordinator": (True, {}),
+            "threshold": (4, {}),
+            "binning": ("summary", {}),
+            "cut_points": (tuple(f"x{i}: -0.5 0 0.5" for i in range(4)), GIVEN),
+            "binning_error": (0.05, {}),
+            "bins_policy": ("pax_printed", {"binning": "summary", "max_bin": 8}),
+            "growth": ("lossguide", {"max_leaves": 4}),
+            "multi_output": (True, {"task": Task.MULTICLASS}),
+            "sampling": ("goss", {}),
+            "sampling_rate": (0.3, {"sampling": "uniform"}),
+            "sampling_scope": ("global", {"sampling": "mvs"}),
+            "reweight": (False, {"sampling": "uniform"}),
+            "mvs_lambda": (5.0, {"sampling": "mvs"}),
+            "top_rate": (0.5, {"sampling": "goss"}),
+            "other_rate": (0.3, {"sampling": "goss"}),
+            "coarse_bits": (3, {}),
+            "ring_bits": (48, {}),
+            "validation": (0.3, {}),
+            "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
+        },
+        {"threshold": "who must agree to an unmasking shows when silos are lost"},
+    ),
+    "fedga": Case(
+        FedGA(generations=3, population=8, max_depth=3, epsilon_rows=1e12),
+        {
+            "generations": (4, {}),
+            "population": (10, {}),
+            "min_depth": (3, {"task": Task.REGRESSION}),
+            "max_depth": (2, {}),
+            "folds": (2, {"population": 40, "min_depth": 1, "max_depth": 6}),
+            "tournament": (8, {}),
+            "crossover_rate": (0.0, {}),
+            "mutation_rate": (1.0, {}),
+            "flip_share": (1.0, {"mutation_rate": 1.0}),
+            "swap_share": (1.0, {"mutation_rate": 1.0}),
+            "leaf_share": (0.8, {}),
+            "epsilon_rows": (0.01, {}),
+            "validation_share": (0.6, {"task": Task.REGRESSION, "noise_limit": 0.0}),
+            "noise_limit": (1e9, {"task": Task.REGRESSION, "complexity_limit": 0.0}),
+            "complexity_limit": (1e9, {"task": Task.REGRESSION, "noise_limit": 1e9}),
+            "distinct_limit": (1.0, {"task": Task.REGRESSION}),
+            "participation": (0.5, {}),
+            "patience": (1, {"generations": 12}),
+            "min_leaf": (25, {}),
+            "rescore_parents": (True, {"participation": 0.5, "generations": 5}),
+            "categorical_order": ("ordinal", {}),
+            "node_cost": (0.3, {}),
+            "finalists": (1, {"node_cost": 0.0}),
+        },
+    ),
+    "dp_tree": Case(
+        DPTree(epsilon=1e12, depth=2),
+        {
+            "epsilon": (1.0, {}),
+            "depth": (3, {}),
+            "bins": (3, {}),
+            "honest": (3, {}),
+            "secure": (False, {}),
+            "binning": ("quantile", {}),
+            "binning_share": (0.7, {}),
+            "query": ("candidates", {}),
+        },
+        {"honest": "how much noise each silo adds is random to an observer"},
+    ),
+    "fedxgbllr": Case(
+        FedXGBllr(trees=8, rounds=1, epochs=1),
+        {
+            "trees": (12, {}),
+            "rounds": (2, {}),
+            "epochs": (2, {}),
+            "batch_size": (32, {}),
+            "combiner": ("dense", {}),
+            "channels": (8, {}),
+            "learning_rate": (0.1, {}),
+            "beta1": (0.9, {}),
+            "beta2": (0.5, {}),
+            "proximal": (10.0, {}),
+            "penalty": (5.0, {"combiner": "logit_ridge", "epochs": 10}),
+            "validation": (0.3, {}),
+            "early_stopping_rounds": (1, _STOPPING | {"learning_rate": 1.0}),
+            "epoch_choices": ((1, 4), {"validation": 0.3}),
+            "server_optimiser": ("fedadam", {}),
+            "server_rate": (0.5, {}),
+            "server_momentum": (0.1, {"server_optimiser": "fedavgm", "rounds": 3}),
+            "center_target": (False, {"task": Task.REGRESSION}),
+            "scale_target": (True, {"task": Task.REGRESSION}),
+            "secure": (True, {"min_silos": 3}),
+            "scrub": ("none", {}),
+            "share_penalties": (True, {"gamma": 3.0}),
+            "shared_cuts": (4, {}),
+            "leaf_bits": (16, {}),
+            "weight_bits": (8, {}),
+        },
+    ),
+}
+
+
+def table(seed: int, task: Task) -> Dataset:
+    """Return a silo's rows: four numbers, one of them with gaps, and a text column."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60 + 20 * seed, 5)).astype(np.float32)
+    X[:, 4] = rng.integers(0, 6, len(X))
+    y = X[:, 0] * X[:, 1] + (X[:, 4] == 1) + (X[:, 4] == 4) + 0.3 * rng.normal(size=len(X))
+    X[rng.random(len(X)) < 0.1, 3] = np.nan
+    n_classes = {Task.BINARY: 2, Task.MULTICLASS: 3, Task.REGRESSION: 0}[task]
+    y = np.digitize(y, [0.4] if n_classes == 2 else [0.0, 0.8]) if n_classes else np.exp(y / 2)
+    features = (*(Feature(f"x{i}") for i in range(4)), Feature("kind", tuple("abcdef")))
+    return Dataset(Schema(features, "label", task, n_classes), X, y.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a job shows: files and scores, and its exchanges with their bytes."""
+
+    model: str
+    sent: list[tuple[str, str, int]]
+
+    def like(self, other: Seen) -> bool:
+        """Whether nothing differs but the length of random numbers."""
+        return (
+            self.model == other.model
+            and [s[:2] for s in self.sent] == [s[:2] for s in other.sent]
+            and all(
+                abs(mine - theirs) <= RANDOM_BYTES
+                for (_, _, mine), (_, _, theirs) in zip(self.sent, other.sent, strict=True)
+            )
+        )
+
+
+RANDOM_BYTES = 6
+
+
+@dataclass
+class CountingLink(MemoryLink):
+    """Counts the bytes of every offer by step."""
+
+    def parcel(self, step: Any, at: Any, offer: Any) -> Any:
+        size = sum(part.ByteSize() for part in codec_of(type(offer)).encode(offer))
+        SENT.append((step.name, str(at), size))
+        return super().parcel(step, at, offer)
+
+
+AUTHORITY = Authority()
+SENT: list[tuple[str, str, int]] = []
+
+
+def seen(case: Case, given: dict[str, Any]) -> Seen:
+    """Run a job and return what it shows."""
+    own = {f.name for f in dataclasses.fields(case.quick)}
+    booster = {f.name for f in dataclasses.fields(Booster)}
+    task = given.get("task", Task.BINARY)
+    job = JobParameters(
+        "options",
+        replace(case.quick, **{k: v for k, v in given.items() if k in own}),
+        task=task,
+        seed=5,
+        min_silos=given.get("min_silos", 1),
+        classes=3 if task is Task.MULTICLASS else 0,
+        booster=Booster(
+            **{k: v for k, v in given.items() if k in booster and k not in own},
+        ),
+    )
+    job.parameters.validate(job)
+    SENT.clear()
+    silos = {f"silo-{k}": table(k, task) for k in range(4)}
+    result: Outcome = run_in_memory(
+        job, silos, make_link=CountingLink, identities=lambda silo: TestIdentity(AUTHORITY, silo)
+    )
+    assert result.error is None, result.error
+    assert not result.errors, result.errors
+    assert result.artefact is not None
+    kept = [(silo, kept.files) for silo, kept in sorted(result.kept.items()) if kept is not None]
+    scores = [(r.round, r.metrics, r.best_round) for r in result.rounds]
+    model = repr((sorted(result.artefact.files.items()), kept, scores))
+    return Seen(model, sorted(SENT))
+
+
+def options() -> list[Any]:
+    """Return (case, parameter, whether it is of [booster]) of all strategies."""
+    found = []
+    for name, case in CASES.items():
+        for parameter in dataclasses.fields(case.quick):
+            found.append(pytest.param(name, parameter.name, id=f"{name}-{parameter.name}"))
+        for parameter in dataclasses.fields(Booster):
+            found.append(pytest.param(name, parameter.name, id=f"{name}-booster-{parameter.name}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "parameter"), options())
+def test_a_changed_parameter_is_seen_in_the_result_or_refused(name, parameter):
+    case = CASES[name]
+    value, beside = (case.changes if parameter in case.changes else BOOSTER)[parameter]
+    try:
+        changed = seen(case, {**beside, parameter: value})
+    except InvalidJob as refusal:
+        named = str(refusal)
+        if any(key.rstrip("_") in named for key in (parameter, "objective", *beside)):
+            return
+        raise
+    if parameter in case.unseen:
+        return
+    assert not changed.like(seen(case, beside))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_else_differs_between_two_runs(name):
+    assert seen(CASES[name], {}).like(seen(CASES[name], {}))
