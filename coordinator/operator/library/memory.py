@@ -67,8 +67,9 @@ class Conditions:
     Parameters
     ----------
     crypto : bool
-        Whether sums are masked and gradients encrypted; the model is the same without. Noise of
-        differential privacy is never left out.
+        Whether all is masked and encrypted that the job says. Without, what a job can leave out is
+        left out; bagging's sum of covers is masked, and counts of differential privacy have their
+        noise. The model is the same.
     codecs : bool
         Whether payloads pass through their codecs, and bytes are counted.
     workers : int
@@ -354,9 +355,7 @@ class _MemoryRun:
             self._kept[silo] = files
 
     def _identities(self, folder: Path) -> dict[Silo, Identity]:
-        """Return what silos sign with; nothing where nothing is masked."""
-        if not self._conditions.crypto and self._job.strategy.name != "dp_tree":
-            return {}
+        """Return what silos sign with."""
         paths = throwaway(folder, self._silos, time.time())
         return {silo: FileIdentity(paths[f"silo/{silo}"]) for silo in self._silos}
 
