@@ -40,10 +40,40 @@ def of_trees(ensemble: Ensemble, rows: Dataset, background: Dataset) -> Floats:
     if any(len(tree.cover) > 1 and not (tree.cover > 0.0).all() for tree in ensemble.trees):
         trees = tuple(_counted(tree, background.X) for tree in ensemble.trees)
         ensemble = replace(ensemble, trees=trees)
+    else:
+        ensemble = replace(ensemble, trees=tuple(map(_consistent, ensemble.trees)))
+    # XGBoost 3.2 explains rows as if each right child came right after the left one.
+    ensemble = replace(ensemble, trees=tuple(map(_by_level, ensemble.trees)))
     booster = ensemble.booster(n_threads=0)
     matrix = xgboost.DMatrix(rows.X, feature_types=booster.feature_types, enable_categorical=True)
     found = booster.predict(matrix, pred_contribs=True, validate_features=False)
     return np.asarray(found, dtype=np.float64)
+
+
+def _by_level(tree: Tree) -> Tree:
+    """Return a tree with its nodes level by level, siblings side by side."""
+    order = [0]
+    for node in order:  # grows while it is read
+        if tree.left[node] >= 0:
+            order += [int(tree.left[node]), int(tree.right[node])]
+    if order == list(range(tree.n_nodes)):
+        return tree
+    place = np.empty(tree.n_nodes, np.int32)
+    place[order] = np.arange(tree.n_nodes, dtype=np.int32)
+    leaf = tree.left[order] < 0
+    codes = dict(tree.categories)
+    return replace(
+        tree,
+        left=np.where(leaf, -1, place[tree.left[order]]).astype(np.int32),
+        right=np.where(leaf, -1, place[tree.right[order]]).astype(np.int32),
+        feature=tree.feature[order],
+        threshold=tree.threshold[order],
+        default_left=tree.default_left[order],
+        gain=tree.gain[order],
+        cover=tree.cover[order],
+        weight=tree.weight[order],
+        categories=tuple((k, codes[node]) for k, node in enumerate(order) if node in codes),
+    )
 
 
 def _counted(tree: Tree, X: NDArray[np.float32]) -> Tree:
@@ -52,7 +82,7 @@ def _counted(tree: Tree, X: NDArray[np.float32]) -> Tree:
     places[0] = np.arange(len(X))
     cover = np.zeros(tree.n_nodes)
     right_of = dict(tree.categories)
-    for node in range(tree.n_nodes):  # a child is after its parent
+    for node in range(tree.n_nodes):
         left = int(tree.left[node])
         if left < 0:
             cover[node] = len(places[node]) + _UNSEEN_ROWS
@@ -65,10 +95,21 @@ def _counted(tree: Tree, X: NDArray[np.float32]) -> Tree:
             goes_left = values < tree.threshold[node]
         goes_left = np.where(np.isnan(values), tree.default_left[node], goes_left)
         places[left], places[int(tree.right[node])] = rows[goes_left], rows[~goes_left]
-    for node in range(tree.n_nodes - 1, -1, -1):
+    return replace(tree, cover=_summed(tree, cover))
+
+
+def _consistent(tree: Tree) -> Tree:
+    """Return a tree whose nodes have as much cover as their children; noisy counts have not."""
+    cover = _summed(tree, tree.cover.astype(np.float64))
+    return tree if np.allclose(cover, tree.cover, rtol=1e-3) else replace(tree, cover=cover)
+
+
+def _summed(tree: Tree, cover: Floats) -> NDArray[np.float32]:
+    """Return covers that add up from the leaves."""
+    for node in range(tree.n_nodes - 1, -1, -1):  # a child is after its parent
         if tree.left[node] >= 0:
             cover[node] = cover[tree.left[node]] + cover[tree.right[node]]
-    return replace(tree, cover=cover.astype(np.float32))
+    return cover.astype(np.float32)
 
 
 def of_margins(margins: Callable[[Dataset], Floats], rows: Dataset, background: Dataset) -> Floats:

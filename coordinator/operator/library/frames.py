@@ -140,7 +140,7 @@ def arrow_of(table: object, what: str) -> Any:
         return pa.Table.from_batches([table])
     try:
         if hasattr(table, "__arrow_c_stream__"):
-            return pa.table(table)
+            return _without_views(pa.table(table))
         if isinstance(table, Mapping):
             return pa.table(dict(table))
     except (pa.ArrowException, TypeError, ValueError) as error:  # its text may quote a value
@@ -152,6 +152,17 @@ def arrow_of(table: object, what: str) -> Any:
         f"{what}: expected a path or a table (pandas, polars, Arrow, or columns by name), received "
         f"{type(table).__name__}"
     )
+
+
+def _without_views(table: Any) -> Any:
+    """Return a table with plain texts; Arrow's functions do not take views of texts yet."""
+    import pyarrow as pa
+
+    views = [k for k, field in enumerate(table.schema) if field.type == pa.string_view()]
+    for k in views:
+        plain = table.column(k).cast(pa.large_string())
+        table = table.set_column(k, table.column_names[k], plain)
+    return table
 
 
 def read(table: Tabular, what: str, features: Sequence[str] = ()) -> tuple[Any, str]:
