@@ -1,9 +1,9 @@
 """The data plane: one stream of a silo and an attempt carries its exchanges; the servicer.
 
-An offer is its ``StepKey`` and the frames that the key announces; so is the reply, after
-``Waiting`` frames while the barrier is open. An exchange that fails ends the stream with its
-status. Frames are (de)serialised here and not by gRPC, so that a reply to many silos is serialised
-once. The client is :mod:`hedgerow.services.rpc.link`.
+The first frame of an offer has its ``StepKey``, which says how many follow; so has that of the
+reply, after ``Waiting`` frames while the barrier is open. An exchange that fails ends the stream
+with its status. Frames are (de)serialised here and not by gRPC, so that a reply to many silos is
+serialised once. The client is :mod:`hedgerow.services.rpc.link`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from hedgerow.services.wire.masking import MORE
 
 SERVICE = "hedgerow.api.federation.v1.ExchangeService"
 METHOD = "Exchange"
+JOINED_BYTES = 1 << 16
+"""Frames up to this length are copied, to be sent in one message with a key."""
 WAITING_SECONDS = 15.0
 """Time between two ``Waiting`` frames."""
 
@@ -124,12 +126,13 @@ class ExchangeServicer:
         silo = Silo(peer.require(Role.SILO))
         async for data in frames:
             peer.check_time(self._clock)
-            async for answer in self._exchange(silo, _read_key(data), frames):
+            async for answer in self._exchange(silo, _first(data), frames, len(data)):
                 yield answer
 
     async def _exchange(
-        self, silo: Silo, key: StepKey, frames: AsyncIterator[bytes]
+        self, silo: Silo, first: ExchangeRequest, frames: AsyncIterator[bytes], n_bytes: int
     ) -> AsyncIterator[bytes]:
+        key = first.key
         call = _CALLS[key.kind]
         label(job_id=key.job_id, silo=silo, method=call.value)
         attempt = self._find(key.job_id, key.attempt, silo)
@@ -138,7 +141,7 @@ class ExchangeServicer:
         attempt.intake.admit(silo)
         # The intake alone keeps the frames: it drops those of a resend, which it does not read.
         reply = attempt.intake.receive(
-            silo, key.step, at, call, *await self._rest(frames, silo, key)
+            silo, key.step, at, call, *await self._offer(silo, first, frames, n_bytes)
         )
         while not reply.done():
             await asyncio.wait({reply}, timeout=self._waiting_seconds)
@@ -151,40 +154,44 @@ class ExchangeServicer:
         finally:
             attempt.intake.delivered(silo, key.step, at)
 
-    async def _rest(
-        self, frames: AsyncIterator[bytes], silo: Silo, key: StepKey
+    async def _offer(
+        self, silo: Silo, first: ExchangeRequest, frames: AsyncIterator[bytes], n_bytes: int
     ) -> tuple[Callable[[type[Any]], Any], int]:
         """Return how to decode the frames of an offer, and their bytes."""
-        parts: list[Any] = []
-        field_name, received, held = "", 0, 0
+        key, parts = first.key, []
+        field_name: str | None = first.WhichOneof("frame")
+        if field_name:
+            parts.append(getattr(first, field_name))
+        held = held_bytes(first, n_bytes)
+        self._memory.take(silo, held)
         try:
-            while len(parts) < key.frames:
+            for number in range(key.frames):
                 data = await anext(frames, None)
                 if data is None:
                     # A connection that breaks ends the stream as if it were complete.
                     raise Unreachable(
-                        f"step {key.step!r}: expected an offer of {key.frames} frames, "
-                        f"received {len(parts)}"
+                        f"step {key.step!r}: expected an offer of {key.frames + 1} frames, "
+                        f"received {number + 1}"
                     )
-                received += len(data)
+                n_bytes += len(data)
                 name, part, size = read_part(data, key.step)
                 self._memory.take(silo, size)
                 held += size
-                if name in (None, "key") or (field_name and name != field_name):
+                if name is None or (field_name and name != field_name):
                     raise OfferRejected(
                         f"step {key.step!r}: expected frames {field_name or 'of an offer'!r}, "
-                        f"received {name!r}"
+                        f"received {name or 'a key, or nothing'!r}"
                     )
-                field_name = name or ""
+                field_name = name
                 parts.append(part)
         except BaseException:
             self._memory.give(silo, held)
             raise
-        decode = decoder(parts, field_name, key.step)
+        decode = decoder(parts, field_name or "", key.step)
         # Whoever drops an offer drops this: the place passed, a resend, the end of the attempt.
         release = weakref.finalize(decode, self._memory.give, silo, held)
         release.atexit = False
-        return decode, received
+        return decode, n_bytes
 
     def _encode(self, payload: Any) -> list[bytes]:
         """Serialise a reply; one payload object that answers many silos is serialised once."""
@@ -198,32 +205,33 @@ class ExchangeServicer:
         return frames
 
 
-def _read_key(data: bytes) -> StepKey:
-    message = _parse(ExchangeRequest, data, "")
-    if message.WhichOneof("frame") != "key" or not message.key.job_id:
-        raise OfferRejected("the first frame of an offer must be a StepKey")
-    key: StepKey = message.key
-    check_request(key, len(data))
+def _first(data: bytes) -> ExchangeRequest:
+    """Return the first frame of an offer."""
+    message = _parse(data, "")
+    key = message.key
+    if not key.job_id:
+        raise OfferRejected("the first frame of an offer must have a StepKey")
+    check_request(key, key.ByteSize())
     if key.kind not in _CALLS:
         raise OfferRejected(f"step {key.step!r}: {key.kind} is no kind of exchange")
-    return key
+    return message
 
 
-def _parse(kind: Any, data: bytes, step: str) -> Any:
+def _parse(data: bytes, step: str) -> ExchangeRequest:
     try:
-        return kind.FromString(data)
+        return ExchangeRequest.FromString(data)
     except DecodeError as error:
         where = f"step {step!r}: " if step else ""
-        raise OfferRejected(f"{where}a frame is not an {kind.__name__}") from error
+        raise OfferRejected(f"{where}a frame is not an ExchangeRequest") from error
 
 
 def read_part(data: bytes, step: str) -> tuple[str | None, Any, int]:
-    """Return a frame's field, what it holds, and about how much memory that takes."""
+    """Return a later frame's field, what it holds, and about how much memory that takes."""
     part: Any = opened(data, _MASKING, "more", MORE)
     if part is not None:
         return "masking", part, len(data) + OBJECT_BYTES
-    message = _parse(ExchangeRequest, data, step)
-    name = message.WhichOneof("frame")
+    message = _parse(data, step)
+    name = None if message.HasField("key") else message.WhichOneof("frame")
     return name, getattr(message, name) if name else None, held_bytes(message, len(data))
 
 
@@ -251,7 +259,13 @@ def serialised(payload: Any) -> list[bytes]:
 
 
 def framed(step: str, at: Place, frames: list[bytes], **others: Any) -> list[bytes]:
-    """Return frames behind the key that announces them."""
+    """Return frames, the first with the key that announces the others.
+
+    A short first frame becomes part of it: a message costs more than its bytes.
+    """
+    n_joined = int(bool(frames) and len(frames[0]) <= JOINED_BYTES)
     others["pass"] = at.passing
-    key = StepKey(round=at.round, level=at.level, step=step, frames=len(frames), **others)
-    return [frame(_NUMBERS["key"], key), *frames]
+    key = StepKey(
+        round=at.round, level=at.level, step=step, frames=len(frames) - n_joined, **others
+    )
+    return [b"".join((frame(_NUMBERS["key"], key), *frames[:n_joined])), *frames[n_joined:]]

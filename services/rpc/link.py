@@ -224,6 +224,7 @@ class GrpcLink:
         """Return the frames of a reply."""
         frame = codec_of(step.reply).frame
         key: StepKey | None = None
+        left = 0
         parts: list[Any] = []
         for data in call:
             try:
@@ -235,13 +236,8 @@ class GrpcLink:
             name = message.WhichOneof("frame")
             if name == "waiting":
                 continue
-            if name != ("key" if key is None else frame):
-                raise OfferRejected(
-                    f"step {step.name!r}: expected frames {frame!r} from the coordinator, "
-                    f"received {name!r}"
-                )
             if key is None:
-                key = message.key
+                key, left = message.key, message.key.frames
                 place = Place(key.round, key.level, getattr(key, "pass"))
                 if key.step != step.name or place != at:
                     raise OfferRejected(
@@ -249,8 +245,15 @@ class GrpcLink:
                         f"received step {key.step!r} at {place}"
                     )
             else:
+                left -= 1
+            if name == frame:
                 parts.append(getattr(message, name))
-            if len(parts) == key.frames:
+            elif name is not None or not message.HasField("key"):
+                raise OfferRejected(
+                    f"step {step.name!r}: expected frames {frame!r} from the coordinator, "
+                    f"received {name!r}"
+                )
+            if not left:
                 return parts
         raise Unreachable(f"{self.address}: the stream ended before the reply")
 

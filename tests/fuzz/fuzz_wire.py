@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["hedgerow.services.wire", "hedgerow.boo
     from google.protobuf.message import Message
 
     from hedgerow.api.federation.v1 import exchange_pb2, masking_pb2, tensor_pb2
-    from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
+    from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeRequest, ExchangeResponse
     from hedgerow.boosting.errors import OfferRejected
     from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.trees import packing
@@ -145,7 +145,8 @@ async def received(kind: str, frames: list[bytes]) -> Any:
             yield frame
 
     key = exchange_pb2.StepKey(job_id="job", step="step", frames=len(frames))
-    return (await SERVICER._rest(stream(), Silo("ash"), key))[0]
+    first = ExchangeRequest(key=key)
+    return (await SERVICER._offer(Silo("ash"), first, stream(), first.ByteSize()))[0]
 
 
 def decode_frames(provider: Any) -> None:

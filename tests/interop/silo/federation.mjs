@@ -221,7 +221,7 @@ export class Federation {
     const stream = { call: null };
     return {
       exchange: (kind, step, at, family, parts) =>
-        this.exchange(stream, { ...at, ...key, step, kind, frames: parts.length }, family, parts, seconds),
+        this.exchange(stream, { ...at, ...key, step, kind }, family, parts, seconds),
       end: () => stream.call?.end(),
       passed: (why) => new CallFailed(why, 9, "PLACE_PASSED"),
       recall: () => this.recall(name),
@@ -232,7 +232,8 @@ export class Federation {
   /** Offers parts and returns those of the reply; the same frames are sent again after a break. */
   async exchange(stream, key, family, parts, seconds) {
     const deadline = Date.now() + 1000 * seconds;
-    const frames = [{ key }, ...parts.map((part) => ({ [family]: part }))];
+    const frames = parts.length ? parts.map((part) => ({ [family]: part })) : [{}];
+    frames[0].key = { ...key, frames: frames.length - 1 };
     for (;;) {
       try {
         return await this.#once(stream, frames, family, deadline);
@@ -251,7 +252,7 @@ export class Federation {
       const call = (stream.call ??= this.data.Exchange());
       const [{ key }] = frames;
       const parts = [];
-      let reply = null;
+      let left = -1;
       const end = (finish, value) => {
         clearTimeout(timer);
         const gone = () => stream.call === call && (stream.call = null);
@@ -262,13 +263,15 @@ export class Federation {
       const timer = setTimeout(late, deadline - Date.now());
       call.on("data", (frame) => {
         if (frame.frame === "waiting") return;
-        if (frame.frame !== (reply ? family : "key"))
+        const first = left < 0;
+        const same = (f) => frame.key?.[f] === (key[f] ?? 0);
+        if (first && !["step", "round", "level", "pass"].every(same))
+          return end(fail, new Error(`expected the reply to ${key.step}, received ${frame.key?.step}`));
+        if (frame.frame === family) parts.push(frame[family]);
+        else if (frame.frame || !first)
           return end(fail, new Error(`expected frames ${family}, received ${frame.frame}`));
-        if (reply) parts.push(frame[family]);
-        else reply = frame.key;
-        const same = ["step", "round", "level", "pass"].every((f) => reply[f] === (key[f] ?? 0));
-        if (!same) end(fail, new Error(`expected the reply to ${key.step}, received ${reply.step}`));
-        else if (parts.length === reply.frames) end(done, parts);
+        left = first ? frame.key.frames : left - 1;
+        if (!left) end(done, parts);
       });
       call.on("error", (error) => end(fail, this.failure(error)));
       call.on("end", () => {}); // the status follows, as an error

@@ -270,9 +270,9 @@ def key_frame(**change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
-        ([b""], "first frame of an offer must be a StepKey"),
+        ([b""], "first frame of an offer must have a StepKey"),
         ([b"\xff" * 40], "not an ExchangeRequest"),
-        ([key_frame(job_id="")], "first frame of an offer must be a StepKey"),
+        ([key_frame(job_id="")], "first frame of an offer must have a StepKey"),
         ([key_frame(), b"\xff\xfe" * 500], "not an ExchangeRequest"),
         ([key_frame(), key_frame()], "expected frames"),
         ([key_frame(kind=0)], "0 is no kind of exchange"),
@@ -511,10 +511,13 @@ def test_an_exchange_ends_at_its_deadline_though_the_coordinator_lives(server: S
 def test_a_reply_to_another_exchange_is_refused(server: Server) -> None:
     link = server.link()
     late = framed("scores", Place(0), [])
+    other = framed("weights", Place(0), [more(0)])
     with pytest.raises(OfferRejected, match="expected the reply to step 'weights'"):
         link._reply(STEP, Place(0), iter(late))
+    with pytest.raises(OfferRejected, match="expected frames '' from the coordinator"):
+        link._reply(STEP, Place(0), iter(other))
     with pytest.raises(Unreachable, match="ended before the reply"):
-        link._reply(STEP, Place(0), iter(framed("weights", Place(0), [b""])[:1]))
+        link._reply(STEP, Place(0), iter(framed("weights", Place(0), [bytes(1 << 17)])[:1]))
 
 
 def test_one_serialisation_serves_all_silos(server: Server) -> None:

@@ -83,7 +83,7 @@ Global___ExchangeKind: _TypeAlias = ExchangeKind  # noqa: Y015
 
 @_typing.final
 class StepKey(_message.Message):
-    """Names an exchange; the first frame of its offer and of its reply. The fields and the caller's
+    """Names an exchange, in the first frame of its offer and of its reply. The fields and the caller's
     certificate identify an offer. The first offer wins; a resend receives the stored reply.
     """
 
@@ -108,7 +108,7 @@ class StepKey(_message.Message):
     step: _builtins.str
     """Name of the strategy's step."""
     frames: _builtins.int
-    """Number of frames that follow. A connection that breaks ends a stream as if it were complete; an
+    """Number of frames that follow this one. A connection that breaks ends a stream as if it were complete; an
     offer with fewer frames is refused with UNAVAILABLE.
     """
     kind: Global___ExchangeKind.ValueType

@@ -27,7 +27,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ExchangeRequest(_message.Message):
-    """A frame of an offer. All frames after its key are of the family that the step has."""
+    """A frame of an offer. All its parts are of the family that the step has."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -41,7 +41,7 @@ class ExchangeRequest(_message.Message):
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange and begins its offer."""
+        """Names the exchange; in the first frame of an offer and in no other."""
 
     @_builtins.property
     def trees(self) -> _tree_pb2.TreePart:
@@ -87,7 +87,7 @@ class ExchangeRequest(_message.Message):
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "trees", "scores", "histogram", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["trees", "scores", "histogram", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -95,7 +95,7 @@ Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
 @_typing.final
 class ExchangeResponse(_message.Message):
-    """A frame of a reply. All frames after its key are of the family that the step has."""
+    """A frame of a reply. All its parts are of the family that the step has."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -111,7 +111,7 @@ class ExchangeResponse(_message.Message):
     VERTICAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
-        """Names the exchange, without a job and an attempt, and begins its reply."""
+        """Names the exchange, without a job and an attempt; in the first frame of a reply and in no other."""
 
     @_builtins.property
     def waiting(self) -> _exchange_pb2.Waiting:
@@ -167,7 +167,7 @@ class ExchangeResponse(_message.Message):
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["key", "waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

@@ -47,8 +47,8 @@ class ExchangeServiceServicer:
     """
 
     def Exchange(self, request_iterator, context):
-        """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
-        has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+        """Carries exchanges at barriers. An offer begins with a StepKey, which says how many frames
+        follow; so does the reply, after Waiting frames while the barrier is open.
         The silo may offer again once it has the reply; it half-closes the stream after the last one.
         The caller's certificate has the role silo.
 

@@ -34,8 +34,8 @@ class ExchangeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ExchangeServiceAsyncStub: ...
     Exchange: _grpc.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeRequest, _exchange_service_pb2.ExchangeResponse]
-    """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
-    has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+    """Carries exchanges at barriers. An offer begins with a StepKey, which says how many frames
+    follow; so does the reply, after Waiting frames while the barrier is open.
     The silo may offer again once it has the reply; it half-closes the stream after the last one.
     The caller's certificate has the role silo.
 
@@ -61,8 +61,8 @@ class ExchangeServiceAsyncStub(ExchangeServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Exchange: _aio.StreamStreamMultiCallable[_exchange_service_pb2.ExchangeRequest, _exchange_service_pb2.ExchangeResponse]  # type: ignore[assignment]
-    """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
-    has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+    """Carries exchanges at barriers. An offer begins with a StepKey, which says how many frames
+    follow; so does the reply, after Waiting frames while the barrier is open.
     The silo may offer again once it has the reply; it half-closes the stream after the last one.
     The caller's certificate has the role silo.
 
@@ -91,8 +91,8 @@ class ExchangeServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_exchange_service_pb2.ExchangeRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_exchange_service_pb2.ExchangeResponse], _abc.AsyncIterator[_exchange_service_pb2.ExchangeResponse]]:
-        """Carries exchanges at barriers. An offer is a StepKey and the frames that it announces; the reply
-        has Waiting frames while the barrier is open, then a StepKey and the frames that it announces.
+        """Carries exchanges at barriers. An offer begins with a StepKey, which says how many frames
+        follow; so does the reply, after Waiting frames while the barrier is open.
         The silo may offer again once it has the reply; it half-closes the stream after the last one.
         The caller's certificate has the role silo.
 
