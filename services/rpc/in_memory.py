@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
+from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeRequest, ExchangeResponse
 from hedgerow.boosting.errors import JobStopped
 from hedgerow.boosting.exchange import Offer, Place, Reply, Silo, Step
 from hedgerow.services.rpc.exchange import (
@@ -69,8 +69,7 @@ class MemoryPlane:
         if self.codecs:
             decode = _received(step.name, frames)
         n_bytes = sum(map(len, frames))
-        received = n_bytes - len(frames[0]) if frames else 0
-        future = self.intake.receive(silo, step.name, at, step.call, decode, received)
+        future = self.intake.receive(silo, step.name, at, step.call, decode, n_bytes)
         reply = await asyncio.shield(future)
         self.intake.delivered(silo, step.name, at)
         answer: list[bytes] = []
@@ -140,9 +139,13 @@ class MemoryLink:
             self.plane.slots.acquire()
         self.here.set()
         if self.plane.codecs:
-            found = [ExchangeResponse.FromString(data) for data in answer[1:]]
+            found = [ExchangeResponse.FromString(data) for data in answer]
             codec = codec_of(step.reply)
-            reply = codec.decode(getattr(message, codec.frame) for message in found)
+            reply = codec.decode(
+                getattr(message, codec.frame)
+                for message in found
+                if message.WhichOneof("frame") == codec.frame
+            )
         assert isinstance(reply, step.reply), f"{step.name}: a {type(reply).__name__}"
         return reply
 
@@ -162,8 +165,9 @@ class MemoryLink:
 
 def _received(step: str, frames: list[bytes]) -> Callable[[type[Any]], Any]:
     """Return how to decode an offer's frames, as a servicer reads them."""
-    parts: list[Any] = []
-    name: str | None = ""
+    first = ExchangeRequest.FromString(frames[0])
+    name: str | None = first.WhichOneof("frame")
+    parts: list[Any] = [getattr(first, name)] if name else []
     for data in frames[1:]:
         name, part, _ = read_part(data, step)
         parts.append(part)
