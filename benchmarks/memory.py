@@ -39,7 +39,6 @@ start_timeout_seconds = 300
 step_timeout_seconds = 300
 [histogram]
 rounds = 2
-binning = "{binning}"
 [booster]
 max_depth = 8
 """
@@ -58,7 +57,7 @@ def write_table(path: Path, n_rows: int, seed: int) -> None:
             writer.write_table(pa.table([*X, label], schema=schema))
 
 
-def peak(folder: Path, n_rows: int, binning: str) -> int:
+def peak(folder: Path, n_rows: int) -> int:
     """Run the job; return the peak of the large silo's agent in bytes."""
     throwaway(folder / "pki", sorted(SILOS), time.time())
     coordinator, address = start_coordinator(folder)
@@ -80,7 +79,7 @@ def peak(folder: Path, n_rows: int, binning: str) -> int:
                 command = [sys.executable, "-m", "hedgerow.client_agent", "--config", str(config)]
                 agents.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT))
         client = client_for(address, folder / "pki/operator", None)
-        for view in client.watch(client.create(job_file.parse(JOB.format(binning=binning)))):
+        for view in client.watch(client.create(job_file.parse(JOB))):
             if view.ended and view.state != "SUCCEEDED":
                 raise RuntimeError(f"the job has {view.state.lower()}: {view.detail}")
         status = Path(f"/proc/{agents[0].pid}/status").read_text()
@@ -101,23 +100,22 @@ def main() -> None:
     n_rows = 500_000 if given.quick else given.rows
     shown: list[dict[str, Any]] = []
 
-    def show(metric: str, variant: str, value: float, unit: str) -> None:
+    def show(metric: str, value: float, unit: str) -> None:
+        variant = f"{n_rows} x {N_FEATURES}"
         row = {"metric": metric, "who": "hedgerow", "variant": variant, "value": value}
         shown.append(row | {"unit": unit})
         print(f"{metric:<24} {variant:<28} {value:>10.4g} {unit}", flush=True)
 
-    for binning in ("recursive",) if given.quick else ("recursive", "summary"):
-        peaks = []
-        for n in (1000, n_rows):
-            with tempfile.TemporaryDirectory() as name:
-                peaks.append(peak(Path(name), n, binning))
-        variant = f"{n_rows} x {N_FEATURES}, {binning}"
-        above = peaks[1] - peaks[0]
-        show("agent_base", variant, peaks[0] / 1e6, "MB")
-        show("agent_peak", variant, peaks[1] / 1e6, "MB")
-        show("bytes_a_row_in_all", variant, above / n_rows, "B")
-        values = above - ROW_BYTES * n_rows
-        show("bytes_a_value_histogram", variant, values / n_rows / N_FEATURES, "B")
+    peaks = []
+    for n in (1000, n_rows):
+        with tempfile.TemporaryDirectory() as name:
+            peaks.append(peak(Path(name), n))
+    above = peaks[1] - peaks[0]
+    show("agent_base", peaks[0] / 1e6, "MB")
+    show("agent_peak", peaks[1] / 1e6, "MB")
+    show("bytes_a_row_in_all", above / n_rows, "B")
+    values = above - ROW_BYTES * n_rows
+    show("bytes_a_value_histogram", values / n_rows / N_FEATURES, "B")
     if given.json:
         given.json.write_text(json.dumps(shown, indent=1))
 

@@ -180,7 +180,9 @@ class Dataset:
     def take(self, rows: NDArray[np.intp]) -> Dataset:
         """Return the rows at ``rows``, in that order."""
         features: NDArray[np.float32] | Columns
-        if isinstance(self.features, Columns):
+        if not rows.size:
+            features = np.empty((0, self.schema.n_features), np.float32)
+        elif isinstance(self.features, Columns):
             readers = [lambda read=read: read()[rows] for read in self.features.readers]
             features = Columns(rows.shape[0], tuple(readers))
         else:

@@ -37,13 +37,19 @@ class BinnedFeatures:
     by_feature : ndarray of shape (n_features, n_samples), same dtype, C order
         For partitioning by one feature.
     n_bins : ndarray of shape (n_features,), int64
-    any_missing : bool
+    missing : ndarray of shape (n_features,), bool
+        Which features have missing values.
     """
 
     by_row: Bins
     by_feature: Bins
     n_bins: NDArray[np.int64]
-    any_missing: bool
+    missing: NDArray[np.bool_]
+
+    @property
+    def any_missing(self) -> bool:
+        """Whether any value is missing."""
+        return bool(self.missing.any())
 
     @property
     def n_samples(self) -> int:
@@ -110,7 +116,7 @@ def bin_features(
         raise DataError(f"feature {int(np.flatnonzero(bad)[0])} has values outside its bins")
     by_row = np.empty(by_feature.shape[::-1], by_feature.dtype)
     _transpose(by_feature, by_row)
-    return BinnedFeatures(by_row, by_feature, n_bins, bool(missing.any()))
+    return BinnedFeatures(by_row, by_feature, n_bins, missing)
 
 
 class _Cells(NamedTuple):

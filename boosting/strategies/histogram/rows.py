@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from hedgerow.crypto.fields import Fields
 
 Floats = NDArray[np.float32]
 
-_BLOCK_ROWS = 1 << 16  # rows that are turned into numbers again at a time
+_BLOCK_ROWS = 1 << 16
 
 
 class SiloRows:
@@ -66,8 +66,7 @@ class SiloRows:
         self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
         self._valid_table = Table.of(self._valid, opening.cuts, margin, self._n_threads)
         self._start_margin = margin
-        binned = self.table.binned
-        self.missing = (binned.by_feature == binned.n_bins[:, None]).any(axis=1)
+        self.missing = self.table.binned.missing
 
     def restore(self, ensemble: Ensemble) -> None:
         """Take the margins of an ensemble."""
@@ -77,8 +76,7 @@ class SiloRows:
             self._follow(ensemble.trees[first:last])
             start = end
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
-            for first in range(0, data.n_samples, _BLOCK_ROWS):
-                rows = slice(first, first + _BLOCK_ROWS)
+            for rows in _blocks(data.n_samples):
                 block = Dataset(data.schema, table.binned.values(self._cuts, rows))
                 margins = ensemble.margins(
                     matrix(block, self._n_threads), n_threads=self._n_threads
@@ -121,15 +119,25 @@ class SiloRows:
         """Return the additive form of the metrics of training or validation rows."""
         valid = scored is RowsScored.VALID
         data, table = (self._valid, self._valid_table) if valid else (self.train, self.table)
-        margins = table.margins
-        return metrics.sums(
-            self._plan.metric_names,
-            data.labels,
-            margins[:, 0] if margins.shape[1] == 1 else margins,
-            objective=self._plan.job.objective,
-            weight=data.weight,
-            center=self._start_margin,
-        )
+        margins = table.margins[:, 0] if table.margins.shape[1] == 1 else table.margins
+        parts = [
+            metrics.sums(
+                self._plan.metric_names,
+                data.labels[rows],
+                margins[rows],
+                objective=self._plan.job.objective,
+                weight=None if data.weight is None else data.weight[rows],
+                center=self._start_margin,
+            )
+            for rows in _blocks(max(1, data.n_samples))
+        ]
+        return np.asarray(np.sum(parts, axis=0))
+
+
+def _blocks(n_samples: int) -> Iterator[slice]:
+    """Yield rows that are worked on at a time, so that what that takes does not grow with them."""
+    for first in range(0, n_samples, _BLOCK_ROWS):
+        yield slice(first, first + _BLOCK_ROWS)
 
 
 class _TreeRows:
