@@ -20,7 +20,7 @@ import hmac
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError, StateUnwritable
@@ -66,6 +66,7 @@ class Records:
     folder: Path
     counters: Path
     key: bytes
+    _written: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def write(self, name: str, value: bytes) -> None:
         """Store a record as the newest of its name; it is on disk when this returns.
@@ -77,13 +78,12 @@ class Records:
         OSError
             It is not stored; the one before is.
         """
-        before = self._newest(name)
-        if before is None:
+        turn = self._turn(name) + 1
+        if turn == 1:
             self._begin(name)
-        turn = 1 if before is None else before[0] + 1
         data = _HEAD.pack(_MAGIC, turn, len(value), self._checksum(name, turn, value)) + value
         slot = self._slot(name, turn)
-        fresh = not slot.exists()
+        fresh = turn <= 2 or not os.path.exists(slot)
         descriptor = os.open(slot, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < len(data):
@@ -100,6 +100,17 @@ class Records:
             sync_folder(self.folder)
         with contextlib.suppress(OSError):  # it is behind then, which is no harm
             self._count(name, turn)
+            self._written[name] = turn
+
+    def _turn(self, name: str) -> int:
+        """Return the number of the newest record, 0 where there is none.
+
+        What this object has written itself and the counter confirms is not read again.
+        """
+        turn = self._written.pop(name, None)
+        if turn is None or self._counted(name) != turn:
+            turn, _ = self._newest(name) or (0, b"")
+        return turn
 
     def read(self, name: str) -> bytes | None:
         """Return the newest record of a name, or None where there was none.
@@ -131,16 +142,16 @@ class Records:
 
     def _exists(self, name: str) -> bool:
         files = (self._slot(name, 1), self._slot(name, 2), self.counters / name)
-        return any(file.exists() for file in files)
+        return any(os.path.exists(file) for file in files)
 
-    def _slot(self, name: str, turn: int) -> Path:
-        return self.folder / f"{name}.{(turn - 1) % 2}"
+    def _slot(self, name: str, turn: int) -> str:
+        return os.path.join(self.folder, f"{name}.{(turn - 1) % 2}")
 
     def _read(self, name: str, turn: int) -> tuple[int, bytes] | None:
         """Return what the slot of a turn holds, or None where it is not whole."""
         slot = self._slot(name, turn)
         try:
-            data = slot.read_bytes()
+            data = Path(slot).read_bytes()
         except OSError:
             return None
         if len(data) < _HEAD.size:
@@ -159,7 +170,8 @@ class Records:
         write_atomically(self.counters / name, self._counter(name, 0))
 
     def _count(self, name: str, turn: int) -> None:
-        descriptor = os.open(self.counters / name, os.O_WRONLY | os.O_CREAT, 0o600)
+        path = os.path.join(self.counters, name)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, self._counter(name, turn), 0)
         finally:
@@ -171,7 +183,8 @@ class Records:
     def _counted(self, name: str) -> int | None:
         """Return the number of the last record that was on disk; None where that is lost."""
         try:
-            turn, checksum = _COUNTER.unpack((self.counters / name).read_bytes())
+            with open(os.path.join(self.counters, name), "rb", buffering=0) as file:
+                turn, checksum = _COUNTER.unpack(file.read())
         except (OSError, struct.error):
             return None
         whole = hmac.compare_digest(checksum, self._checksum(name, turn, None))

@@ -92,7 +92,7 @@ def test_a_record_that_was_written_never_gives_way_to_an_older_one(
     with pytest.raises(RecordDamaged, match="is damaged on this silo's disk, or older"):
         records.read("key")
     with pytest.raises(RecordDamaged):
-        records.write("key", b"spent 0")
+        records_in(tmp_path).write("key", b"spent 0")
 
 
 def test_an_older_copy_of_both_slots_is_refused(tmp_path: Path) -> None:
