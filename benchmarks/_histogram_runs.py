@@ -77,11 +77,11 @@ class Run:
         return float(sum(s["calls"] for name, s in steps.items() if name not in _AROUND_TREES))
 
 
-def job_of(variant: Variant, rounds: int, task: Task) -> JobParameters:
+def job_of(variant: Variant, rounds: int, task: Task, seed: int = 7) -> JobParameters:
     """Return a run's job."""
     booster = replace(BOOSTER, max_bin=variant.max_bin)
     strategy = Histogram(rounds=rounds, **{"binning": "summary", **variant.fields})
-    return JobParameters("benchmark", strategy, task=task, seed=7, booster=booster)
+    return JobParameters("benchmark", strategy, task=task, seed=seed, booster=booster)
 
 
 def toml(variant: Variant, rounds: int, source: Source, n_silos: int) -> str:

@@ -42,7 +42,7 @@ def silo_names(n_silos: int) -> list[str]:
     return [f"silo-{k:0{digits}}" for k in range(n_silos)]
 
 
-def deal(name: str, data: Path | None, folder: Path, n: int, n_silos: int) -> bool:
+def deal(name: str, data: Path | None, folder: Path, n: int, n_silos: int, seed: int = 7) -> bool:
     """Write a table's silos and test rows; False where its file is missing.
 
     A table that says which rows test keeps to that; of others 200,000 rows test, of small ones a
@@ -50,10 +50,10 @@ def deal(name: str, data: Path | None, folder: Path, n: int, n_silos: int) -> bo
     """
     source = SOURCES[name]
     n = min(n, source.n_rows)
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     if not source.file:
         X, y = make_classification(
-            n + TEST_ROWS, 28, n_informative=14, n_redundant=4, flip_y=0.05, random_state=7
+            n + TEST_ROWS, 28, n_informative=14, n_redundant=4, flip_y=0.05, random_state=seed
         )
         columns = {f"f{j}": X[:, j].astype(np.float32) for j in range(28)}
         table = pa.table({**columns, "label": y.astype(np.int8)})
