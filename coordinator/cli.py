@@ -10,6 +10,7 @@ import click
 _COMMANDS = {
     "split": "hedgerow.coordinator.operator.commands.split:split",
     "local": "hedgerow.coordinator.operator.commands.local:local",
+    "simulate": "hedgerow.coordinator.operator.commands.simulate:simulate",
     "coordinator": "hedgerow.coordinator.__main__:main",
     "agent": "hedgerow.client_agent.__main__:main",
     "crypto": "hedgerow.crypto.__main__:main",

@@ -28,6 +28,7 @@ _PLACES = {
     "load": f"{_LIBRARY}.models",
     "local": f"{_LIBRARY}.running",
     "plan": f"{_LIBRARY}.jobs",
+    "simulate": f"{_LIBRARY}.simulating",
 }
 """Where a public name is defined; ``__init__.pyi`` says the same to type checkers."""
 

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, merge, recode
-from hedgerow.boosting.errors import FederationError, JobStopped
+from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import (
     Artefact,
@@ -169,14 +170,19 @@ def federate(
 
 def _unmasked(job: Job) -> Job:
     """Return the job without masks and encryption; what it trains is the same."""
-    spec = job_wire.parse(job.spec)
-    given = getattr(spec, spec.strategy)
-    for name, value in (("secure", False), ("secure_mean", False)):
+    open_: dict[str, object] = {"secure": False, "secure_mean": False}
+    if job.parameters.strategy.name == "secureboost":
+        open_ = {"encryption": "plain"}
+    for name, value in open_.items():
+        spec = job_wire.parse(job.spec)
+        given = getattr(spec, spec.strategy)
         if name in given.DESCRIPTOR.fields_by_name:
             setattr(given, name, value)
-    if spec.strategy == "secureboost":
-        given.encryption, given.allow_insecure = "plain", True
-    return Job.from_spec(spec.SerializeToString(deterministic=True))
+            if name == "encryption":
+                given.allow_insecure = True
+            with suppress(InvalidJob):  # where it would have no effect
+                job = Job.from_spec(spec.SerializeToString(deterministic=True))
+    return job
 
 
 class _MemoryRun:

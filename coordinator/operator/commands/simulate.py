@@ -1,0 +1,80 @@
+"""``hedgerow simulate``: a federation in one process over one table that is dealt to silos."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hedgerow.coordinator.operator.commands import refusing
+
+if TYPE_CHECKING:
+    from hedgerow.services.wire.job_view import FinishedRound
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--data", required=True, metavar="FILE", help="The table to deal.")
+@click.option("--silos", type=click.IntRange(min=1), help="Number of silos.")
+@click.option(
+    "--scheme",
+    default="iid",
+    show_default=True,
+    help="iid, linear, square, dirichlet:ALPHA or column:NAME, as for `hedgerow split`.",
+)
+@click.option("--parties", default="", help="Of a vertical job: 'bank:label,f0;insurer:f1,f2'.")
+@click.option("--test", type=float, default=0.2, show_default=True, help="Share of test rows.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of the split and who is away."
+)
+@click.option("--away", type=float, default=0.0, help="Share of silos that are away in a round.")
+@click.option(
+    "--crypto/--no-crypto", default=True, help="Whether masks and encryption are the job's."
+)
+@click.option("--workers", type=int, default=0, help="Silos that compute at the same time.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Run folder to write.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print the report as JSON.")
+def simulate(
+    job: Path,
+    data: str,
+    silos: int | None,
+    scheme: str,
+    parties: str,
+    test: float,
+    seed: int,
+    away: float,
+    crypto: bool,
+    workers: int,
+    out: Path,
+    json_: bool,
+) -> None:
+    """Deal a table to silos and run JOB over them in this process, without gRPC.
+
+    Model and bytes are those of `hedgerow local` on the same silos.
+    """
+    from hedgerow.coordinator.operator.library.simulating import simulate as run
+
+    def show(done: FinishedRound) -> None:
+        scores = "  ".join(f"{s.data} {s.metric} {s.value:.5f}" for s in done.scores)
+        click.echo(
+            f"round {done.round + 1:>3}  {scores}  {len(done.silos)} silos  {done.seconds:.2f} s",
+            err=json_,
+        )
+
+    with refusing():
+        found = run(
+            job, data, silos, scheme=scheme, parties=parties, test=test, seed=seed, away=away,
+            crypto=crypto, workers=workers, out=out, watch=show,
+        )  # fmt: skip
+    if json_:
+        click.echo(json.dumps(found.document))
+    else:
+        click.echo(found.summary())
+        click.echo(f"run folder: {out}")

@@ -1,0 +1,114 @@
+"""A federation in one process over one table that is dealt to silos."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.exchange import Silo
+from hedgerow.coordinator.operator.library import frames
+from hedgerow.coordinator.operator.library.frames import Tabular
+from hedgerow.coordinator.operator.library.jobs import Job, JobLike, table_of
+from hedgerow.coordinator.operator.library.memory import Away, Conditions, federate
+from hedgerow.coordinator.operator.library.running import Run
+from hedgerow.coordinator.operator.tables import split_parties, split_rows
+from hedgerow.services.wire.job_view import FinishedRound
+
+
+def simulate(
+    job: JobLike,
+    data: Tabular,
+    silos: int | None = None,
+    *,
+    scheme: str = "iid",
+    parties: str = "",
+    test: float = 0.2,
+    seed: int = 0,
+    away: Mapping[int, Collection[str]] | float = 0.0,
+    crypto: bool = True,
+    workers: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    watch: Callable[[FinishedRound], None] = lambda finished: None,
+) -> Run:
+    """Deal a table to silos and run a job over them in this process.
+
+    The run is that of ``hedgerow split`` and ``hedgerow local``: same model, same bytes.
+
+    Parameters
+    ----------
+    silos : int, optional
+        How many; the scheme ``column:NAME`` has a silo for each value without it.
+    scheme : str
+        ``iid``, ``linear``, ``square``, ``dirichlet:ALPHA`` (also called ``label-skew:ALPHA``) or
+        ``column:NAME``; see ``hedgerow split``.
+    parties : str
+        Of a vertical job, in place of ``silos``: ``bank:label,f0;insurer:f1,f2``.
+    test : float
+        Share of rows that are held out to score the model.
+    seed : int
+        Of the split and of who is away.
+    away : Mapping or float
+        Silos that are away, by round; or the share of silos that are away in a round, at random.
+    crypto : bool
+        Whether masks and encryption are those of the job; else what a job may leave out is left
+        out.
+    workers : int
+        Silos that compute at the same time; 0 for one a core.
+    out : path, optional
+        Run folder to write. A temporary one, which goes with the run, where it is not given.
+    watch : callable
+        Called with each finished round.
+
+    Raises
+    ------
+    FederationError
+        The table cannot be split so, or the job cannot run with the silos.
+    RunFailed
+        The job did not succeed.
+    """
+    found = Job.of(job)
+    parameters = found.parameters
+    table, _ = frames.read(data, "the table")
+    if parameters.vertical != bool(parties):
+        raise InvalidJob("parties: a vertical job needs them, and no other job has any")
+    if parties:
+        pieces = split_parties(table, parties, test, seed)
+    else:
+        named = scheme.replace("dirichlet:", "label-skew:")
+        pieces = split_rows(table, silos, named, test, seed, parameters.label)
+    held = {piece.name: piece.table for piece in pieces if piece.name.startswith("test")}
+    dealt = {piece.name: piece.table for piece in pieces if piece.name not in held}
+    found = found.on(dealt, has_test="test" in held)
+    parameters = found.parameters
+    tables = {name: table_of(parameters, name, own) for name, own in dealt.items()}
+    shared = table_of(parameters, "test", held["test"]) if "test" in held else None
+    own = {
+        name.removeprefix("test-"): table_of(parameters, name.removeprefix("test-"), part)
+        for name, part in held.items()
+        if name != "test"
+    }
+    conditions = Conditions(crypto=crypto, workers=workers, away=_away(away, seed), watch=watch)
+    result = federate(found, tables, conditions, shared, own)
+    folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)
+    result.write(folder)
+    return Run(folder, temporary=out is None)
+
+
+def _away(schedule: Mapping[int, Collection[str]] | float, seed: int) -> Away:
+    """Return who is away; nobody in the first round, which opens the job."""
+    if isinstance(schedule, Mapping):
+        return lambda silo, round: silo in schedule.get(round, ())
+    if not 0.0 <= schedule < 1.0:
+        raise InvalidJob(f"away: expected a share from 0 to below 1, received {schedule:g}")
+
+    def drawn(silo: Silo, round: int) -> bool:
+        rng = np.random.default_rng([seed, zlib.crc32(silo.encode()), round])
+        return round > 0 and bool(rng.random() < schedule)
+
+    return drawn

@@ -1,0 +1,68 @@
+"""``hedgerow simulate``: one table, many silos, one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import hedgerow
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.cli import main
+from hedgerow.coordinator.operator.library.running import Run
+from tests.coordinator.operator.library.tables import people
+
+JOB = hedgerow.Job("bagging", rounds=3, max_depth=3, min_silos=2, metrics=["auc"])
+
+
+def test_the_command_gives_the_model_of_split_and_local(tmp_path: Path) -> None:
+    data = tmp_path / "people.parquet"
+    pq.write_table(pa.table(people(300, 0)), data)
+    JOB.save(tmp_path / "job.toml")
+    split = ["split", str(data), "--silos", "3", "--test", "0.2", "--seed", "4"]
+    call = CliRunner().invoke(
+        main, [*split, "--scheme", "label-skew:0.5", "--out", str(tmp_path / "parts")]
+    )
+    assert call.exit_code == 0, call.output
+    parts = {f"silo-{k}": tmp_path / f"parts/silo-{k}.parquet" for k in range(3)}
+    run = hedgerow.local(JOB, parts, tmp_path / "parts/test.parquet", quiet=True)
+    call = CliRunner().invoke(
+        main,
+        ["simulate", str(tmp_path / "job.toml"), "--data", str(data), "--silos", "3", "--seed", "4",
+         "--scheme", "dirichlet:0.5", "--out", str(tmp_path / "run")],
+    )  # fmt: skip
+    assert call.exit_code == 0, call.output
+    assert "round   3  test auc" in call.output
+    model = (tmp_path / "run/model.ubj").read_bytes()
+    assert model == (run.folder / "model.ubj").read_bytes()
+    again = Run(tmp_path / "run")
+    assert list(again.metrics["test.auc"]) == list(run.metrics["test.auc"])
+    assert again.report().is_file()
+
+
+def test_who_is_away_follows_from_the_seed_or_a_schedule() -> None:
+    runs = [
+        hedgerow.simulate(JOB, people(400, 1), 6, away=0.3, seed=seed, crypto=False)
+        for seed in (7, 7, 6)
+    ]
+    present = [[r["silos"] for r in run.document["rounds"]] for run in runs]
+    assert present[0] == present[1] != present[2]
+    assert len(present[0][0]) == 6
+    run = hedgerow.simulate(JOB, people(400, 1), 3, away={2: ["silo-1"]}, crypto=False)
+    assert run.document["rounds"][2]["silos"] == ["silo-0", "silo-2"]
+    with pytest.raises(InvalidJob, match="away: expected a share"):
+        hedgerow.simulate(JOB, people(40, 1), 3, away=1.5)
+
+
+def test_a_vertical_job_is_cut_by_columns() -> None:
+    table = {**people(200, 2), "_id": np.arange(200)}
+    job = hedgerow.Job("secureboost", active="bank", rounds=1, max_depth=2, min_silos=2)
+    with pytest.raises(InvalidJob, match="parties: a vertical job needs them"):
+        hedgerow.simulate(job, table, 2)
+    run = hedgerow.simulate(job, table, parties="bank:label,age;insurer:site,dose", crypto=False)
+    assert 0.0 < run.metrics["test.auc"][0] <= 1.0
+    assert run.model.n_features == 3
