@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cached_property
@@ -196,48 +196,70 @@ class Dataset:
         )
 
 
-def merge(schemas: Mapping[str, Schema]) -> Schema:
+def merge(schemas: Mapping[str, Schema], empty: Collection[str] = ()) -> Schema:
     """Return the schema that all silos of a horizontal job share.
 
-    Names, order and types of the features, label and task must agree. Category lists and class
-    lists are united and sorted as text, so that the result does not depend on the order of silos.
+    Names and types of the features, label and task must agree; the order is that of the first silo
+    by name. Category lists and class lists are united and sorted as text, so that the result does
+    not depend on the order of silos.
 
     Parameters
     ----------
     schemas : Mapping[str, Schema]
         By silo; at least one.
+    empty : collection of str
+        Silos without rows, whose labels have no kind.
 
     Raises
     ------
     SchemaMismatch
-        Names the silo, the silo it differs from, and the first difference.
+        Names the silo, the silo it differs from, and the first difference; or all labels are of
+        one class.
     """
     silos = sorted(schemas)
     reference = silos[0]
+    first = schemas[reference]
     for silo in silos[1:]:
-        _compare_names(silo, schemas[silo], reference, schemas[reference])
+        _compare_names(silo, schemas[silo], reference, first)
+    own = {silo: {f.name: f for f in schemas[silo].features} for silo in silos}
     features = tuple(
-        Feature(name, _united(name, position, schemas))
-        for position, name in enumerate(schemas[reference].names)
+        Feature(name, _united({silo: own[silo][name] for silo in silos})) for name in first.names
     )
     for silo in silos[1:]:
-        _compare_labels(silo, schemas[silo], reference, schemas[reference])
-    first = schemas[reference]
-    n_classes = max(own.n_classes for own in schemas.values())
-    classes = tuple(sorted({name for own in schemas.values() for name in own.classes}))
-    if classes and first.task is Task.MULTICLASS:
-        text = next(silo for silo in silos if schemas[silo].classes)
-        for silo in silos:
-            if schemas[silo].n_classes and not schemas[silo].classes:
-                raise SchemaMismatch(
-                    f"silo {silo}: its labels are numbers, those of silo {text} are text"
-                )
-        n_classes = max(n_classes, len(classes))
-    elif len(classes) > 2:
-        raise SchemaMismatch(
-            f"expected two classes for a binary job, the silos have {len(classes)} together"
-        )
+        _compare_labels(silo, schemas[silo], reference, first)
+    labelled = [silo for silo in silos if schemas[silo].n_classes and silo not in empty]
+    classes = _united_classes(first, {silo: schemas[silo].classes for silo in labelled})
+    n_classes = max(len(classes), *(each.n_classes for each in schemas.values()))
+    if labelled and (len(classes) == 1 if first.task is Task.BINARY else n_classes == 1):
+        raise SchemaMismatch(f"label '{first.label}': all silos have one class only, expected two")
     return Schema(features, first.label, first.task, n_classes, classes)
+
+
+def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the union of the silos' class lists, sorted; empty where labels are numbers."""
+    label, union, before = f"label '{schema.label}'", set[str](), ""
+    text = next((silo for silo, own in classes.items() if own), "")
+    for silo, own in classes.items():
+        if text and not own:
+            raise SchemaMismatch(
+                f"silo {silo}: {label} has numbers, that of silo {text} the classes "
+                + _listed(classes[text])
+            )
+        union.update(own)
+        if schema.task is Task.BINARY and len(union) > 2:
+            raise SchemaMismatch(
+                f"silo {silo}: {label} has the classes {_listed(own)}, that of silo {before} "
+                f"{_listed(classes[before])}; a binary job has two"
+            )
+        if not before or len(own) > len(classes[before]):
+            before = silo
+    return tuple(sorted(union))
+
+
+def _listed(names: Collection[str]) -> str:
+    """Return the first names of a list for a message."""
+    shown = ", ".join(f"'{name}'" for name in sorted(names)[:10])
+    return shown + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def fits(silo: str, own: Schema, agreed: Schema) -> None:
@@ -251,14 +273,19 @@ def fits(silo: str, own: Schema, agreed: Schema) -> None:
         Names the silo and the first difference.
     """
     _compare_names(silo, own, "the job", agreed)
-    for mine, theirs in zip(own.features, agreed.features, strict=True):
+    found = {feature.name: feature for feature in own.features}
+    for theirs in agreed.features:
+        mine = found[theirs.name]
         if mine.categories == () or theirs.categories == ():
             continue
         if mine.is_categorical != theirs.is_categorical:
             raise _types_differ(silo, mine, "the job")
     _compare_labels(silo, own, "the job", agreed)
     if not set(own.classes) <= set(agreed.classes):
-        raise SchemaMismatch(f"silo {silo}: a class of its labels is not in the job's class list")
+        raise SchemaMismatch(
+            f"silo {silo}: label '{own.label}' has the classes {_listed(own.classes)}, the job "
+            + (_listed(agreed.classes) or "numbers")
+        )
     if own.n_classes > agreed.n_classes:
         raise SchemaMismatch(
             f"silo {silo}: labels have {own.n_classes} classes, the job has {agreed.n_classes}"
@@ -328,18 +355,15 @@ def _recoded(
 
 
 def _compare_names(silo: str, own: Schema, reference: str, other: Schema) -> None:
-    if own.names == other.names:
+    if set(own.names) == set(other.names):
         return
     whose = reference if reference == "the job" else f"silo {reference}"
     lacking = [name for name in other.names if name not in set(own.names)]
     extra = [name for name in own.names if name not in set(other.names)]
     if lacking:
         what = f"it has no column '{lacking[0]}', which {whose} has"
-    elif extra:
-        what = f"its column '{extra[0]}' is not a column of {whose}"
     else:
-        at = next(k for k in range(own.n_features) if own.names[k] != other.names[k])
-        what = f"its column {at} is '{own.names[at]}', that of {whose} is '{other.names[at]}'"
+        what = f"its column '{extra[0]}' is not a column of {whose}"
     raise SchemaMismatch(
         f"silo {silo}: {what} ({own.n_features} columns against {other.n_features})"
     )
@@ -364,17 +388,16 @@ def _types_differ(silo: str, feature: Feature, whose: str) -> SchemaMismatch:
     )
 
 
-def _united(name: str, position: int, schemas: Mapping[str, Schema]) -> tuple[str, ...] | None:
+def _united(columns: Mapping[str, Feature]) -> tuple[str, ...] | None:
     """Return the union of a column's category lists, None when it is numeric everywhere."""
     first: str | None = None
     union: set[str] = set()
-    for silo in sorted(schemas):
-        feature = schemas[silo].features[position]
+    for silo, feature in columns.items():
         if feature.categories == ():
             continue
         if first is None:
             first = silo
-        elif feature.is_categorical != schemas[first].features[position].is_categorical:
+        elif feature.is_categorical != columns[first].is_categorical:
             raise _types_differ(silo, feature, f"silo {first}")
         union.update(feature.categories or ())
     return tuple(sorted(union)) or None

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.metrics.curves import exact_auc
 from hedgerow.boosting.metrics.scores import METRICS, NUMBERS, Floats, Metric, link, scored_rows
 
 __all__ = [
     "better",
     "check",
+    "check_defined",
     "combine",
     "defaults",
     "evaluate",
@@ -63,6 +64,19 @@ def check(names: Sequence[str], task: Task) -> None:
                 + ", ".join(known(task))
             )
         _power(name)
+
+
+def check_defined(scores: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise :class:`DataError` where the rows of an AUC are of one class.
+
+    Parameters
+    ----------
+    scores : Mapping[str, Mapping[str, float]]
+        By data set, then by metric name.
+    """
+    for data, found in scores.items():
+        if math.isnan(found.get("auc", 0.0)):
+            raise DataError(f"auc of {data} is not defined: all of its rows are of one class")
 
 
 def higher_is_better(name: str) -> bool:

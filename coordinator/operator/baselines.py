@@ -64,7 +64,8 @@ def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
         A table cannot be used, or the silos' tables differ.
     """
     own = {name: for_job(read_table(path), job, short_name(path)) for name, path in silos.items()}
-    schema = merge({name: table.schema for name, table in own.items()})
+    empty = {name for name, table in own.items() if table.is_empty}
+    schema = merge({name: table.schema for name, table in own.items()}, empty)
     rows = recode(for_job(read_table(test), job, short_name(test)), schema)
     return Cohort(schema, {name: recode(table, schema) for name, table in own.items()}, rows)
 

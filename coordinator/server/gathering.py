@@ -103,6 +103,11 @@ class JobAttempt:
         self.barred.discard(silo)
         self.accepted[silo] = acceptance
 
+    @property
+    def with_rows(self) -> tuple[Silo, ...]:
+        """Silos that have accepted and have rows."""
+        return tuple(silo for silo, own in self.accepted.items() if own.n_samples)
+
     def absences(self) -> dict[Silo, str]:
         """Return, of each silo that is asked and takes no part now, what it did and when."""
         there = self.accepted.keys() if self.hub is None else set(self.hub.silos)
@@ -240,18 +245,20 @@ class Gathering:
             return False
         if self._named or (attempt.declined and not attempt.accepted):
             return True
-        return len(attempt.accepted) >= self._job.min_silos and now > self._settled
+        return len(attempt.with_rows) >= self._job.min_silos and now > self._settled
 
     def check_quorum(self) -> None:
         """Raise :class:`SchemaMismatch` where too few silos have accepted; names the others."""
         attempt = self._attempt
         needed = max(self._job.min_silos, 1)
-        if len(attempt.accepted) >= needed:
+        if len(attempt.with_rows) >= needed:
             return
         reasons = [f"{silo} {why}" for silo, why in attempt.absences().items()]
+        empty = attempt.accepted.keys() - set(attempt.with_rows)
+        reasons += [f"{silo} has no rows" for silo in sorted(empty)]
         reasons += [f"{silo} waited for others" for silo in sorted(self._seen - attempt.candidates)]
         raise SchemaMismatch(
-            f"the job needs {needed} silos, {len(attempt.accepted)} accepted; "
+            f"the job needs {needed} silos, {len(attempt.with_rows)} accepted; "
             + ("; ".join(reasons) or "none is registered")
         )
 
@@ -322,7 +329,14 @@ class AgreedJob:
             for silo, own in schemas.items():
                 fits(silo, own, schema)
         else:
-            schema = merge({str(silo): own for silo, own in schemas.items()})
+            empty = {str(silo) for silo, one in accepted.items() if not one.n_samples}
+            schema = merge({str(silo): own for silo, own in schemas.items()}, empty)
+            orders = {own.names for own in schemas.values()}
+            if self._job.booster.monotone_constraints and len(orders) > 1:
+                raise SchemaMismatch(
+                    "the silos have their columns in different orders: with monotone_constraints "
+                    "the job needs 'features', whose order they follow"
+                )
             schema_wire.check_size(schemas, schema)
             artefacts.write(self._job_id, AGREED_SCHEMA, schema_wire.dump(schema))
         for silo, acceptance in accepted.items():

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import structlog
 
+from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, RoundResult
@@ -91,7 +92,14 @@ class JobStoring:
             await asyncio.sleep(pause)
 
     async def save_round(self, done: FinishedRound, result: RoundResult) -> None:
-        """Make a round durable: its record first, then its checkpoint."""
+        """Make a round durable: its record first, then its checkpoint.
+
+        Raises
+        ------
+        DataError
+            A score is not defined.
+        """
+        metrics.check_defined(result.metrics)
         self._last_round = done
         store, artefacts = self._environment.store, self._environment.artefacts
 

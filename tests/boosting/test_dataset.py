@@ -32,12 +32,30 @@ def test_a_column_without_any_value_fits_either_type():
     assert merge({"a": empty, "b": empty}).features[0].categories is None
 
 
+def test_silos_may_have_their_columns_in_any_order():
+    one = schema("age", ("job", ("a",)))
+    other = schema(("job", ("b",)), "age")
+    merged = merge({"a": one, "b": other})
+    assert merged == schema("age", ("job", ("a", "b")))
+    fits("b", other, merged)
+    table = Dataset(other, np.array([[0, 7.5]], np.float32))
+    assert recode(table, merged).X.tolist() == [[7.5, 1.0]]
+
+
+def test_labels_of_one_class_everywhere_are_an_error_and_empty_silos_have_no_kind():
+    yes, none = schema("x", classes=("yes",)), schema("x")
+    with pytest.raises(SchemaMismatch, match="label 'label': all silos have one class only"):
+        merge({"a": yes, "b": yes})
+    with pytest.raises(SchemaMismatch, match="silo b: label 'label' has numbers"):
+        merge({"a": schema("x", classes=("no", "yes")), "b": none})
+    assert merge({"a": schema("x", classes=("no", "yes")), "b": none}, {"b"}).classes
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         (schema("age"), "silo b: it has no column 'sex', which silo a has .1 columns against 2."),
         (schema("age", "sex", "zip"), "silo b: its column 'zip' is not a column of silo a"),
-        (schema("sex", "age"), "silo b: its column 0 is 'sex', that of silo a is 'age'"),
         (
             schema("age", ("sex", ("f",))),
             "silo b: column 'sex' has text, that of silo a has numbers",
@@ -68,13 +86,18 @@ def test_class_lists_are_united_and_numbered_classes_take_the_largest_count():
 
 
 def test_text_and_number_labels_do_not_merge():
-    with pytest.raises(SchemaMismatch, match="silo b: its labels are numbers, those of silo a"):
+    with pytest.raises(
+        SchemaMismatch, match="silo b: label 'label' has numbers, that of silo a the classes 'cat'"
+    ):
         merge({"a": classes_of("cat"), "b": classes_of(n=2)})
 
 
 def test_a_binary_job_has_two_classes_at_most():
     parts = [schema("x", classes=("no", "yes")), schema("x", classes=("maybe",))]
-    with pytest.raises(SchemaMismatch, match="two classes for a binary job, the silos have 3"):
+    with pytest.raises(
+        SchemaMismatch,
+        match="silo b: label 'label' has the classes 'maybe', that of silo a 'no', 'yes'",
+    ):
         merge({"a": parts[0], "b": parts[1]})
     assert merge({"a": parts[0], "b": schema("x", classes=("yes",))}).classes == ("no", "yes")
 
@@ -139,7 +162,10 @@ def test_a_late_silo_fits_when_only_its_categories_are_new():
     for own, message in [
         (schema("x", classes=()), "silo late: it has no column 'c', which the job has"),
         (schema("x", "c"), "silo late: column 'c' has numbers, that of the job has text"),
-        (schema("x", ("c", ("a",)), classes=("maybe",)), "not in the job's class list"),
+        (
+            schema("x", ("c", ("a",)), classes=("maybe",)),
+            "has the classes 'maybe', the job 'no', 'yes'",
+        ),
         (schema("x", ("c", ("a",)), n_classes=3), "3 classes, the job has 2"),
     ]:
         with pytest.raises(SchemaMismatch, match=message):

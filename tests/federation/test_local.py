@@ -185,6 +185,32 @@ def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, mes
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("rows", "test", "message"),
+    [
+        (0, 40, "the job needs 2 silos, 1 accepted; b has no rows"),
+        (40, 1, "auc of test is not defined: all of its rows are of one class"),
+    ],
+)
+def test_degenerate_tables_end_a_job_with_a_clear_word(
+    tmp_path: Path, rows: int, test: int, message: str
+) -> None:
+    for name, n in (("a", 60), ("b", rows), ("test", test)):
+        x = np.arange(float(n))
+        table = pa.table({"y": x[::-1] % 2, "x": x} if name == "b" else {"x": x, "y": x % 2})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    job = 'strategy = "bagging"\nlabel = "y"\nmin_silos = 2\n[bagging]\nrounds = 1\n'
+    (tmp_path / "job.toml").write_text(job)
+    done = subprocess.run(
+        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"), "--out",
+         str(tmp_path / "o"), *(f"--silo={p}={tmp_path / p}.parquet" for p in "ab"),
+         "--test", str(tmp_path / "test.parquet")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
 def test_a_vertical_job_on_this_machine_says_what_is_wrong_with_a_table(tmp_path: Path) -> None:
     for party, column in (("a", "label"), ("b", "z")):
         table = pa.table({"_id": ["1", "2"], f"x{party}": [1.0, 2.0], column: [0, 1]})

@@ -24,6 +24,8 @@ def predictions(
 ) -> bytes:
     """Return a CSV table: ``_id``, ``prediction`` and, for classes, their probabilities.
 
+    Of two classes that of the positive one is first.
+
     Parameters
     ----------
     ids : ndarray of shape (n_rows,), object
@@ -38,10 +40,14 @@ def predictions(
         flat = values.reshape(-1)
         columns = [_labels((flat >= 0.5).astype(int), part.classes), flat.tolist()]
         names.append("probability")
+        values = np.stack([1.0 - flat, flat], axis=1)
     else:
-        columns = [_labels(values.argmax(axis=1), part.classes), *values.T.tolist()]
-        labels = part.classes or [str(k) for k in range(values.shape[1])]
+        columns = [_labels(values.argmax(axis=1), part.classes)]
+    if part.task != Task.REGRESSION.value:
+        known = len(part.classes) == values.shape[1]
+        labels = part.classes if known else [str(k) for k in range(values.shape[1])]
         names += [f"probability_{label}" for label in labels]
+        columns += values.T.tolist()
     order = np.argsort(rows, kind="stable")
     return write_rows(names, ([ids[k], *(column[k] for column in columns)] for k in order))
 

@@ -43,8 +43,10 @@ def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> 
     agents score the rows that all of them have together, on this machine.
 
     Writes one row for each row of DATA, in its order: `_id` (the table's, else the row number),
-    `prediction`, and for classes their probabilities. Where each silo has a model of its own
-    (fedga), --silo says whose; without it, there are such columns for each silo, under its name.
+    `prediction`, and for classes `probability_CLASS` in class order; of two classes first
+    `probability`, that of the positive one. Labels and unknown columns are ignored. Where each
+    silo has a model of its own (fedga), --silo says whose; without it, there are such columns for
+    each silo, under its name.
     """
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
     from hedgerow.coordinator.operator.library.models import open_model, owners
@@ -193,18 +195,17 @@ def _scored(model: Model, predictions: Floats, table: Any) -> Any:
     if model.task is Task.REGRESSION:
         columns["prediction"] = predictions
         return pa.table(columns)
-    names = model.classes
+    names, probabilities = model.classes, {}
     if model.task is Task.BINARY:
         codes = (predictions >= 0.5).astype(np.int64)
-        probabilities = {"probability": predictions}
+        probabilities["probability"] = predictions
+        predictions = np.stack([1.0 - predictions, predictions], axis=1)
     else:
         codes = predictions.argmax(axis=1)
-        labels = names or [str(k) for k in range(predictions.shape[1])]
-        probabilities = {
-            f"probability_{label}": predictions[:, k]
-            for k, label in enumerate(labels)
-            if k < predictions.shape[1]
-        }
+    n_classes = predictions.shape[1]
+    labels = names if len(names) == n_classes else [str(k) for k in range(n_classes)]
+    for k, label in enumerate(labels):
+        probabilities[f"probability_{label}"] = predictions[:, k]
     # A binary class that no silo has seen has no name.
     known = len(names) > int(codes.max(initial=0))
     columns["prediction"] = [names[code] for code in codes] if names and known else codes

@@ -218,7 +218,8 @@ def plan_here(spec: bytes, silos: Mapping[str, Tabular]) -> PlanView:
         plans = layout.forecasts(job.parameters, job, schemas, rows)
         notes = plans[active].notes
     else:
-        schema = merge({str(silo): own for silo, own in schemas.items()})
+        empty = {str(silo) for silo, n in rows.items() if not n}
+        schema = merge({str(silo): own for silo, own in schemas.items()}, empty)
         layout.validate_for(job.parameters, job, schema)
         forecast = job.strategy.forecast(job.parameters, job, schema, rows)
         plans, notes = dict.fromkeys(tables, forecast), forecast.notes

@@ -100,7 +100,10 @@ def test_predictions_are_those_of_stock_xgboost_row_by_row(run, ending):
         assert made.column_names == ["_id", "prediction"]
         np.testing.assert_allclose(made["prediction"], expected, rtol=1e-5)
     elif task is Task.BINARY:
+        names = ["_id", "prediction", "probability", "probability_0", "probability_1"]
+        assert made.column_names == names
         np.testing.assert_allclose(made["probability"], expected, rtol=1e-5)
+        np.testing.assert_allclose(made["probability_0"], 1 - expected, atol=1e-6)
         assert made["prediction"].to_pylist() == (expected >= 0.5).astype(int).tolist()
     else:
         names = ["low", "mid", "top"]
