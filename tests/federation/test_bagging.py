@@ -15,7 +15,13 @@ import xgboost as xgb
 from benchmarks.bagging import in_process
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.errors import DataError, FederationError, OfferRejected, PlacePassed
+from hedgerow.boosting.errors import (
+    DataError,
+    FederationError,
+    InvalidJob,
+    OfferRejected,
+    PlacePassed,
+)
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, SiloStart
@@ -205,6 +211,8 @@ def test_labels_that_a_loss_cannot_start_from_end_the_job() -> None:
 def test_drawn_silos_are_the_only_ones_that_add_trees() -> None:
     data = silos(BINARY, 100, 100, 100, 100)
     drawn = job(BINARY, whole(rounds=6, silos_per_round=2))
+    with pytest.raises(InvalidJob, match=r"silos_per_round: expected 0 to 3, received 4"):
+        Bagging(silos_per_round=4).validate_cohort(3)
     first, second = run(drawn, data), run(drawn, data)
     rounds = [[silo for r, silo, _ in blocks(first) if r == round] for round in range(6)]
     assert all(len(names) == 2 and names == sorted(names) for names in rounds)

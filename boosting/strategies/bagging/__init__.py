@@ -43,4 +43,5 @@ STRATEGY = Strategy(
     artefact=artefact,
     forecast=forecast,
     allowances=allowances,
+    validate_cohort=Bagging.validate_cohort,
 )

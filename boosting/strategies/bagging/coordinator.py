@@ -74,6 +74,7 @@ class _BaggingRounds:
         elif fixed is not None:
             self.history = History(fixed)
         parameters.validate_for(self.job, self.schema)
+        parameters.validate_cohort(len(start.silos))
         self.rows = dict(start.n_samples)
         self.synced: set[Silo] = set(hub.silos)
         self.asked: frozenset[Silo] = frozenset()  # whose scores are awaited

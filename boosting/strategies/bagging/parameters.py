@@ -153,6 +153,10 @@ class Bagging:
             raise InvalidJob("task: expected binary for two classes, received multiclass")
         metrics.check(job.metrics, job.task)
 
+    def validate_cohort(self, n_silos: int) -> None:
+        """Raise :class:`InvalidJob` where more silos are to be drawn than there are."""
+        within(self.name, "silos_per_round", self.silos_per_round, 0, n_silos)
+
     def validate_for(self, job: JobParameters, schema: Schema) -> None:
         """Raise :class:`InvalidJob` where the parameters do not suit the silos' tables."""
         if job.booster.tree_method == "exact" and "c" in schema.feature_types:
