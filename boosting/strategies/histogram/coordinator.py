@@ -222,7 +222,8 @@ class _Coordinator:
                 self.sums.answer(HISTOGRAMS.decided, outcome, decision)
                 continue
             closed = decision.closed
-            await asyncio.to_thread(self._keep, outcome, trees, opening)
+            if level == 0:
+                await asyncio.to_thread(self._keep, outcome, trees, opening)
             if closed is not None:
                 decision = replace(decision, closed=self._with_end(closed))
             self.sums.answer(HISTOGRAMS.decided, outcome, decision)
@@ -236,7 +237,6 @@ class _Coordinator:
                 whole=True,
             )
             closed = await asyncio.to_thread(decided, at, trees.close, integers(outcome))
-            await asyncio.to_thread(self._keep, outcome, trees, opening, renewed=True)
             self.sums.answer(LEAVES.decided, outcome, self._with_end(closed))
         return plan.trees(trees, opening)
 
@@ -246,15 +246,16 @@ class _Coordinator:
             return closed
         return replace(closed, end=self.admission.end_round(stop=False))
 
-    def _keep(
-        self, outcome: SumOutcome, trees: RoundTrees, opening: Opening, *, renewed: bool = False
-    ) -> None:
-        """Make durable what was decided, before silos learn it: the trees as if closed now."""
+    def _keep(self, outcome: SumOutcome, trees: RoundTrees, opening: Opening) -> None:
+        """Make the trees durable as if closed after their first sum, before silos learn it.
+
+        That sum must not be opened over other silos. If one of them never returns after a restart,
+        this is what the round gives; else it is played again.
+        """
         journal, r = self.start.journal, self.admission.round
         if journal is None or not self.parameters.secure or outcome.total is None:
             return
-        if not renewed:
-            trees.close()
+        trees.close()
         model = np.frombuffer(self._part(self.plan.trees(trees, opening)).save(), np.uint8)
         terms = opening.terms if r == 0 else None
         journal.remember(_BEGUN, BegunRound(r, outcome.present, model, terms).encode())

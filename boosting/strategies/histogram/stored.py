@@ -59,15 +59,15 @@ class RoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class BegunRound:
-    """What a coordinator decided in a round that has not ended.
+    """What a coordinator decided from the first sum of a round that has not ended.
 
     Parameters
     ----------
     round : int
     present : tuple[Silo, ...]
-        Silos of the round's last sum.
+        Silos of that sum.
     model : ndarray of shape (n,), uint8
-        The round's trees as if they were closed now, as ``model.ubj``.
+        The round's trees as if they were closed then, as ``model.ubj``.
     terms : OpeningTerms or None
         Of the first round, which no checkpoint precedes.
     """
