@@ -30,6 +30,7 @@ from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import ColumnWriter, ordinal
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 from hedgerow.crypto import key_agreement, keystream, masking, shamir
+from hedgerow.crypto.fields import Fields
 from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.rpc.federation import accept_message
@@ -60,6 +61,7 @@ def vectors() -> dict[str, Any]:
         "tree-digest": _digests(),
         "score-sums": _score_sums(),
         "residues": _residues(),
+        "fields": _fields(),
         "exact-sums": _exact_sums(),
         "secure-sum": _secure_sum(),
         "paillier-modulus": _paillier_modulus(),
@@ -270,6 +272,33 @@ def _residues() -> Any:
         packed = bytes(pack_residues(np.array(values, dtype), ring_bits))
         out.append({"ring_bits": ring_bits, "values": _texts(values), "bytes": packed.hex()})
     return out
+
+
+def _fields() -> Any:
+    """Packed fields of two columns, and with a mask added and another subtracted."""
+    fields = Fields(np.array([[29, 27], [64, 0], [1, 40]], np.uint8), np.array([3, 1, 2]))
+    rows = np.array([[-1, 0], [1 << 27, 5], [-(1 << 28), (1 << 27) - 1], [-2, 0], [0, 1], [-1, 7]])
+    words = fields.pack(rows, np.arange(len(rows)), rows[:0])
+    add, subtract = fixed("added"), fixed("subtracted")
+    masked = masking.masked(words, fields, [add], [subtract])
+    state = fixed("state")
+    view = sum_view(fixed("job"), "histograms", Place(1, 2), fields.n_words, fields, state)
+    return {
+        "widths": fields.widths.tolist(),
+        "counts": fields.counts.tolist(),
+        "rows": [_texts(row) for row in rows.tolist()],
+        "bytes": words.tobytes().hex(),
+        "add": add.hex(),
+        "subtract": subtract.hex(),
+        "masked": masked.tobytes().hex(),
+        "view": {
+            "job": fixed("job").hex(),
+            "step": "histograms",
+            "place": [1, 2, 0],
+            "state": state.hex(),
+            "bytes": view.hex(),
+        },
+    }
 
 
 def _exact_sums() -> Any:
