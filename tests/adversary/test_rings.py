@@ -154,7 +154,12 @@ def test_a_silo_that_is_told_other_widths_has_another_view() -> None:
 
 class SaysComplete(Liar):
     def lie(self, rings: Any) -> Any:
-        return replace(rings, complete=np.full_like(rings.complete, 255))
+        return replace(rings, derived=np.zeros_like(rings.derived))
+
+
+class NoSuchBin(Liar):
+    def lie(self, rings: Any) -> Any:
+        return replace(rings, derived=np.full_like(rings.derived, 60_000))
 
 
 class Wider(Liar):
@@ -164,7 +169,11 @@ class Wider(Liar):
 
 @pytest.mark.parametrize(
     ("make_link", "text"),
-    [(SaysComplete, "is missing in rows of this silo"), (Wider, "above what the range proof")],
+    [
+        (SaysComplete, "is missing in rows of this silo"),
+        (NoSuchBin, "does not have"),
+        (Wider, "above what the range proof"),
+    ],
 )
 def test_silos_refuse_rings_that_do_not_fit(make_link: Any, text: str) -> None:
     """A bin that follows from the others would have the missing rows' gradients in it."""

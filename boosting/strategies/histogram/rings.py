@@ -5,7 +5,8 @@ A root's numbers take the bits that the range proof allows. Further down the tre
 fields from it:
 
 * bins that the node's path excludes stay out;
-* of a feature that is missing nowhere one bin stays out: the node's total less the others is it.
+* of a feature that is missing nowhere one bin stays out, the node's total less the others: the one
+  that is greatest in the root where the path has it, so that the others are narrow, or the last.
   Each tree's first sum says where values are missing: a silo that has missing values of a feature
   adds a random residue to the feature's flag, so that the total tells only whether any silo has;
 * where that pays, bins that are empty in the parent stay out;
@@ -42,10 +43,13 @@ FLAG_BITS = 64
 MISSING_BITS = 40
 """Bits of a flag of missing values: that two silos' residues cancel has a chance of 2**-40."""
 
+NOT_DERIVED = (1 << 16) - 1
+"""Of a feature all of whose bins are sent: more than the greatest bin."""
+
 START_SPARE = 1.0
 """Bits that a gradient's width has to spare at first, above the parent's greatest bin."""
-OVERFLOW_SPARE = 0.5
-"""Bits more after each overflow."""
+OVERFLOW_SPARE = 1.0
+"""Bits more after each overflow, for the rest of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,12 @@ class TreeRings:
         rings = mirror.rings
         if rings is None or not nodes:
             return
-        complete = unpacked(rings.complete, n_used, "features without missing values")
-        _derive(self.kept, layout.offsets, complete, self.derived)
+        if rings.derived.shape != (n_used,):
+            raise OfferRejected(f"rings: expected the derived bins of {n_used} features")
+        chosen = rings.derived.astype(np.int64)
+        if np.any((chosen >= np.diff(layout.offsets)) & (chosen != NOT_DERIVED)):
+            raise OfferRejected("rings: a bin that the feature does not have")
+        _derive(self.kept, layout.offsets, chosen, self.derived)
         spread = rings.grad.shape[0] // len(nodes)
         if spread not in (1, n_used) or not (
             rings.grad.shape[0] == rings.hess.shape[0] == len(nodes) * spread
@@ -241,7 +249,7 @@ class LevelRings:
 
     def open(
         self, words: NDArray[np.uint64], totals: Sequence[Integers]
-    ) -> tuple[Integers, list[Mask]] | None:
+    ) -> tuple[Integers, list[NDArray[np.uint16]]] | None:
         """Return a level's sums, with all bins, from those of its fields; None on an overflow.
 
         Parameters
@@ -252,30 +260,33 @@ class LevelRings:
         Returns
         -------
         tuple
-            As :meth:`pack` takes them; and at the first level of each tree which of its features
-            are missing nowhere.
+            As :meth:`pack` takes them; and at the first level of each tree the bins that can be
+            derived from now on, as in :class:`~.steps.NodeRings`.
         """
         rows = np.zeros((self._n_rows, self._width), np.int64)
         flags = np.zeros((self._n_flags, self._width), np.int64)
         self.fields.unpack(words, self._signed, rows, self._index, flags)
         if self.guessed and flags[0, 0]:
             return None
-        complete: list[Mask] = []
+        chosen: list[NDArray[np.uint16]] = []
         at = int(self.guessed)
         for t, (tree, histograms) in enumerate(self._histograms(rows)):
             if self._first:
-                complete.append(flags[at : at + tree.layout.features.shape[0], 0] == 0)
-                at += complete[-1].shape[0]
+                n_used = tree.layout.features.shape[0]
+                complete = flags[at : at + n_used, 0] == 0
+                greatest = _greatest_bins(histograms[0], tree.layout.offsets)
+                chosen.append(np.where(complete, greatest, NOT_DERIVED).astype(np.uint16))
+                at += n_used
             else:
                 _complete(histograms, totals[t], tree.layout.offsets, tree.derived)
-        return rows.reshape(-1), complete
+        return rows.reshape(-1), chosen
 
 
 def node_rings(
     mirror: TreeMirror,
     layout: Layout,
     parents: Sequence[tuple[Integers, Integers]],
-    complete: Mask,
+    derived: NDArray[np.uint16],
     widest: Widest,
     spare: float,
 ) -> NodeRings:
@@ -285,16 +296,15 @@ def node_rings(
     ----------
     parents : sequence of (ndarray of shape (n_bins, width), ndarray of shape (width,))
         Of each node the parent's histogram, and the node's own sums.
-    complete : ndarray of shape (n_used,), bool
-        Features that are missing nowhere.
+    derived : ndarray of shape (n_used,), uint16
+        As in :class:`~.steps.NodeRings`.
     spare : float
         Bits that a gradient's width has to spare.
     """
     n_used = layout.features.shape[0]
     nothing = np.empty(0, np.uint8)
-    bits = packed(complete)
     wide = np.full(len(parents), widest.grad, np.uint8)
-    bare = NodeRings(wide, np.full(len(parents), widest.hess, np.uint8), nothing, bits)
+    bare = NodeRings(wide, np.full(len(parents), widest.hess, np.uint8), nothing, derived)
     if not parents:
         return bare
     mirror.rings = bare
@@ -323,7 +333,7 @@ def node_rings(
                 told.shape[0] + 2 * len(parents) * per_node
             )
             if best is None or cost < best[0]:
-                best = cost, NodeRings(grad, hess, told, bits)
+                best = cost, NodeRings(grad, hess, told, derived)
     assert best is not None
     return best[1]
 
@@ -377,16 +387,33 @@ def _counts(kept, offsets):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _derive(kept, offsets, complete, derived):  # type: ignore[no-untyped-def]
-    """Leave out the last kept bin of each complete feature; note which."""
+def _derive(kept, offsets, chosen, derived):  # type: ignore[no-untyped-def]
+    """Leave out the chosen or the last kept bin of each feature that has one; note which."""
     for n in range(kept.shape[0]):
         for k in range(offsets.shape[0] - 1):
-            if complete[k]:
-                for b in range(offsets[k + 1] - 1, offsets[k] - 1, -1):
-                    if kept[n, b]:
-                        kept[n, b] = False
-                        derived[n, k] = b
-                        break
+            if chosen[k] == NOT_DERIVED:
+                continue
+            at = offsets[k] + chosen[k]
+            if not kept[n, at]:
+                at = offsets[k + 1] - 1
+                while at >= offsets[k] and not kept[n, at]:
+                    at -= 1
+            if at >= offsets[k]:
+                kept[n, at] = False
+                derived[n, k] = at
+
+
+@njit(cache=True, nogil=True)
+def _greatest_bins(histogram, offsets):  # type: ignore[no-untyped-def]
+    """Return each feature's bin with the greatest hessian over all outputs, shape (n_used,)."""
+    out = np.zeros(offsets.shape[0] - 1, np.int64)
+    for k in range(offsets.shape[0] - 1):
+        most = np.int64(-1)
+        for b in range(offsets[k], offsets[k + 1]):
+            total = histogram[b, 1::2].sum()
+            if total > most:
+                most, out[k] = total, b - offsets[k]
+    return out
 
 
 @njit(cache=True, nogil=True)

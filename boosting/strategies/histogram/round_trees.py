@@ -17,7 +17,7 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree, ch
 from hedgerow.boosting.engine.histogram import Layout, layout_of
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
-from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
+from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
 from hedgerow.boosting.strategies.histogram.rings import (
     OVERFLOW_SPARE,
     START_SPARE,
@@ -103,7 +103,7 @@ class RoundTrees:
         self._layouts = shape.layouts
         self._growers: list[Grower] = []
         self._mirrors = [shape.mirror() for _ in self._layouts]
-        self._complete: list[Mask] = []
+        self._derived: list[NDArray[np.uint16]] = []
         self.spare = START_SPARE
         self.finished: list[GrownTree] = []
 
@@ -164,8 +164,8 @@ class RoundTrees:
         if opened is None:
             self.spare += OVERFLOW_SPARE
             return LevelDecision((), None, overflowed=True)
-        sums, complete = opened
-        self._complete = complete or self._complete
+        sums, derived = opened
+        self._derived = derived or self._derived
         decision = self.decide(sums)
         followed = zip(self._mirrors, decision.trees, strict=True)
         trees = [self._follow(t, *pair) for t, pair in enumerate(followed)]
@@ -180,7 +180,7 @@ class RoundTrees:
                 mirror,
                 self._layouts[t],
                 parents,
-                self._complete[t],
+                self._derived[t],
                 Widest.of(self._scale),
                 self.spare,
             )

@@ -11,7 +11,7 @@ import numpy as np
 from hedgerow.boosting.engine.summaries import QuantileSummaries
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
-from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt32s
+from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s, UInt32s
 from hedgerow.boosting.sums.floats import float_sum
 from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, check_exponent, sum_steps
 from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
@@ -35,8 +35,9 @@ every silo: the trees, the cut points, the union of all silos' lists, the total 
 the powers of two; with bins_policy = "proportional" the row count of the largest silo; unless the
 coordinator is blind, of the nodes that are summed next how many bits their sums need (powers of two
 above the greatest sum of a node, or of each feature of it, in its parent), where that saves bytes
-which bins are empty in the parent over all silos, which features are missing nowhere, and whether a
-level was summed a second time. The model file contains the united lists.
+which bins are empty in the parent over all silos, which features are missing nowhere with their
+most frequent bin, and whether a level was summed a second time. The model file contains the united
+lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
 max_depth limit that.
@@ -263,14 +264,15 @@ class NodeRings:
     filled : ndarray of shape (n_bytes,), uint8
         A bit for each bin of the nodes' paths: not set for bins that are left out since the
         parent has them empty. Without bytes none is left out.
-    complete : ndarray of shape (n_bytes,), uint8
-        A bit for each feature of the tree: set where no silo has missing values.
+    derived : ndarray of shape (n_used,), uint16
+        Of each feature of the tree without missing values in any silo the bin with the greatest
+        hessian in the root, which is not sent where the path has it; 65535 for other features.
     """
 
     grad: Bytes1
     hess: Bytes1
     filled: Bytes1
-    complete: Bytes1
+    derived: UInt16s
 
 
 @dataclass(frozen=True, slots=True)

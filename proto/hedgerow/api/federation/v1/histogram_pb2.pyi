@@ -670,7 +670,7 @@ class NodeRings(_message.Message):
     GRAD_FIELD_NUMBER: _builtins.int
     HESS_FIELD_NUMBER: _builtins.int
     FILLED_FIELD_NUMBER: _builtins.int
-    COMPLETE_FIELD_NUMBER: _builtins.int
+    DERIVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grad(self) -> _tensor_pb2.Tensor:
         """Bits of sums of g, sign included: of each requested node, or of each feature of each node:
@@ -688,9 +688,10 @@ class NodeRings(_message.Message):
         """
 
     @_builtins.property
-    def complete(self) -> _tensor_pb2.Tensor:
-        """A bit a feature of the tree; 1 where no silo has missing values. The last bin of its path is
-        not sent: it follows from the node's total: uint8, shape (n_bytes).
+    def derived(self) -> _tensor_pb2.Tensor:
+        """Of each feature of the tree that no silo has missing values of a bin, 65535 of others. One bin
+        of such a feature is not sent, since it follows from the node's total: this one where the
+        node's path has it, else the last one of the path: uint16, shape (n_features of the tree).
         """
 
     def __init__(
@@ -699,11 +700,11 @@ class NodeRings(_message.Message):
         grad: _tensor_pb2.Tensor | None = ...,
         hess: _tensor_pb2.Tensor | None = ...,
         filled: _tensor_pb2.Tensor | None = ...,
-        complete: _tensor_pb2.Tensor | None = ...,
+        derived: _tensor_pb2.Tensor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "filled", b"filled", "grad", b"grad", "hess", b"hess"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["derived", b"derived", "filled", b"filled", "grad", b"grad", "hess", b"hess"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "filled", b"filled", "grad", b"grad", "hess", b"hess"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["derived", b"derived", "filled", b"filled", "grad", b"grad", "hess", b"hess"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
