@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
+from hedgerow.boosting.delimited import Dialect, read_csv
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.parquet import ParquetTable
 from hedgerow.boosting.ports import Vertical
@@ -41,6 +42,7 @@ _FORMATS = {
     ".svmlight": "libsvm",
 }
 Floats = NDArray[np.float32]
+RECOGNISED = Dialect()
 _COMPRESSIONS = (".xz", ".gz", ".bz2", ".zst")
 
 
@@ -49,7 +51,7 @@ def short_name(path: str) -> str:
     return PurePosixPath(path.rpartition("://")[2]).name or path.rpartition("://")[2]
 
 
-def read_table(path: str, features: Sequence[str] = ()) -> Any:
+def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
     """Return a file as a ``pyarrow.Table``.
 
     Parameters
@@ -59,17 +61,19 @@ def read_table(path: str, features: Sequence[str] = ()) -> Any:
         ``.libsvm``, the last two optionally followed by ``.xz``, ``.gz``, ``.bz2`` or ``.zst``.
     features : sequence of str
         Columns that a LIBSVM table has even where no row lists them.
+    dialect : Dialect
+        How a CSV file is written.
 
     Raises
     ------
     DataError
         Missing, unreadable or not of the format that its ending names; never quotes a value.
     """
-    table = open_table(path, features)
+    table = open_table(path, features, dialect)
     return table.table() if isinstance(table, ParquetTable) else table
 
 
-def open_table(path: str, features: Sequence[str] = ()) -> Any:
+def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
     """Return a file as :func:`read_table` does, but Parquet as a :class:`ParquetTable`.
 
     A local Parquet file is read by column when it is used.
@@ -90,7 +94,7 @@ def open_table(path: str, features: Sequence[str] = ()) -> Any:
     if kind == "parquet":
         return ParquetTable(data, name)
     if kind == "csv":
-        return _csv(data, name)
+        return read_csv(data, name, dialect)
     return _with_zeros(_libsvm(data, name), features)
 
 
@@ -435,33 +439,6 @@ def _decompress(data: bytes, compression: str, name: str) -> bytes:
         return unpack[compression](data)
     except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
         raise DataError(f"{name} is truncated, or not compressed as {compression}") from error
-
-
-def _csv(data: bytes, name: str) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    if not data.strip():
-        raise DataError(f"{name}: expected a header, the file is empty")
-
-    def parse(block_size: int) -> Any:
-        return csv.read_csv(
-            pa.BufferReader(data),
-            read_options=csv.ReadOptions(block_size=block_size),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
-
-    try:
-        try:
-            return parse(1 << 20)
-        except pa.ArrowInvalid:
-            # A column's type is guessed from the first block: guess from the whole file.
-            return parse(min(len(data) + 1, (1 << 31) - 1))
-    except pa.ArrowException as error:
-        # The text of the error quotes the row.
-        counts = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
-        why = f": a row has {counts[2]} columns, the header {counts[1]}" if counts else ""
-        raise DataError(f"{name} is not a CSV file{why}") from error
 
 
 def _with_zeros(table: Any, features: Sequence[str]) -> Any:

@@ -17,6 +17,14 @@ class Source(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(default="", description="Parquet, CSV or LIBSVM file, or an fsspec URL.")
+    delimiter: str = Field(
+        default="", max_length=1, description="Between columns of a CSV file; recognised if empty."
+    )
+    decimal: str = Field(
+        default="",
+        pattern="^[.,]?$",
+        description="Decimal sign of a CSV file; recognised if empty.",
+    )
     sql_url: str = Field(default="", description="SQLAlchemy URL of a database.")
     query: str = Field(default="", description="Query whose result is the table.")
     table: str = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.delimited import Dialect
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, open_table, short_name
@@ -40,10 +41,14 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
     if source.query:
         table, where = query_table(source.sql_url, source.query), "the query's result"
     elif source.path:
-        table, where = open_table(source.path, job.features), short_name(source.path)
+        table, where = _file(source, job), short_name(source.path)
     else:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     return for_job(table, job, where, party=silo if job.vertical else None)
+
+
+def _file(source: Source, job: JobParameters) -> Any:
+    return open_table(source.path, job.features, Dialect(source.delimiter, source.decimal))
 
 
 def extent(source: Source) -> tuple[int, int]:

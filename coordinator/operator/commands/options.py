@@ -33,6 +33,20 @@ def silo_tables(command: Command) -> Command:
     return silo(test(command))
 
 
+def csv_dialect(command: Command) -> Command:
+    """Add ``--delimiter`` and ``--decimal``."""
+    decimal = click.option(
+        "--decimal",
+        default="",
+        type=click.Choice(["", ".", ","]),
+        help="Decimal sign of a CSV file; recognised if not given.",
+    )
+    delimiter = click.option(
+        "--delimiter", default="", help="Between columns of a CSV file; recognised if not given."
+    )
+    return delimiter(decimal(command))
+
+
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
     """Return ``NAME=FILE`` options as a mapping.
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hedgerow.coordinator.operator.commands import Refused, refusing
+from hedgerow.coordinator.operator.commands.options import csv_dialect
 
 
 @click.command()
@@ -36,6 +37,7 @@ from hedgerow.coordinator.operator.commands import Refused, refusing
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder."
 )
+@csv_dialect
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def split(
     data: str,
@@ -46,6 +48,8 @@ def split(
     seed: int,
     label: str,
     out: Path,
+    delimiter: str,
+    decimal: str,
     as_json: bool,
 ) -> None:
     """Cut DATA (Parquet, CSV, LIBSVM) into the tables of silos, to try a federation on one machine.
@@ -53,13 +57,14 @@ def split(
     Writes OUT/silo-0.parquet, OUT/silo-1.parquet, ... and OUT/test.parquet; with --parties
     OUT/PARTY.parquet and OUT/test-PARTY.parquet.
     """
+    from hedgerow.boosting.delimited import Dialect
     from hedgerow.boosting.tables import read_table
     from hedgerow.coordinator.operator import tables
 
     if parties is not None and (silos is not None or scheme != "iid"):
         raise Refused("--parties cuts by columns: it goes without --silos and --scheme")
     with refusing():
-        table = read_table(data)
+        table = read_table(data, dialect=Dialect(delimiter, decimal))
         if parties is None:
             pieces = tables.split_rows(table, silos, scheme, test, seed, label)
         else:
