@@ -231,7 +231,7 @@ def _feature(table: Any, name: str, where: str) -> tuple[Feature, Callable[[], F
     kind = table.schema.field(name).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if _is_text(kind):
+    if is_text(kind):
         codes, categories = _categories(table.column(name))
         if isinstance(table, ParquetTable):
             return Feature(name, categories), lambda: _categories(table.column(name))[0]
@@ -239,7 +239,7 @@ def _feature(table: Any, name: str, where: str) -> tuple[Feature, Callable[[], F
     if pa.types.is_null(kind):
         n_rows = table.num_rows
         return Feature(name, ()), lambda: np.full(n_rows, np.nan, dtype=np.float32)
-    if not _is_number(kind):
+    if not is_number(kind):
         raise DataError(
             f"{where}: column '{name}' has type {kind}; numbers, truth values and text can be "
             "features (a column whose name starts with '_' is left out)"
@@ -261,7 +261,8 @@ def _feature(table: Any, name: str, where: str) -> tuple[Feature, Callable[[], F
     return Feature(name), read
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Return whether an Arrow type is text."""
     import pyarrow as pa
 
     is_view = getattr(pa.types, "is_string_view", None)
@@ -272,7 +273,8 @@ def _is_text(kind: Any) -> bool:
     )
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Return whether an Arrow type is a number or a truth value."""
     import pyarrow as pa
 
     return bool(
@@ -338,9 +340,9 @@ def _labels(
     n_rows = len(chunked)
     if n_rows == 0:
         return np.zeros(0), 2 if task is Task.BINARY else 0, ()
-    if not (_is_text(kind) or _is_number(kind) or pa.types.is_null(kind)):
+    if not (is_text(kind) or is_number(kind) or pa.types.is_null(kind)):
         raise DataError(f"{place}: expected numbers or text, received type {kind}")
-    if _is_text(kind):
+    if is_text(kind):
         if task is Task.REGRESSION:
             raise DataError(f"{place}: expected numbers for a regression, received text")
         codes, words = _categories(chunked)

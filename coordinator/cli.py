@@ -8,6 +8,7 @@ import sys
 import click
 
 _COMMANDS = {
+    "check": "hedgerow.coordinator.operator.commands.check:check",
     "split": "hedgerow.coordinator.operator.commands.split:split",
     "local": "hedgerow.coordinator.operator.commands.local:local",
     "simulate": "hedgerow.coordinator.operator.commands.simulate:simulate",

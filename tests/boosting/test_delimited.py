@@ -8,12 +8,12 @@ import pytest
 
 from hedgerow.boosting.delimited import Dialect
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.tables import read_table
+from hedgerow.boosting.tables import RECOGNISED, read_table
 
 ROWS = {"a": [1.5, 2.0], "b": ["x", "y"]}
 
 
-def read(folder: Path, text: str | bytes, dialect: Dialect = Dialect()) -> dict[str, list[object]]:
+def read(folder: Path, text: str | bytes, dialect: Dialect = RECOGNISED) -> dict[str, list[object]]:
     path = folder / "t.csv"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     found: dict[str, list[object]] = read_table(str(path), dialect=dialect).to_pydict()
