@@ -203,22 +203,27 @@ class Rendezvous:
         opened: dict[Silo, Any],
         refused: dict[Silo, str],
     ) -> None:
-        for silo, entry in list(barrier.entries.items()):
+        arrived: list[tuple[Silo, _Entry]] = []
+        for silo, entry in barrier.entries.items():
             if silo in opened or entry.reply.done():
                 continue
             if invited is not None and silo not in invited:
                 continue
             if self._unclaimed.get(silo, (None, None))[1] is entry:
                 del self._unclaimed[silo]
-            try:
-                if entry.parcel.large:
-                    opened[silo] = await asyncio.to_thread(_read, entry, step, silo, read)
-                else:
-                    opened[silo] = _read(entry, step, silo, read)
-            except OfferRejected as error:
-                refused[silo] = str(error)
-                self._refuse(entry, error)
-                self.drop(silo, str(error))
+            arrived.append((silo, entry))
+        # A worker thread is woken once for all that have arrived: that costs more than most offers.
+        large = [one for one in arrived if one[1].parcel.large]
+        found = [_read(one, step, read) for one in arrived if not one[1].parcel.large]
+        if large:
+            found += await asyncio.to_thread(lambda: [_read(one, step, read) for one in large])
+        for (silo, entry), offer in found:
+            if isinstance(offer, OfferRejected):
+                refused[silo] = str(offer)
+                self._refuse(entry, offer)
+                self.drop(silo, str(offer))
+            else:
+                opened[silo] = offer
 
     def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
         """Release silos with their replies; see :class:`hedgerow.boosting.exchange.Hub`."""
@@ -476,8 +481,12 @@ def _retrieve(reply: asyncio.Future[Any]) -> None:
 
 
 def _read(
-    entry: _Entry, step: Step[Any, Any], silo: Silo, read: Callable[[Silo, Any], Any] | None
-) -> Any:
-    """Return what a strategy uses of an offer."""
-    offer = entry.parcel.open(step)
-    return offer if read is None else read(silo, offer)
+    one: tuple[Silo, _Entry], step: Step[Any, Any], read: Callable[[Silo, Any], Any] | None
+) -> tuple[tuple[Silo, _Entry], Any]:
+    """Return what a strategy uses of an offer, or why it is refused."""
+    silo, entry = one
+    try:
+        offer = entry.parcel.open(step)
+        return one, offer if read is None else read(silo, offer)
+    except OfferRejected as error:
+        return one, error
