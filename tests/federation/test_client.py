@@ -1,0 +1,43 @@
+"""``hedgerow.connect``: a coordinator from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hedgerow
+from tests.federation.processes import Federation, federation, write_table
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with federation(tmp_path_factory.mktemp("client"), lease_seconds=10.0) as made:
+        yield made
+
+
+def test_a_client_plans_submits_watches_and_downloads(fed: Federation, tmp_path: Path) -> None:
+    client = hedgerow.connect(fed.address, fed.folder / "pki/operator")
+    job = hedgerow.Job("bagging", rounds=3, max_depth=3, min_silos=3, name="from Python")
+    assert set(client.plan(job)["silo"]) == set(fed.silos)
+    job_id = client.submit(job)
+    views = list(client.watch(job_id))
+    assert views[-1].ended
+    assert sorted(r.round for view in views for r in view.rounds)[-1] == 2
+    assert client.jobs()["job"][0] == job_id
+    assert "from Python" in client.jobs()._repr_html_()
+    run = client.download(job_id, tmp_path / "run")
+    assert run.state == "SUCCEEDED"
+    assert len(run.metrics) == 3
+    new = write_table(tmp_path / "new.parquet", 50, 8)
+    assert run.model.predict(new).shape == (50,)
+    assert client.cancel(job_id) == "SUCCEEDED"
+    with pytest.raises(hedgerow.FederationError, match="has no job"):
+        client.cancel("nobody's")
+
+
+def test_a_coordinator_that_is_away_is_one_error(fed: Federation) -> None:
+    client = hedgerow.connect("127.0.0.1:1", fed.folder / "pki/operator")
+    with pytest.raises(hedgerow.FederationError, match=r"127\.0\.0\.1:1"):
+        client.jobs()
