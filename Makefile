@@ -9,10 +9,12 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Test files side by side; twice the cores, for tests wait for processes half of their time.
 WORKERS ?= 4
 SEEDS ?= 20
+CASES ?= 100000
+SEED ?= 0
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos coverage lint proto proto-baseline bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos adversary coverage lint proto proto-baseline bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +42,9 @@ test: setup services  ## all tests
 
 chaos: setup  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/chaos
+
+adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 for more of them
+	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --seed $(SEED)
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
 	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile \

@@ -8,6 +8,7 @@ place for both: a strategy cannot go around it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ IN_CLEAR = frozenset(
 
 _ONCE = frozenset({Discloses.MASKED, Discloses.NOISED, Discloses.COUNTS})
 """Parts of sums: a second vector at a place would be a second sum of other rows or other nodes."""
+
+REPEATS = 64
+"""How often a silo synchronises, or offers the same, at one place: it is not kept busy for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class GuardedLink:
         self._link = link
         self._allowances = {allowance.step.name: allowance for allowance in allowances}
         self._may_send = may_send
-        self._places: dict[str, set[Place]] = {}
+        self._places: dict[str, Counter[Place]] = {}
 
     def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
         """Count an exchange, and make it.
@@ -123,13 +127,13 @@ class GuardedLink:
         if not 0 <= at.level < allowed.levels:
             raise _beyond(step, at, f"the job ends after {allowed.levels} levels of it")
         place = Place(at.round, at.level) if allowed.streamed else at
-        places = self._places.setdefault(step.name, set())
-        if place in places:
-            if step.discloses in _ONCE and not allowed.streamed:
+        places = self._places.setdefault(step.name, Counter())
+        if places[place] and not allowed.streamed:
+            if step.discloses in _ONCE or places[place] >= REPEATS:
                 raise _beyond(step, at, "where it was made before")
-        elif len(places) >= allowed.places:
+        elif not places[place] and len(places) >= allowed.places:
             raise _beyond(step, at, f"the job needs {allowed.places} of it")
-        places.add(place)
+        places[place] += 1
 
     def check(self) -> None:
         """Raise :class:`JobStopped` when this silo is to stop."""

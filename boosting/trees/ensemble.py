@@ -312,14 +312,24 @@ def blank(
     ModelRejected
         XGBoost refuses a parameter or the base score.
     """
+    score = base_score if isinstance(base_score, int | float) else tuple(base_score)
+    return Ensemble(_header(schema, objective, booster, score))
+
+
+@lru_cache(maxsize=16)
+def _header(
+    schema: Schema, objective: str, booster: Booster, base_score: float | tuple[float, ...]
+) -> bytes:
     import xgboost
 
     rows = xgboost.DMatrix(
         np.zeros((1, schema.n_features), np.float32),
         feature_types=schema.feature_types,
         enable_categorical=True,
+        nthread=1,
     )
-    parameters = {**booster.native(), "objective": objective, "base_score": base_score}
+    parameters = {**booster.native(), "objective": objective, "nthread": 1}
+    parameters["base_score"] = base_score
     if schema.n_outputs > 1:
         parameters["num_class"] = schema.n_outputs
     try:
@@ -331,7 +341,7 @@ def blank(
     learner["feature_names"] = [_model_name(name) for name in schema.names]
     names = [feature.categories for feature in schema.features]
     learner["gradient_booster"]["model"]["cats"] = categories.encode(names)
-    return Ensemble(ubjson.write(document))
+    return ubjson.write(document)
 
 
 @lru_cache(maxsize=16)

@@ -113,7 +113,9 @@ def _targets(message: Message, path: Path) -> Iterator[tuple[Path, str, tuple[st
         if field.message_type is None:
             yield here, pair, _scalar_lies(field)
         else:
-            yield here, pair, PART
+            other = not path and field.containing_oneof and not message.HasField(field.name)
+            # Another message in place of this one: one group, however many there are.
+            yield here, f"{descriptor.full_name}: others" if other else pair, PART
             if message.HasField(field.name):
                 yield from _targets(value, here)
 

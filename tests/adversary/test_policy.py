@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from hedgerow.boosting.allowances import UNBOUNDED, Allowance, GuardedLink
+from hedgerow.boosting.allowances import REPEATS, UNBOUNDED, Allowance, GuardedLink
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected, PolicyDeclined
 from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
@@ -21,7 +21,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import LEAF, OPEN, BinnedTr
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.steps import GrowthState
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
-from hedgerow.boosting.strategies.fedga.steps import SearchPhase, SearchTask
+from hedgerow.boosting.strategies.fedga.steps import DEPTHS, SearchPhase, SearchTask
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -145,6 +145,15 @@ def test_a_sum_is_made_once_at_a_place_and_as_often_as_the_job_needs(job: JobPar
         with pytest.raises(PolicyDeclined, match=f"the job needs {allowed.places} of it"):
             link.exchange(allowed.step, Place(0, 0, allowed.places), None)
         assert len(taken.offers) == allowed.places
+
+
+def test_an_offer_that_is_not_of_a_sum_is_not_repeated_for_ever() -> None:
+    """A coordinator that answers FedGA's vote by "vote" would keep the silo busy."""
+    link = GuardedLink(Taken(), [Allowance(DEPTHS, 1)])
+    for _ in range(REPEATS):
+        link.exchange(DEPTHS, Place(0), None)
+    with pytest.raises(PolicyDeclined, match="where it was made before"):
+        link.exchange(DEPTHS, Place(0), None)
 
 
 def test_pieces_of_one_offer_count_once() -> None:
