@@ -47,6 +47,14 @@ def keep_freed_memory() -> bool:
     return _set(1, HUGE_BYTES, KEPT_BYTES)
 
 
+def release_freed_memory() -> None:
+    """Return what is kept of freed blocks to the system once, holes between blocks in use too."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # as above
+        return
+
+
 def _set(arenas: int, mapped_bytes: int, kept_bytes: int) -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt

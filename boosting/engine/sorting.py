@@ -71,10 +71,11 @@ class SortedColumn:
     def of(cls, x: NDArray[np.float32]) -> SortedColumn:
         """Sort a column; missing values are left out."""
         keys = sorted_keys(x)
-        halves = keys >> np.uint32(16)
-        first = np.flatnonzero(np.diff(halves, prepend=_ALL)).astype(np.int64)
-        starts = np.append(first, keys.shape[0])
-        return cls(halves[first], starts, keys.astype(np.uint16))
+        low = np.empty(keys.shape[0], np.uint16)
+        n_high = _lower_halves(keys, low)
+        high, starts = np.empty(n_high, np.uint32), np.empty(n_high + 1, np.int64)
+        _upper_halves(keys, high, starts)
+        return cls(high, starts, low)
 
     def count_below(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many values are below each key."""
@@ -110,6 +111,26 @@ def _count_pairs(above, below):  # type: ignore[no-untyped-def]
             most += 1
         twice += less + most
     return twice
+
+
+@njit(cache=True, nogil=True)
+def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
+    n_high = np.int64(0)
+    for i in range(keys.shape[0]):
+        out[i] = np.uint16(keys[i])
+        n_high += np.int64(i == 0 or keys[i] >> np.uint32(16) != keys[i - 1] >> np.uint32(16))
+    return n_high
+
+
+@njit(cache=True, nogil=True)
+def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
+    n = 0
+    for i in range(keys.shape[0]):
+        half = keys[i] >> np.uint32(16)
+        if i == 0 or half != out[n - 1]:
+            out[n], starts[n] = half, i
+            n += 1
+    starts[n] = keys.shape[0]
 
 
 @njit(cache=True, nogil=True)

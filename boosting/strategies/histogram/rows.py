@@ -25,6 +25,7 @@ from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
+from hedgerow.crypto.allocator import release_freed_memory
 from hedgerow.crypto.fields import Fields
 
 Floats = NDArray[np.float32]
@@ -61,6 +62,7 @@ class SiloRows:
     def begin(self, opening: Opening) -> None:
         """Bin the rows and start their margins."""
         self._cuts = opening.cuts
+        release_freed_memory()  # of the columns that were sorted
         self.model = state_digest(self._plan.schema, opening.terms)
         margin = self._plan.objective.margin_of(opening.base_score)
         self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
