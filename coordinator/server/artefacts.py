@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.crypto.durable import write_atomically
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+log = structlog.get_logger()
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
@@ -28,6 +33,10 @@ class StorageFailed(Unreachable):
 
     What was stored is safe, and the store may work again: callers try again.
     """
+
+
+class ArtefactDamaged(StorageFailed):
+    """A file is not what was stored."""
 
 
 def storage_failure(doing: str, error: Exception) -> StorageFailed:
@@ -134,13 +143,34 @@ class Artefacts:
         except OSError as error:
             raise storage_failure(f"deleting {name} of job {job_id}", error) from error
 
+    def write_checked(self, job_id: str, name: str, data: bytes) -> None:
+        """Store a file with its digest."""
+        self.write(job_id, name, hashlib.sha256(data).digest() + data)
+
+    def read_checked(self, job_id: str, name: str) -> bytes:
+        """Return a file of :meth:`write_checked`; raises ArtefactDamaged too."""
+        found = self.read(job_id, name)
+        if hashlib.sha256(found[32:]).digest() != found[:32]:
+            raise ArtefactDamaged(f"{name} of job {job_id} is damaged")
+        return found[32:]
+
     def write_checkpoint(self, job_id: str, round: int, data: bytes) -> None:
         """Store the checkpoint of a finished round."""
-        self.write(job_id, _checkpoint(round), data)
+        self.write_checked(job_id, _checkpoint(round), data)
 
     def read_checkpoint(self, job_id: str, round: int) -> bytes:
         """Return the checkpoint of a round."""
-        return self.read(job_id, _checkpoint(round))
+        return self.read_checked(job_id, _checkpoint(round))
+
+    def rounds_done(self, job_id: str) -> int:
+        """Return how many rounds need not be repeated; what a damaged checkpoint has must."""
+        for round in reversed(self.checkpoints(job_id)):
+            try:
+                self.read_checkpoint(job_id, round)
+                return round + 1
+            except ArtefactDamaged as error:
+                log.warning("round is repeated", job=job_id, round=round, why=str(error))
+        return 0
 
     def checkpoints(self, job_id: str) -> tuple[int, ...]:
         """Return the rounds that have a checkpoint, rising."""
@@ -177,13 +207,13 @@ class JobJournal:
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a record durably."""
-        self._artefacts.write(self._job_id, f"journal/{key}", value)
+        self._artefacts.write_checked(self._job_id, f"journal/{key}", value)
 
     def recall(self, key: str) -> bytes | None:
         """Return a record, or None."""
         if not self._artefacts.exists(self._job_id, f"journal/{key}"):
             return None
-        return self._artefacts.read(self._job_id, f"journal/{key}")
+        return self._artefacts.read_checked(self._job_id, f"journal/{key}")
 
 
 def _checkpoint(round: int) -> str:

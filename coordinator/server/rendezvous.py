@@ -135,6 +135,11 @@ class Rendezvous:
         """Silos that take part now, sorted."""
         return tuple(sorted(self._present))
 
+    @property
+    def away(self) -> frozenset[Silo]:
+        """Silos of the roster that do not take part now."""
+        return self._roster - self._present
+
     async def collect(
         self,
         step: Step[Any, Reply],

@@ -309,8 +309,7 @@ class JobRun:
                     raise
 
     def _rounds_done(self) -> int:
-        done = self._environment.artefacts.checkpoints(self.job_id)
-        return done[-1] + 1 if done else 0
+        return self._environment.artefacts.rounds_done(self.job_id)
 
     async def _one_attempt(self) -> None:
         attempt = await self._open_attempt()
@@ -474,6 +473,9 @@ class JobRun:
         deadline = clock() + FAREWELL_SECONDS
         while clock() < deadline and not attempt.outcomes.keys() >= set(hub.silos):
             await self.changed(POLL_SECONDS)
+        gone = hub.away - {silo for silo, error in attempt.outcomes.items() if not error}
+        if self.job.vertical and gone:
+            raise QuorumLost(f"parties keep parts of the model; missing {', '.join(sorted(gone))}")
 
     # --- the end ---
 

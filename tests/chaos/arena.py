@@ -6,6 +6,8 @@ import ctypes
 import hashlib
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from hedgerow.services.process.ledgers import DATA_PLANE
 from hedgerow.services.wire.job_view import JobView
 from tests.chaos.proxy import Proxy
 from tests.chaos.work import job, tables
-from tests.federation.processes import ROOT, Federation
+from tests.federation.processes import PATIENCE_SECONDS, ROOT, Federation
 
 LEASE_SECONDS = 3.0
 DISK_MB = 48
@@ -30,7 +32,7 @@ _OF_ONE_RUN = ("model", "digest", "anonymous")
 class Undisturbed:
     """A job when nothing happens: its model, and how often each silo offers."""
 
-    digest: str
+    digests: dict[str, str]
     exchanges: dict[str, int]
 
 
@@ -111,12 +113,14 @@ class Arena(Federation):
         of_job, of_data = f'"job":"{job_id}"'.encode(), f'"call":"{DATA_PLANE}'.encode()
         return sum(of_job in line and of_data in line for line in data.splitlines())
 
-    def digest(self, view: JobView) -> str:
-        """Return the digest of all that a job gave: the model, and what silos keep of it."""
+    def digests(self, view: JobView) -> dict[str, str]:
+        """Return the digests of all that a job gave: of the model, and of what each silo keeps."""
         found = hashlib.sha256()
         for name in sorted(view.artefacts):
             found.update(name.encode() + self.client.download(view.job_id, name)[1])
+        digests = {"": found.hexdigest()}
         for silo in view.silos:
+            found = hashlib.sha256()
             folder = self.disk(f"agent-{silo.name}") / "jobs" / view.job_id
             for file in sorted(folder.glob("*.*")):
                 if file.name == "part.json":
@@ -126,7 +130,8 @@ class Arena(Federation):
                     )
                 elif file.name != "times.json":
                     found.update(file.name.encode() + file.read_bytes())
-        return found.hexdigest()
+            digests[silo.name] = found.hexdigest()
+        return digests
 
     def undisturbed(self, name: str) -> Undisturbed:
         """Return what a job gives when nothing happens."""
@@ -134,7 +139,7 @@ class Arena(Federation):
             view = self.end(self.submit(job(name)))
             assert view.state == "SUCCEEDED", (name, view.state, view.detail)
             exchanges = {s.name: self.exchanges(s.name, view.job_id) for s in view.silos}
-            self._undisturbed[name] = Undisturbed(self.digest(view), exchanges)
+            self._undisturbed[name] = Undisturbed(self.digests(view), exchanges)
         return self._undisturbed[name]
 
     def events(self, name: str, job_id: str, event: str) -> list[dict[str, Any]]:
@@ -162,6 +167,13 @@ class Arena(Federation):
             self.sizes.setdefault(self.processes[name].pid, []).append(self.size(name))
 
     def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE_SECONDS)
         super().stop()
         for proxy in self.proxies.values():
             proxy.close()

@@ -107,6 +107,23 @@ def _damaged(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]
     shutil.rmtree(before)
 
 
+def _damaged_coordinator(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
+    """A checkpoint or a record inside a round changes while the coordinator is down."""
+    fed.kill(victim)
+    artefacts = fed.disk(victim) / "artefacts"
+    files = sorted(
+        [*artefacts.glob("*/checkpoints/*"), *artefacts.glob("*/journal/**/*.*")],
+        key=lambda f: (f.stat().st_mtime_ns, str(f)),
+    )
+    names = []
+    if files:
+        kind = rng.choice(DAMAGES)
+        damage(files[-1], files[0], kind, rng)
+        names.append(f"{kind} of {files[-1].relative_to(artefacts)}")
+    yield names
+    fed.restart(victim)
+
+
 def _disk_full(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
     filler = fed.disk(victim) / "filler"
     with filler.open("wb") as file:
@@ -194,6 +211,7 @@ KINDS: dict[str, tuple[str, Fault]] = {
     "briefly frozen coordinator": (COORDINATOR, _frozen(0.7 * LEASE_SECONDS)),
     "long frozen coordinator": (COORDINATOR, _frozen(3.0 * LEASE_SECONDS)),
     "damaged state of agent": (AGENT, _damaged),
+    "damaged state of coordinator": (COORDINATOR, _damaged_coordinator),
     "full disk of agent": (AGENT, _disk_full),
     "full disk of coordinator": (COORDINATOR, _disk_full),
     "clock of agent forward": (AGENT, _clock(86_400.0)),
@@ -210,7 +228,22 @@ KINDS: dict[str, tuple[str, Fault]] = {
 }
 ON_DISKS = frozenset({"full disk of agent", "full disk of coordinator"})
 """Kinds that need small disks, which not everybody may mount."""
-DAMAGING = frozenset({"damaged state of agent"})
+LOSSLESS = frozenset(
+    {
+        "briefly frozen agent",
+        "briefly frozen coordinator",
+        "clock of agent forward",
+        "clock of agent back",
+        "clock of coordinator forward",
+        "clock of coordinator back",
+        "slow connection",
+        "briefly held connection",
+        "locked database",
+        "database away",
+    }
+)
+"""Kinds after which both sides have counted the same bytes: no connection breaks."""
+DAMAGING = frozenset({"damaged state of agent", "damaged state of coordinator"})
 """Kinds after which a job may fail, if it says why."""
 
 

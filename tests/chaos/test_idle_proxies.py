@@ -55,7 +55,7 @@ def test_keepalive_holds_what_is_idle_and_what_is_cut_costs_no_attempt(tmp_path:
                 fed.kill("agent-s1", signal.SIGCONT)
             view = fed.end(job_id)
             assert (view.state, view.attempt) == ("SUCCEEDED", 1), view.detail
-            assert fed.digest(view) == undisturbed.digest
+            assert fed.digests(view) == undisturbed.digests
             assert (between.cuts, fed.proxies["s0"].cuts) == before, "something was idle"
             assert fed.proxies["s2"].cuts > 0
             for name in fed.processes:

@@ -119,4 +119,4 @@ def test_a_job_waits_for_its_database_and_gives_the_same_model(
             )
     view = fed.end(job_id)
     assert (view.state, view.attempt) == ("SUCCEEDED", 1), view.detail
-    assert fed.digest(view) == undisturbed.digest
+    assert fed.digests(view) == undisturbed.digests

@@ -133,6 +133,19 @@ def test_damaged_bytes_end_a_connection_and_no_agent(fed: Arena, trick: str) -> 
     assert fed.alive("agent-s1")
 
 
+def test_a_vertical_job_ends_when_each_party_has_its_part(fed: Arena) -> None:
+    """The passive party dies after its last offer, when nobody waits for it any more."""
+    undisturbed = fed.undisturbed("secureboost")
+    job_id = fed.submit(job("secureboost"))
+    last = undisturbed.exchanges["s1"]
+    wait_until(lambda: fed.exchanges("s1", job_id) >= last, 60, "s1 has made its last offer")
+    fed.kill("agent-s1")
+    fed.restart("agent-s1")
+    view = fed.end(job_id)
+    assert view.state == "SUCCEEDED", view.detail
+    assert fed.digests(view) == undisturbed.digests
+
+
 def test_everybody_says_the_same_words_about_who_is_awaited(fed: Arena) -> None:
     fed.kill("agent-s1", signal.SIGSTOP)
     job_id = fed.submit(job("bagging"))

@@ -72,6 +72,24 @@ def test_checkpoints_are_kept_by_round_and_pruned(artefacts):
     assert artefacts.exists("job-1", "model.ubj")
 
 
+@pytest.mark.parametrize("damage", [b"", b"\0", None])
+def test_a_damaged_checkpoint_repeats_its_round_and_a_damaged_journal_is_named(artefacts, damage):
+    for k in (3, 4):
+        artefacts.write_checkpoint("job-1", k, b"%d" % k)
+    assert artefacts.rounds_done("job-1") == 5
+    journal = JobJournal(artefacts, "job-1")
+    journal.remember("begun", b"1")
+    for name in ("checkpoints/000004", "journal/begun"):
+        whole = artefacts.read("job-1", name)
+        flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+        artefacts.write("job-1", name, flipped if damage is None else damage)
+    assert artefacts.rounds_done("job-1") == 4
+    with pytest.raises(StorageFailed, match="journal/begun of job job-1 is damaged"):
+        journal.recall("begun")
+    artefacts.delete("job-1", "checkpoints/000003")
+    assert artefacts.rounds_done("job-1") == 0
+
+
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "", ".hidden", "a//b", "a\0b"])
 def test_names_cannot_leave_the_jobs_folder(artefacts, name):
     with pytest.raises(StorageFailed, match="names of jobs and files"):
