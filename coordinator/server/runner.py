@@ -125,8 +125,6 @@ class JobRun:
             end = f"it ends as {self._end_as.value}" + (f"; {end}" if end else "")
         return situation([waiting], end)
 
-    # --- what servicers ask ---
-
     def start(self) -> None:
         """Begin in the background."""
         self._task = asyncio.create_task(self._run(), name=f"job {self.job_id}")
@@ -402,6 +400,8 @@ class JobRun:
         try:
             async for result in stream:
                 seconds, began = clock() - began, clock()
+                if result.final and self.job.vertical:  # parties without a part repeat the round
+                    await self._farewell(attempt, hub, parts=True)
                 await self._save(attempt, hub, result, seconds)
                 attempt.first_round = result.round + 1
                 last, best = result.checkpoint, result.best_round
@@ -418,8 +418,7 @@ class JobRun:
 
     def _start(self, attempt: JobAttempt, agreement: Agreement) -> CoordinatorStart:
         """Return what the strategy's half starts from; blocks."""
-        environment, first = self._environment, attempt.first_round
-        checkpoint = test = None
+        environment, first, checkpoint, test = self._environment, attempt.first_round, None, None
         if first:
             checkpoint = environment.artefacts.read_checkpoint(self.job_id, first - 1)
         if not self.job.vertical:
@@ -467,14 +466,14 @@ class JobRun:
         )
         self.notify()
 
-    async def _farewell(self, attempt: JobAttempt, hub: Rendezvous) -> None:
+    async def _farewell(self, attempt: JobAttempt, hub: Rendezvous, *, parts: bool = False) -> None:
         """Give the silos' halves time to receive their last replies and end."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + FAREWELL_SECONDS
         while clock() < deadline and not attempt.outcomes.keys() >= set(hub.silos):
             await self.changed(POLL_SECONDS)
         gone = hub.away - {silo for silo, error in attempt.outcomes.items() if not error}
-        if self.job.vertical and gone:
+        if parts and gone:
             raise QuorumLost(f"parties keep parts of the model; missing {', '.join(sorted(gone))}")
 
     # --- the end ---
@@ -496,5 +495,4 @@ class JobRun:
 
 def _unnamed(attempt: JobAttempt, error: str) -> list[str]:
     """Return why silos take no part, of those whose reason an error does not have."""
-    absences = attempt.absences().items()
-    return [f"{silo} {why}" for silo, why in absences if f"{silo} (" not in error]
+    return [f"{s} {why}" for s, why in attempt.absences().items() if f"{s} (" not in error]

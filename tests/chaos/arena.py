@@ -69,6 +69,7 @@ class Arena(Federation):
         self.proxies: dict[str, Proxy] = {}
         self.habits: dict[str, float] = {}
         self.earlier: JobView | None = None
+        self.damaged: tuple[str, Path, bytes] | None = None
         self.sizes: dict[int, list[Size]] = {}
         self._undisturbed: dict[str, Undisturbed] = {}
         self.names = ("coordinator", *(f"agent-{silo}" for silo in self.silos))
@@ -160,6 +161,14 @@ class Arena(Federation):
         )
         resident = int(lines["VmRSS"].split()[0]) / 1024
         return Size(int(lines["Threads"]), len(list((proc / "fd").iterdir())), resident)
+
+    def mend(self) -> None:
+        """Restore a damaged file, without which no later job would take part."""
+        if self.damaged is not None:
+            (name, file, data), self.damaged = self.damaged, None
+            self.kill(name)
+            file.write_bytes(data)
+            self.restart(name)
 
     def measure(self) -> None:
         """Note what all processes hold, after a job."""

@@ -89,6 +89,7 @@ def test_a_disturbed_job_gives_the_same_model_or_says_who_and_why(fed: Arena, se
                 known += more
     view = fed.end(job_id)
     check(fed, name, view, faults, ", ".join(known))
+    fed.mend()
     fed.measure()
 
 
