@@ -129,3 +129,5 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
             )
             if text:
                 yield f"round {best['round'] + first}, {data}: {text}"
+            if (scores.get("auc") or 1.0) <= 0.5:
+                yield f"warning: auc of {data} is no better than chance, which is 0.5"
