@@ -1,0 +1,47 @@
+"""``hedgerow.local``: processes of a federation, from Python."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import hedgerow
+from hedgerow.boosting.errors import InvalidJob
+from tests.coordinator.operator.library.tables import people
+
+SILOS = {f"s{k}": people(80, k) for k in range(3)}
+
+
+def test_a_run_shows_itself_and_its_temporary_folder_goes_with_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=3, metrics=["auc"])
+    run = hedgerow.local(job, SILOS, people(40, 9))
+    assert "round   2/2" in capfd.readouterr().err
+    assert run.state == "SUCCEEDED"
+    assert run.metrics.columns == ["round", "seconds", "test.auc", "bytes_up", "bytes_down"]
+    assert set(run.bytes["silo"]) == set(SILOS)
+    assert "ExchangeTrees" in set(run.plan["step"])
+    assert "succeeded: 2 rounds" in run.summary()
+    assert "test.auc" in run._repr_html_()
+    assert run.job.parameters.silos == ("s0", "s1", "s2")
+    assert run.models == {}
+    folder = run.folder
+    del run
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_what_cannot_run_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJob, match="min_silos: the job needs 5 silos and 3 are given"):
+        hedgerow.local(hedgerow.Job("bagging", rounds=2, min_silos=5), SILOS)
+    job = hedgerow.Job("bagging", rounds=2, label="labl", min_silos=3)
+    with pytest.raises(hedgerow.RunFailed, match="there is no label column 'labl'") as failed:
+        hedgerow.local(job, SILOS, out=tmp_path / "run", quiet=True)
+    assert isinstance(failed.value, hedgerow.RunFailed)
+    assert failed.value.run is not None
+    assert failed.value.run.state == "FAILED"
+    with pytest.raises(hedgerow.RunFailed, match="no file nowhere"):
+        hedgerow.local(hedgerow.Job("bagging", rounds=2), {"a": "nowhere.parquet"}, quiet=True)
