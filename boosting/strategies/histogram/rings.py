@@ -203,6 +203,8 @@ class LevelRings:
             widths.append(flag)
             counts.append(np.array([1]))
             index.append(np.array([self._n_rows]))
+        if not index:
+            raise OfferRejected("histograms are asked for, and no tree is open")
         self._index = np.concatenate(index)
         self.fields = Fields(np.concatenate(widths), np.concatenate(counts))
 
