@@ -17,6 +17,7 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree, ch
 from hedgerow.boosting.engine.histogram import Layout, layout_of
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
 from hedgerow.boosting.strategies.histogram.rings import (
     OVERFLOW_SPARE,
@@ -233,6 +234,8 @@ class RoundTrees:
             at += size
             trees.append(grower.finish(part, self._leaf_scale))
         self.finished = trees
+        if not trees:
+            raise OfferRejected("expected the total of the trees' first sum, received none")
         return ClosedTrees(np.concatenate([t.value[t.leaves].reshape(-1) for t in trees]))
 
 
