@@ -58,7 +58,9 @@ class Liar(MemoryLink):
 
 
 def job_of(strategy: Any, **booster: Any) -> JobParameters:
-    given = {"max_depth": 2, "max_bin": 8, **booster}
+    given = (
+        {} if isinstance(strategy, DPTree | FedGA) else {"max_depth": 2, "max_bin": 8, **booster}
+    )
     return JobParameters(
         "test", strategy, seed=3, min_silos=3, booster=Booster(**given), step_timeout_seconds=300.0
     )
