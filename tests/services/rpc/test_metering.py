@@ -12,13 +12,11 @@ from structlog.testing import capture_logs
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.api.federation.v1 import federation_service_pb2_grpc, job_service_pb2_grpc
 from hedgerow.services.rpc.metering import (
-    MAX_REFUSED,
-    REFUSAL_SECONDS,
     MeteredChannel,
     MeteringInterceptor,
     Metrics,
-    RefusalLog,
 )
+from hedgerow.services.rpc.refusal_log import MAX_REFUSED, REFUSAL_SECONDS, RefusalLog
 
 
 def echo(data: bytes) -> bytes:
