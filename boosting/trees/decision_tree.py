@@ -223,7 +223,9 @@ class DecisionTree:
         base = 0.5 if self.schema.task is Task.BINARY else 0.0
         header = blank(self.schema, OBJECTIVES[self.schema.task], Booster(), base)
         return {
-            MODEL_FILE: header.extend(self.trees(), n_steps=1).save(),
+            MODEL_FILE: header.extend(
+                tuple(tree.by_level() for tree in self.trees()), n_steps=1
+            ).save(),
             "tree.txt": self.draw().encode(),
             "tree.dot": self.graph().encode(),
             "tree.json": (json.dumps(self.document(), indent=1) + "\n").encode(),

@@ -77,6 +77,34 @@ class Tree:
         """Number of nodes, splits and leaves."""
         return int(self.left.shape[0])
 
+    def by_level(self) -> Tree:
+        """Return the tree with its nodes level by level, siblings side by side.
+
+        XGBoost 3.2 explains rows as if each right child came right after the left one.
+        """
+        order = [0]
+        for node in order:  # grows while it is read
+            if self.left[node] >= 0:
+                order += [int(self.left[node]), int(self.right[node])]
+        if order == list(range(self.n_nodes)):
+            return self
+        place = np.empty(self.n_nodes, np.int32)
+        place[order] = np.arange(self.n_nodes, dtype=np.int32)
+        leaf = self.left[order] < 0
+        codes = dict(self.categories)
+        return replace(
+            self,
+            left=np.where(leaf, -1, place[self.left[order]]).astype(np.int32),
+            right=np.where(leaf, -1, place[self.right[order]]).astype(np.int32),
+            feature=self.feature[order],
+            threshold=self.threshold[order],
+            default_left=self.default_left[order],
+            gain=self.gain[order],
+            cover=self.cover[order],
+            weight=self.weight[order],
+            categories=tuple((k, codes[node]) for k, node in enumerate(order) if node in codes),
+        )
+
     @property
     def is_leaf(self) -> NDArray[np.bool_]:
         """Which nodes are leaves, shape (n_nodes,)."""

@@ -43,37 +43,11 @@ def of_trees(ensemble: Ensemble, rows: Dataset, background: Dataset) -> Floats:
     else:
         ensemble = replace(ensemble, trees=tuple(map(_consistent, ensemble.trees)))
     # XGBoost 3.2 explains rows as if each right child came right after the left one.
-    ensemble = replace(ensemble, trees=tuple(map(_by_level, ensemble.trees)))
+    ensemble = replace(ensemble, trees=tuple(tree.by_level() for tree in ensemble.trees))
     booster = ensemble.booster(n_threads=0)
     matrix = xgboost.DMatrix(rows.X, feature_types=booster.feature_types, enable_categorical=True)
     found = booster.predict(matrix, pred_contribs=True, validate_features=False)
     return np.asarray(found, dtype=np.float64)
-
-
-def _by_level(tree: Tree) -> Tree:
-    """Return a tree with its nodes level by level, siblings side by side."""
-    order = [0]
-    for node in order:  # grows while it is read
-        if tree.left[node] >= 0:
-            order += [int(tree.left[node]), int(tree.right[node])]
-    if order == list(range(tree.n_nodes)):
-        return tree
-    place = np.empty(tree.n_nodes, np.int32)
-    place[order] = np.arange(tree.n_nodes, dtype=np.int32)
-    leaf = tree.left[order] < 0
-    codes = dict(tree.categories)
-    return replace(
-        tree,
-        left=np.where(leaf, -1, place[tree.left[order]]).astype(np.int32),
-        right=np.where(leaf, -1, place[tree.right[order]]).astype(np.int32),
-        feature=tree.feature[order],
-        threshold=tree.threshold[order],
-        default_left=tree.default_left[order],
-        gain=tree.gain[order],
-        cover=tree.cover[order],
-        weight=tree.weight[order],
-        categories=tuple((k, codes[node]) for k, node in enumerate(order) if node in codes),
-    )
 
 
 def _counted(tree: Tree, X: NDArray[np.float32]) -> Tree:

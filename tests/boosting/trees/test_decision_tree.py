@@ -105,6 +105,16 @@ def test_exported_model_loads_as_an_ensemble(task: Task) -> None:
     assert loaded.trees[0].n_nodes == tree.n_nodes
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_exported_siblings_are_side_by_side_as_xgboost_explains_them(task: Task) -> None:
+    table = mixed_table(task, 3)
+    raw = grow_cart(table, table.all_rows, 5, 1).files()[MODEL_FILE]
+    for tree in load(raw).trees:
+        splits = tree.left >= 0
+        assert splits.sum() > 3
+        assert (tree.right[splits] == tree.left[splits] + 1).all()
+
+
 def test_tied_leaf_votes_for_the_lowest_class_in_the_export_too() -> None:
     schema = Schema((Feature("a"),), "label", Task.BINARY, 2)
     table = rank_table(Dataset(schema, np.zeros((2, 1), np.float32), np.array([0.0, 1.0])))
