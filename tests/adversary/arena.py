@@ -186,7 +186,9 @@ def _vertical(**changes: Any) -> Variant:
 
 
 def _llr(**given: Any) -> FedXGBllr:
-    return FedXGBllr(**{"trees": 8, "rounds": 2, "epochs": 1, "channels": 2, **given})
+    network = {"epochs": 1, "channels": 2} if given["combiner"] == "cnn" else {}
+    rounds = {} if given["combiner"] == "ridge" else {"rounds": 2}
+    return FedXGBllr(**{"trees": 8, **rounds, **network, **given})
 
 
 VARIANTS: dict[str, Callable[[], Variant]] = {

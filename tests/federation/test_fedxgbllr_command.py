@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     test = write_table(folder / "test.parquet", 300, 9)
     named = [part for k, path in enumerate(silos) for part in ("--silo", f"s{k}={path}")]
     output = hedgerow("local", folder / "job.toml", *named, "--test", test, "--out", folder / "run")
-    assert "round   3/3" in output
+    assert "round   2/2" in output
     return folder / "run"
 
 
@@ -93,6 +93,8 @@ def test_the_plan_of_secure_sums_is_within_a_tenth_of_what_moves(
     job = JOB.replace("min_silos = 2", "min_silos = 3").replace(
         "[fedxgbllr]", f"[fedxgbllr]\nsecure = true\n{options}"
     )
+    if "ridge" in options:
+        job = job.replace("epochs = 2\nchannels = 16\n", "")
     planned, report = plan_and_run(tmp_path, job)
     moved = report["bytes"]
     assert planned["bytes"]["up"] == pytest.approx(moved["up"], rel=0.1)

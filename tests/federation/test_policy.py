@@ -61,7 +61,7 @@ def asking(*silos: str, strategy: str = "bagging", depth: int = 3, rounds: int =
         (asking("s0", "s1").replace('"x1"]', '"x3"]'), "s0", "features"),
         (asking("s0", "s2"), "s0", "peers"),
         (asking("s0", "s1", depth=5, rounds=9).replace("bagging]\n", "bagging]\n"
-         "trees_per_round = 40\n"), "s0", "max_bytes"),
+         "trees_per_round = 80\n"), "s0", "max_bytes"),
         (asking("s1"), "s1", "operators"),
         (asking("s2"), "s2", "min_rows"),
     ],
@@ -73,6 +73,7 @@ def test_a_job_that_breaks_a_rule_is_declined_and_the_record_names_the_rule(
     assert view.state == "FAILED"
     assert view.silos, view.detail
     by_name = {s.name: s for s in view.silos}
+    assert silo in by_name, view
     assert by_name[silo].state == "declined", view
     assert by_name[silo].detail.startswith(f"policy rule {rule}: ")
     record = run_folder.report(view)

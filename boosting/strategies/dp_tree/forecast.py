@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SUM_UP, _SUM_DOWN = 216, 20
 """Bytes of a sum beside counts, signatures and what each further silo adds; measured."""
 
-_PLAIN_UP, _PLAIN_DOWN = 78, 10
+_PLAIN_UP, _PLAIN_DOWN = 100, 30
 """The same without secure sums."""
 
 _STANDING_UP, _STANDING_DOWN = 35, 20

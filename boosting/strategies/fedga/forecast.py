@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.fedga.parameters import FedGA
 
-_FRAMES_UP, _FRAMES_DOWN = 55, 28
+_FRAMES_UP, _FRAMES_DOWN = 55, 41
 """Bytes of an exchange beside genes and scores, measured."""
 
 

@@ -42,8 +42,8 @@ def test_keywords_and_toml_make_the_same_job(tmp_path: Path) -> None:
 def test_a_key_of_two_tables_is_the_strategys() -> None:
     job = hedgerow.Job("fedga", max_depth=4)
     assert job.parameters.parameters.max_depth == 4  # type: ignore[attr-defined]
-    deeper = hedgerow.Job("fedga", max_depth=4, booster={"max_depth": 9})
-    assert deeper.parameters.booster.max_depth == 9
+    with pytest.raises(InvalidJob, match=r"\[booster\] max_depth: it would have no effect"):
+        hedgerow.Job("fedga", max_depth=4, booster={"max_depth": 9})
 
 
 @pytest.mark.parametrize(
