@@ -166,7 +166,8 @@ def _tables(task: Task, n_silos: int = 4, n_rows: int = 30) -> dict[str, Dataset
 
 
 def _job(strategy: Any, task: Task, **booster: Any) -> JobParameters:
-    booster = {"max_depth": 2, "max_bin": 6, **booster}
+    if not isinstance(strategy, DPTree | FedGA):
+        booster = {"max_depth": 2, "max_bin": 6, **booster}
     return JobParameters(
         "lies", strategy, task=task, seed=7, min_silos=3, booster=Booster(**booster)
     )
