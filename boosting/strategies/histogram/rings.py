@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.histogram import Layout
 from hedgerow.boosting.engine.splitting import Scale
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
 from hedgerow.crypto.fields import Fields
@@ -61,8 +61,20 @@ class Widest:
 
     @classmethod
     def of(cls, scale: Scale) -> Widest:
-        """Return the bits that the proven bounds of sums need."""
-        return cls(int(scale.most_grad).bit_length() + 1, int(scale.most_hess).bit_length())
+        """Return the bits that the proven bounds of sums need.
+
+        Raises
+        ------
+        SumCorrupt
+            More than a sum of residues has.
+        """
+        found = cls(int(scale.most_grad).bit_length() + 1, int(scale.most_hess).bit_length())
+        if max(found.grad, found.hess) > 64:
+            raise SumCorrupt(
+                "the silos' bounds of gradients are no bounds of rows: sums would need "
+                f"{max(found.grad, found.hess)} bits, expected at most 64"
+            )
+        return found
 
 
 class TreeRings:
