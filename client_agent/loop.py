@@ -180,7 +180,7 @@ class Agent:
         except MemoryError:
             error = "out of memory"
             log.error("failed", job=key.job_id, attempt=key.attempt, why=error)
-        except Exception as failure:
+        except Exception as failure:  # a defect in one attempt must not end the agent
             # The text of a foreign exception may hold values: only its type leaves the silo.
             error = f"internal error of the agent: {type(failure).__name__}"
             # Nor are logs for the silo's eyes only: they often go to a collector.

@@ -42,7 +42,6 @@ def of_trees(ensemble: Ensemble, rows: Dataset, background: Dataset) -> Floats:
         ensemble = replace(ensemble, trees=trees)
     else:
         ensemble = replace(ensemble, trees=tuple(map(_consistent, ensemble.trees)))
-    # XGBoost 3.2 explains rows as if each right child came right after the left one.
     ensemble = replace(ensemble, trees=tuple(tree.by_level() for tree in ensemble.trees))
     booster = ensemble.booster(n_threads=0)
     matrix = xgboost.DMatrix(rows.X, feature_types=booster.feature_types, enable_categorical=True)

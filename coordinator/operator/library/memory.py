@@ -170,10 +170,7 @@ def federate(
 
 def _unmasked(job: Job) -> Job:
     """Return the job without masks and encryption; what it trains is the same."""
-    open_: dict[str, object] = {"secure": False, "secure_mean": False}
-    if job.parameters.strategy.name == "secureboost":
-        open_ = {"encryption": "plain"}
-    for name, value in open_.items():
+    for name, value in {"secure": False, "secure_mean": False, "encryption": "plain"}.items():
         spec = job_wire.parse(job.spec)
         given = getattr(spec, spec.strategy)
         if name in given.DESCRIPTOR.fields_by_name:
