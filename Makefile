@@ -1,4 +1,4 @@
-# `make demo` sets up and trains a federation on real data; `make test` sets up and runs everything.
+# `make demo` sets up and trains a federation on real data; `make test` sets up and tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,15 +6,20 @@ BIN := $(VENV)/bin
 TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Tests start hundreds of Python processes, which would each compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Test files side by side; twice the cores, for tests wait for processes half of their time.
 WORKERS ?= 4
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 SEEDS ?= 20
-CASES ?= 100000
+CASES ?= 10200
+SECONDS ?= 10
 SEED ?= 0
+DATA ?= ../shared/data
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos adversary coverage lint proto proto-baseline bench docs linkcheck peers images test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos adversary fuzz coverage lint proto proto-baseline bench docs linkcheck results peers images test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,19 +40,22 @@ services:  ## Debian's Prometheus, PostgreSQL, Chromium and Node, for the tests 
 	deploy/ci/install-services
 
 demo: setup-base  ## five silos train one model on the Adult data
-	$(BIN)/python -m examples.demo
+	$(BIN)/hedgerow demo --out runs/demo
 
-test: setup services  ## all tests
-	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile
+test: setup services  ## all tests but random faults (make chaos)
+	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder
 
-chaos: setup  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
-	SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/chaos
+chaos: setup services  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
+	SEEDS=$(SEEDS) $(PYTEST) tests/chaos
 
 adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 for more of them
 	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --seed $(SEED)
 
+fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
-	$(BIN)/python -m pytest tests --numprocesses $(WORKERS) --dist loadfile \
+	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder \
 		--cov --cov-report=term-missing:skip-covered
 
 images:  ## the container images
@@ -87,6 +95,9 @@ proto-baseline: setup  ## what `make lint` compares the protos with; renew it on
 bench: setup  ## every benchmark's quick form
 	for name in $(basename $(notdir $(filter-out %/__init__.py,$(wildcard benchmarks/[a-z]*.py)))); do \
 		$(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+results: setup  ## every table of the papers that is not in docs/results yet: DATA=DIR; stop it and go on at will
+	$(BIN)/python -m benchmarks.results --data $(DATA)
 
 docs: setup  ## the documentation's site, in build/docs; a warning or a dead link is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs

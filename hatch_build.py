@@ -1,8 +1,9 @@
 """Build the optional native kernels of ``crypto/native``.
 
-Every ``crypto/native/NAME.c`` becomes the extension module ``hedgerow.crypto.native._NAME``: stable
-ABI, so that one file serves every Python from 3.11 on. Headers beside it are shared. hatchling runs
-the hook for wheels and editable installs; ``python hatch_build.py`` builds in place without pip.
+Every ``crypto/native/NAME.c`` becomes the library ``NAME.so`` beside it, of plain functions that
+know nothing of Python, so that one file serves every version. Headers beside it are shared.
+hatchling runs the hook for wheels and editable installs; ``python hatch_build.py`` builds in place
+without pip.
 
 The kernels are an optimisation with a pure-Python twin, so a machine without a compiler installs
 all the same: the hook says so and continues. ``HEDGEROW_NATIVE`` changes that: ``0`` does not try,
@@ -17,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,10 @@ except ModuleNotFoundError:  # run as a script, outside of a build environment
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "hedgerow" / "crypto" / "native"  # a source distribution has no /crypto
-SUFFIX = ".abi3.so"
+SUFFIX = ".so"
 # -fno-strict-aliasing: gcc 12 miscompiles a vector kernel at -O3 without it.
 # Instruction sets beyond the baseline are per function (target attributes), never per build:
-# the module must load, and choose its path, on any CPU of the architecture.
+# the library must load, and choose its path, on any CPU of the architecture.
 CFLAGS = [
     "-std=c11",
     "-O3",
@@ -44,12 +44,11 @@ CFLAGS = [
     "-Wextra",
     "-Wno-missing-field-initializers",
     "-DNDEBUG",
-    "-DPy_LIMITED_API=0x030B0000",
 ]
 
 
 class NativeBuildError(RuntimeError):
-    """A kernel could not be compiled; ``built`` are the modules that could."""
+    """A kernel could not be compiled; ``built`` are the libraries that could."""
 
     def __init__(self, said: str, built: list[Path] | None = None) -> None:
         super().__init__(said)
@@ -66,23 +65,39 @@ def compiler() -> list[str] | None:
     return None
 
 
+def _commit() -> str:
+    """Return what is built, where that is a clone: its commit, with ``+`` for changes."""
+    git = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "-C",
+        str(ROOT),
+        "describe",
+        "--always",
+        "--exclude=*",
+        "--dirty=+",
+    ]
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        return ""
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def sources() -> list[Path]:
-    """Return the C files that become extension modules."""
+    """Return the C files that become libraries."""
     return sorted(SOURCES.glob("*.c"))
 
 
 def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) -> Path:
-    """Compile one C file into ``folder`` and return the extension module's path."""
+    """Compile one C file into ``folder`` and return the library's path."""
     command = compiler()
     if command is None:
         raise NativeBuildError("no C compiler found (looked for $CC, cc, gcc, clang)")
-    target = folder / f"_{source.stem}{SUFFIX}"
-    link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
-    include = sysconfig.get_paths()["include"]
+    target = folder / f"{source.stem}{SUFFIX}"
     # A process that has the old file mapped must keep it: write beside it, then replace.
     with tempfile.NamedTemporaryFile(dir=folder, prefix=target.name, delete=False) as handle:
         partial = Path(handle.name)
-    flags = [*CFLAGS, *extra_flags, f"-I{include}", "-shared", *link]
+    flags = [*CFLAGS, *extra_flags, "-shared"]
     try:
         done = subprocess.run(
             [*command, *flags, str(source), "-o", str(partial)],
@@ -104,7 +119,7 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
 def build(
     folder: Path, *, force: bool = False, only: str | None = None, extra_flags: tuple[str, ...] = ()
 ) -> list[Path]:
-    """Compile every source whose module in ``folder`` is missing or older than its inputs.
+    """Compile every source whose library in ``folder`` is missing or older than its inputs.
 
     One source that fails does not keep the others from being built; the error comes last.
     """
@@ -112,11 +127,11 @@ def build(
     newest_header = max(
         (path.stat().st_mtime for path in [*SOURCES.glob("*.h"), Path(__file__)]), default=0.0
     )
-    modules, failures = [], []
+    libraries, failures = [], []
     for source in sources():
         if only is not None and source.stem != only:
             continue
-        target = folder / f"_{source.stem}{SUFFIX}"
+        target = folder / f"{source.stem}{SUFFIX}"
         newest = max(source.stat().st_mtime, newest_header)
         if force or not target.exists() or target.stat().st_mtime < newest:
             try:
@@ -124,23 +139,30 @@ def build(
             except NativeBuildError as error:
                 failures.append(str(error))
                 continue
-        modules.append(target)
+        libraries.append(target)
     if failures:
-        raise NativeBuildError("\n".join(failures), modules)
-    return modules
+        raise NativeBuildError("\n".join(failures), libraries)
+    return libraries
 
 
 class CustomBuildHook(BuildHookInterface):
-    """hatchling's hook: compile, and add what compiled to the wheel."""
+    """hatchling's hook: note the commit, compile, and add what compiled to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        commit = _commit()
+        if commit and version != "editable":  # a clone is asked each time
+            self._noted = Path(tempfile.mkdtemp(prefix="hedgerow-commit-"), "commit.txt")
+            self._noted.write_text(commit + "\n")
+            build_data["force_include"][str(self._noted)] = "hedgerow/commit.txt"
+        if self.target_name == "sdist":
+            return
         wanted = os.environ.get("HEDGEROW_NATIVE", "")
         if wanted == "0" or not sources():
             return
         editable = version == "editable"
         self._scratch = None if editable else tempfile.mkdtemp(prefix="hedgerow-native-")
         try:
-            modules = build(SOURCES if self._scratch is None else Path(self._scratch))
+            libraries = build(SOURCES if self._scratch is None else Path(self._scratch))
         except NativeBuildError as error:
             if wanted == "require":
                 raise
@@ -149,16 +171,18 @@ class CustomBuildHook(BuildHookInterface):
                 "hedgerow: everything works through gmpy2, several times slower. "
                 "Install a C compiler and reinstall to get the kernels."
             )
-            modules = error.built
-            if not modules:
+            libraries = error.built
+            if not libraries:
                 return
         if not editable:
-            for module in modules:
-                build_data["force_include"][str(module)] = f"hedgerow/crypto/native/{module.name}"
+            for library in libraries:
+                build_data["force_include"][str(library)] = f"hedgerow/crypto/native/{library.name}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"cp311-abi3-{self._platform()}"
+        build_data["tag"] = f"py3-none-{self._platform()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if noted := getattr(self, "_noted", None):
+            shutil.rmtree(noted.parent, ignore_errors=True)
         scratch = getattr(self, "_scratch", None)
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -167,7 +191,7 @@ class CustomBuildHook(BuildHookInterface):
     def _platform() -> str:
         from packaging.tags import sys_tags
 
-        # A module built here is good for this machine's libc, not for a manylinux promise.
+        # A library built here is good for this machine's libc, not for a manylinux promise.
         portable = ("manylinux", "musllinux")
         return next(t.platform for t in sys_tags() if not t.platform.startswith(portable))
 
@@ -176,11 +200,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compile the native kernels in place.")
     parser.add_argument("--force", action="store_true", help="compile even what is up to date")
     parser.add_argument("--only", metavar="NAME", help="only crypto/native/NAME.c")
-    parser.add_argument("--out", type=Path, default=SOURCES, help="folder of the modules")
+    parser.add_argument("--out", type=Path, default=SOURCES, help="folder of the libraries")
     parser.add_argument("--cflags", default="", help="further compiler flags, as one string")
     arguments = parser.parse_args()
     try:
-        modules = build(
+        libraries = build(
             arguments.out,
             force=arguments.force or bool(arguments.cflags),
             only=arguments.only,
@@ -189,8 +213,8 @@ def main() -> int:
     except NativeBuildError as error:
         print(error, file=sys.stderr)
         return 1
-    for module in modules:
-        print(module)
+    for library in libraries:
+        print(library)
     return 0
 
 

@@ -30,7 +30,10 @@ ADULT = Path(__file__).resolve().parent.parent / "examples/data/adult.parquet"
 REGRESSIONS = ("abalone", "cpusmall", "space_ga")
 SETS = ("a9a", "cod_rna", "abalone", "cpusmall", "higgs_26k")
 TREES = 500
-PAPER = Booster(eta=0.1, max_depth=8, subsample=0.8, alpha=5.0, gamma=5.0)
+BOOSTERS = {
+    "code": Booster(eta=0.1, max_depth=8, subsample=0.8, alpha=5.0, gamma=5.0),
+    "text": Booster(eta=0.1, max_depth=8),
+}
 Floats = NDArray[np.float64]
 
 
@@ -67,12 +70,14 @@ def load_set(name: str, folder: Path | None) -> Dataset:
     return for_job(table, JobParameters("t", FedXGBllr(), task=task), path.name)
 
 
-def studies(name: str, rows: Dataset, n_silos: int, seed: int) -> Study:
+def studies(
+    name: str, rows: Dataset, n_silos: int, seed: int, booster: Booster = BOOSTERS["code"]
+) -> Study:
     """Return the set split by seed: a quarter tests, the rest is divided equally."""
     order = np.random.default_rng(seed).permutation(rows.n_samples)
     n_test = round(rows.n_samples / 4)
     test, train = order[:n_test], order[n_test:]
-    job = JobParameters("t", FedXGBllr(), task=rows.schema.task, seed=seed, booster=PAPER)
+    job = JobParameters("t", FedXGBllr(), task=rows.schema.task, seed=seed, booster=booster)
     center = float(rows.labels[train].mean()) if job.task is Task.REGRESSION else 0.0
     parts = tuple(rows.take(part) for part in np.array_split(train, n_silos))
     return Study(name, job, parts, rows.take(test), center)

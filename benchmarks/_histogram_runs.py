@@ -80,7 +80,9 @@ class Run:
 def job_of(variant: Variant, rounds: int, task: Task, seed: int = 7) -> JobParameters:
     """Return a run's job."""
     booster = replace(BOOSTER, max_bin=variant.max_bin)
-    strategy = Histogram(rounds=rounds, **{"binning": "summary", **variant.fields})
+    strategy = Histogram(
+        rounds=rounds, **{"binning": "summary", "filled_bins": True, **variant.fields}
+    )
     return JobParameters("benchmark", strategy, task=task, seed=seed, booster=booster)
 
 
@@ -98,7 +100,7 @@ def toml(variant: Variant, rounds: int, source: Source, n_silos: int) -> str:
         f"rounds = {rounds}",
         *(
             f"{name} = {json.dumps(value)}"
-            for name, value in {"binning": "summary", **variant.fields}.items()
+            for name, value in {"binning": "summary", "filled_bins": True, **variant.fields}.items()
         ),
         "[booster]",
         f"max_depth = {BOOSTER.max_depth}",

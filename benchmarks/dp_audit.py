@@ -37,7 +37,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from hedgerow.boosting.answers import Counts, NoisyAnswers, NoisyPart
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Silo
@@ -50,6 +49,7 @@ from hedgerow.boosting.strategies.dp_tree.silo import Counter
 from hedgerow.boosting.strategies.dp_tree.steps import Query
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import noisy_row_count
+from hedgerow.boosting.sums.answers import Counts, NoisyAnswers, NoisyPart
 from hedgerow.crypto.key_agreement import Entropy
 from hedgerow.crypto.local_vault import LocalVault
 

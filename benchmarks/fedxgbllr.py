@@ -1,11 +1,10 @@
 """FedXGBllr's tables: accuracy beside pooled XGBoost and averages, CPU time, bytes on the wire.
 
-``python -m benchmarks.fedxgbllr [--what accuracy,time,bytes] [--data DIR] [--sets a9a,abalone]
-[--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR`` has tables named as the paper's sets
-(``a9a.parquet``, ...); without it the Adult data of the examples are used. As in the paper, a
-quarter of the rows is the test set and the rest is divided equally. Choices are made on a fifth of
-each silo's rows, never on test rows. The federation runs in this process with the strategy's own
-functions; bytes are those of the encoded messages.
+``python -m benchmarks.fedxgbllr [--what accuracy,time,bytes,default,ablations,simfl] [--data DIR]
+[--sets a9a,abalone] [--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR`` has tables
+named as the paper's sets (``a9a.parquet``, ...); without it the Adult data of the examples are
+used. As in the paper, a quarter of the rows is the test set and the rest is divided equally.
+Choices are made on held-out rows of each silo (a fifth for *chosen*), never on test rows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._fedxgbllr_played import (
+    BOOSTERS,
     REGRESSIONS,
     SETS,
     TREES,
@@ -39,17 +40,32 @@ from benchmarks._fedxgbllr_played import (
     studies,
     wire_bytes,
 )
+from benchmarks._simfl_federated import simfl, simfl_bytes
+from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.strategies.fedxgbllr.agreement import Terms
+from hedgerow.boosting.engine.summaries import merge_summaries, summarise
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.fedxgbllr.agreement import Terms, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
-from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-from hedgerow.boosting.strategies.fedxgbllr.steps import EnsembleOffer, RateSums
+from hedgerow.boosting.strategies.fedxgbllr.steps import (
+    EnsembleOffer,
+    MetricSums,
+    PointChoice,
+    RateSums,
+)
 from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
-from hedgerow.boosting.strategies.fedxgbllr.uploads import encode_trees
+from hedgerow.boosting.strategies.fedxgbllr.uploads import (
+    cut_columns,
+    encode_trees,
+    uncut,
+    with_fences,
+)
 from hedgerow.boosting.trees.loading import trees_of
+from hedgerow.boosting.trees.local import split_rows
 
 HELD = 0.2
 Row = dict[str, object]
@@ -75,8 +91,7 @@ def accuracy(study: Study, pruning: Sequence[str]) -> Iterator[tuple[str, float]
         ``absolute`` and ``shared``, which is with ``share_penalties``; names of the latter's rows
         begin with ``shared-``.
     """
-    pooled = _together(study.silos)
-    yield "xgboost-pooled", study.score(margins_of(grow(study, pooled, TREES, 99), study.test))
+    yield from pooled(study)
     alone = [grow(study, part, TREES, number) for number, part in enumerate(study.silos)]
     own = [study.score(margins_of(booster, study.test)) for booster in alone]
     yield "silo-alone-mean", statistics.mean(own)
@@ -102,9 +117,9 @@ def combined(study: Study, *, shared: bool) -> Iterator[tuple[str, float]]:
         for key, combiner, point in paths(played)
     }
     yield "mean", scores["mean", 0, 0]
+    yield "cnn", trained(study, FedXGBllr(), shared=shared).score
     for name, strategy in strategies(study.task).items():
         if name == "cnn":
-            yield name, scores["cnn", strategy.n_rounds, 0]
             continue
         for combiner, state, _ in played.rounds(strategy):
             last = combiner, state
@@ -116,19 +131,8 @@ def combined(study: Study, *, shared: bool) -> Iterator[tuple[str, float]]:
 
 def selected(study: Study, *, shared: bool) -> dict[str, tuple[Key, float]]:
     """Return, for each combiner and for the best, what validation rows choose, and its score."""
-    n_silos = len(study.silos)
-    kept, held = [], []
-    for number, part in enumerate(study.silos):
-        order = np.random.default_rng([study.job.seed, number]).permutation(part.n_samples)
-        n_held = round(HELD * part.n_samples)
-        held.append(part.take(order[:n_held]))
-        kept.append(part.take(order[n_held:]))
-    boosters = [
-        grow(study, part, TREES // n_silos, n, shared=shared) for n, part in enumerate(kept)
-    ]
-    played = Played.of(study, boosters, kept)
+    played, valid = held_back(study, HELD, shared=shared)
     every = [tree for part in played.trees for tree in part]
-    valid = _together(held)
     leaves = LeafOrdinals.of(every, valid.X)
     judge = replace(study, test=valid)
     least: dict[str, tuple[float, Key, float]] = {}
@@ -142,12 +146,77 @@ def selected(study: Study, *, shared: bool) -> dict[str, tuple[Key, float]]:
     return {**found, "best": (key, score)}
 
 
+def held_back(study: Study, share: float, *, shared: bool = False) -> tuple[Played, Dataset]:
+    """Return a federation whose trees and combiners never see a share of rows, and these rows."""
+    rng = [np.random.default_rng([study.job.seed, n]) for n in range(len(study.silos))]
+    parts = [split_rows(part.n_samples, share, rng[n]) for n, part in enumerate(study.silos)]
+    kept = [part.take(rows) for part, (rows, _) in zip(study.silos, parts, strict=True)]
+    held = [part.take(rows) for part, (_, rows) in zip(study.silos, parts, strict=True)]
+    n_steps = TREES // len(kept)
+    boosters = [grow(study, part, n_steps, n, shared=shared) for n, part in enumerate(kept)]
+    return Played.of(study, boosters, kept), _together(held)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network's score on test rows at the round that held-out rows choose.
+
+    Parameters
+    ----------
+    seconds : float
+        CPU of all silos' training and of their scores.
+    """
+
+    score: float
+    best_round: int
+    seconds: float
+
+
+def trained(study: Study, strategy: FedXGBllr, *, shared: bool = False) -> Trained:
+    """Return what a network gives: of rounds 0 to R the best on held-out rows, or the last."""
+    played, valid = held_back(study, strategy.held_out, shared=shared)
+    leaves = LeafOrdinals.of([tree for part in played.trees for tree in part], valid.X)
+    judge, seconds, best = replace(study, test=valid), [0.0], (np.inf, 0, np.nan)
+    for number, (combiner, state, _) in enumerate(played.rounds(strategy, seconds=seconds)):
+        started = time.process_time()
+        margins = combiner.margins(state.solution, leaves)[:, 0]
+        loss = _loss(judge, margins) if strategy.held_out else -float(number)
+        seconds.append(time.process_time() - started)
+        if loss < best[0]:
+            score = study.score(combiner.margins(state.solution, played.test)[:, 0])
+            best = loss, number, score
+    return Trained(best[2], best[1], sum(seconds))
+
+
+def defaults(study: Study) -> Iterator[tuple[str, float]]:
+    """Yield (who, score) of the mean of the ensembles and of the default beside it."""
+    n_steps = TREES // len(study.silos)
+    boosters = [grow(study, part, n_steps, n) for n, part in enumerate(study.silos)]
+    margins = np.mean([margins_of(booster, study.test) for booster in boosters], axis=0)
+    yield "mean", study.score(margins)
+    result = trained(study, FedXGBllr())
+    yield "cnn", result.score
+    yield "cnn-best-round", result.best_round
+
+
+def ablations(study: Study) -> Iterator[tuple[str, float]]:
+    """Yield (who, score) of the paper's network and of its two ablations, at equal epochs."""
+    for kind in HeadKind:
+        yield kind.value, trained(study, FedXGBllr(combiner=kind.value)).score
+
+
 def _loss(study: Study, margins: Floats) -> float:
     """Return the mean logloss or squared error on a study's test rows."""
     if study.task is Task.BINARY:
         y = study.test.labels
         return float(np.mean(np.logaddexp(0, margins) - y * margins))
     return study.score(margins)
+
+
+def pooled(study: Study) -> Iterator[tuple[str, float]]:
+    """Yield the score of XGBoost on the rows of all silos."""
+    booster = grow(study, _together(study.silos), TREES, 99)
+    yield "xgboost-pooled", study.score(margins_of(booster, study.test))
 
 
 def _together(parts: Sequence[Dataset]) -> Dataset:
@@ -171,12 +240,16 @@ def times(study: Study) -> Iterator[Row]:
     }
     for name, strategy in profiles.items():
         seconds: list[float] = []
-        for combiner, state, _ in played.rounds(strategy, seconds=seconds):
-            last = combiner, state
-        score = study.score(last[0].margins(last[1].solution, played.test)[:, 0])
+        if strategy.is_network:
+            result = trained(study, strategy)
+            seconds, score = [result.seconds], result.score
+        else:
+            for combiner, state, _ in played.rounds(strategy, seconds=seconds):
+                last = combiner, state
+            score = study.score(last[0].margins(last[1].solution, played.test)[:, 0])
         metric = f"{study.name}_{n_silos}_silos_{name}"
         yield _row(f"{metric}_cpu_a_silo", "hedgerow", sum(seconds) / n_silos, "s")
-        yield _row(f"{metric}_score", "hedgerow", score, _unit(study))
+        yield _row(f"{metric}_score", "hedgerow", score, _unit(study.name))
     yield from step_times()
 
 
@@ -186,15 +259,13 @@ def step_times(n_rows: int = 6400) -> Iterator[Row]:
 
     rng = np.random.default_rng(0)
     offsets = np.arange(TREES + 1) * 60
-    from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafTable
-
     table = LeafTable(
         rng.normal(0, 0.05, 60 * TREES).astype(np.float32), offsets, np.zeros(TREES, np.int64)
     )
     leaves = LeafOrdinals(table, rng.integers(0, 60, (n_rows, TREES)).astype(np.uint8))
     y = (rng.random(n_rows) < 0.5).astype(float)
     head = Head(HeadKind.CNN, 2, TREES // 2)
-    weights = head.initial(rng)
+    weights = head.initial(rng, table.groups)
     rows = TrainingRows(leaves, y)
     for n_epochs in (1, 5):
         started = time.process_time()
@@ -241,10 +312,14 @@ def traffic(study: Study) -> Iterator[Row]:
         for kind, value in {**sent, "total": sum(sent.values())}.items():
             metric = f"{study.name}_{n_silos}_silos_bytes_{kind} {name}"
             yield _row(metric, "hedgerow", value, "B")
-        yield _row(f"{study.name}_{n_silos}_silos_score {name}", "hedgerow", score, _unit(study))
+        yield _row(
+            f"{study.name}_{n_silos}_silos_score {name}", "hedgerow", score, _unit(study.name)
+        )
     plain = [grow(study, part, TREES // n_silos, n) for n, part in enumerate(study.silos)]
     ubjson = sum(len(booster.save_raw("ubj")) for booster in plain)
     yield _row(f"{study.name}_{n_silos}_silos_bytes_trees UBJSON", "formula", n_silos * ubjson, "B")
+    total = f"{study.name}_{n_silos}_silos_bytes_total"
+    yield _row(total, "simfl-formula", simfl_bytes(study), "B")
     network = 4 * Head(HeadKind.CNN, n_silos, TREES // n_silos).n_parameters
     yield _row(
         f"{study.name}_{n_silos}_silos_bytes_network 2KR·SZ", "formula", 20 * n_silos * network, "B"
@@ -253,9 +328,6 @@ def traffic(study: Study) -> Iterator[Row]:
 
 def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int], float]:
     """Return payload bytes by kind, of all silos up and down, and the score they buy."""
-    from hedgerow.boosting.engine.summaries import merge_summaries, summarise
-    from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, uncut, with_fences
-
     n_silos, schema = len(study.silos), study.silos[0].schema
     job = replace(study.job, parameters=strategy)
     terms = Terms.start(strategy, job, schema, n_silos)
@@ -294,11 +366,22 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
     score = study.score(last[0].margins(last[1].solution, played.test)[:, 0])
     if isinstance(last[0], HeadCombiner):
         sent["rates"] = n_silos * wire_bytes(RateSums(np.zeros(TREES, np.float32), 1))
+        sent["scores"] = n_silos * _score_bytes(strategy, job, last[1].solution)
     return sent, score
 
 
-def _unit(study: Study) -> str:
-    return "%" if study.task is Task.BINARY else "MSE"
+def _score_bytes(strategy: FedXGBllr, job: JobParameters, point: NDArray[np.float32]) -> int:
+    """Return a silo's bytes for scores on held-out rows, and an earlier round's weights back."""
+    width = metrics.width(validation_metrics(job), 1)
+    each = wire_bytes(MetricSums(np.ones(width))) + wire_bytes(PointChoice(0, False, False))
+    back = wire_bytes(PointChoice(0, False, True, point))
+    return strategy.n_rounds * each + 8 * width + back if strategy.held_out else 0
+
+
+def _unit(name: str, who: str = "") -> str:
+    if who.endswith(("bytes", "best-round")):
+        return "B" if who.endswith("bytes") else "round"
+    return "MSE" if name in REGRESSIONS else "%"
 
 
 def _row(metric: str, who: str, value: float, unit: str) -> Row:
@@ -320,8 +403,10 @@ def summary(found: dict[tuple[str, int, str], list[float]]) -> Iterator[Row]:
     """Yield mean and spread over seeds, and paired differences from pooled and from the mean."""
     for (name, n_silos, who), values in found.items():
         metric = f"{name}_{n_silos}_silos"
-        unit = "MSE" if name in REGRESSIONS else "%"
+        unit = _unit(name, who)
         yield _row(metric, who, statistics.mean(values), unit)
+        if unit in ("B", "round"):
+            continue
         if len(values) > 1:
             yield _row(f"{metric}_sd", who, statistics.stdev(values), unit)
         for other in ("xgboost-pooled", "mean", "shared-mean"):
@@ -356,6 +441,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--silos", default="2,5,10")
+    parser.add_argument(
+        "--booster", choices=BOOSTERS, default="code", help="the paper's code, or its text"
+    )
     parser.add_argument("--pruning", default="absolute,shared")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -390,15 +478,20 @@ def main() -> None:
         for name in names:
             for row in traffic(studies(name, tables[name], silos[-1], 0)):
                 tell(row)
-    if "accuracy" in what:
+    scored = {
+        "accuracy": lambda study: accuracy(study, given.pruning.split(",")),
+        "default": defaults,
+        "ablations": ablations,
+        "simfl": lambda study: chain(pooled(study), defaults(study), simfl(study)),
+    }
+    for kind in (kind for kind in scored if kind in what):
         found: dict[tuple[str, int, str], list[float]] = {}
-        for seed in seeds:
-            for name in names:
-                for n_silos in silos:
-                    study = studies(name, tables[name], n_silos, seed)
-                    for who, score in accuracy(study, given.pruning.split(",")):
-                        found.setdefault((name, n_silos, who), []).append(score)
-                        tell(_row(f"{name}_{n_silos}_silos_seed_{seed}", who, score, _unit(study)))
+        for seed, name, n_silos in product(seeds, names, silos):
+            study = studies(name, tables[name], n_silos, seed, BOOSTERS[given.booster])
+            for who, score in scored[kind](study):
+                found.setdefault((name, n_silos, who), []).append(score)
+                metric = f"{name}_{n_silos}_silos_seed_{seed}"
+                tell(_row(metric, who, score, _unit(name, who)))
         for row in summary(found):
             tell(row)
 

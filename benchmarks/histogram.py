@@ -42,12 +42,12 @@ from benchmarks._histogram_tables import SOURCES, Source, deal, silo_names
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.cuts import merged_cuts, numeric_features
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.summaries import summarise
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.crypto.vault import LEAST_SILOS
+from tests.pooled import Training, train_pooled
 
 Row = dict[str, object]
 
@@ -60,6 +60,7 @@ VARIANTS = (
     Variant("MVS 10 %, 256 bins", 256, {"sampling": "mvs", "sampling_rate": 0.1}, scored=False),
     Variant("no recovery, 256 bins", 256, {"dropout_recovery": False}, scored=False),
     Variant("recursive, 256 bins", 256, {"binning": "recursive"}, scored=False),
+    Variant("without filled bins, 256 bins", 256, {"filled_bins": False}, scored=False),
     Variant("without masks, 256 bins", 256, {"secure": False}, scored=False),
 )
 

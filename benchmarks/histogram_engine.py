@@ -25,11 +25,11 @@ from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from tests.oracles import xgboost_cuts
+from tests.pooled import Training, train_pooled
 
 TREES = 10
 

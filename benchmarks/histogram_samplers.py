@@ -1,7 +1,7 @@
 """Row samplers on the sets of the FedTab paper: our figures beside the published ones.
 
-``python -m benchmarks.histogram_samplers --data DIR [--seeds 5] [--rounds 200] [--quick] [--json
-FILE]``. ``DIR`` has ``ai4i_machine_failure.parquet``, ``insurance.parquet`` and
+``python -m benchmarks.histogram_samplers --data DIR [--sets NAME ...] [--seeds 5] [--rounds 200]
+[--quick] [--json FILE]``. ``DIR`` has ``ai4i_machine_failure.parquet``, ``insurance.parquet`` and
 ``lumpy_skin.parquet``; FEMNIST, Synthetic and Heart are not available and are listed as such. Silos
 are the key columns (machine type, region, country); of the skin set the 3,039 positives and 2,000
 of the negatives, whose country is unknown and drawn at random: the paper's selection is not
@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
@@ -38,6 +37,7 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
+from tests.pooled import Training, train_pooled
 
 Row = dict[str, object]
 Floats = NDArray[np.float64]
@@ -199,6 +199,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--sets", nargs="+", choices=list(FILES), default=list(FILES))
     parser.add_argument("--quick", action="store_true", help="one set, one seed, 20 rounds")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -206,7 +207,7 @@ def main() -> None:
         print("no --data, nothing to measure: the sets are not part of this repository")
         return
     seeds, rounds = arguments.seeds, arguments.rounds
-    names = list(FILES)
+    names = arguments.sets
     if arguments.quick:
         seeds, rounds, names = 1, 20, names[:1]
     rows: list[Row] = []

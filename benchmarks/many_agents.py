@@ -1,11 +1,11 @@
-"""A hundred agents against one coordinator: what a round costs, and what the coordinator holds.
+"""Hundreds of agents against one coordinator: what a round costs, and what the coordinator holds.
 
 ``python -m benchmarks.many_agents [--quick] [--agents N] [--rounds N] [--json FILE]``. Stumps on
 200 rows a silo, so that next to nothing is training. The coordinator is a process of its own; the
-agents are threads of this one, each with its own certificate, connection, lease, state and ledger,
-so that they share one interpreter: a round's wall time is the sum of what a hundred silos would do
-side by side.
+agents are threads of other processes, each with its own certificate, connection, lease, state and
+ledger. Another silo, which takes part in no job, times renewals of its lease meanwhile.
 A second job of four times the rounds tells what grows with rounds: nothing but the ensemble may.
+In a third one the coordinator is killed when half of the rounds are done, and started again.
 Then the same job by the same agents without a network, one after another, is the base line.
 """
 
@@ -14,14 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
+import multiprocessing
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from importlib.metadata import version
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,25 @@ import pyarrow.parquet as pq
 import structlog
 
 from benchmarks.bagging import in_process
+from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.client_agent.__main__ import build
 from hedgerow.client_agent.config import AgentSettings, Source
-from hedgerow.client_agent.loop import Agent
 from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.rpc.channel import Channels
+from hedgerow.services.rpc.federation import FederationClient, Registration, Sign
 from hedgerow.services.rpc.jobs import JobClient
+from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView
 
 ROOT = Path(__file__).resolve().parent.parent
 N_ROWS = 200
+AGENTS_A_PROCESS = 250
 JOB = """
 name = "stumps"
 strategy = "bagging"
@@ -77,11 +83,14 @@ def write_tables(folder: Path, n_agents: int) -> dict[str, Path]:
     return tables
 
 
-def start_coordinator(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start_coordinator(
+    folder: Path, listen: str = "127.0.0.1:0"
+) -> tuple[subprocess.Popen[bytes], str]:
     """Start the coordinator process; return it and its address."""
     ready = folder / "coordinator.ready"
+    ready.unlink(missing_ok=True)
     settings = {
-        "listen": "127.0.0.1:0",
+        "listen": listen,
         "metrics": "127.0.0.1:0",
         "identity": str(folder / "pki/coordinator"),
         "database": f"sqlite:///{folder / 'state.db'}",
@@ -91,7 +100,7 @@ def start_coordinator(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     }
     path = folder / "coordinator.toml"
     path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
-    with (folder / "coordinator.log").open("wb") as log:
+    with (folder / "coordinator.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "hedgerow.coordinator", "--config", str(path)],
             stdout=log,
@@ -105,13 +114,11 @@ def start_coordinator(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     return process, f"127.0.0.1:{json.loads(ready.read_text())['port']}"
 
 
-def start_agents(
-    folder: Path, tables: dict[str, Path], address: str
-) -> list[tuple[Agent, Callable[[], None], threading.Thread]]:
-    """Start an agent a table, each in a thread of this process."""
-    started = []
-    for name, table in tables.items():
-        agent, close, _ = build(
+def be_agents(folder: Path, tables: dict[str, Path], address: str, begin: Event) -> None:
+    """Be an agent a table, each in a thread, until this process is ended."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    agents = [
+        build(
             AgentSettings(
                 coordinator=address,
                 identity=folder / "pki/silo" / name,
@@ -119,21 +126,79 @@ def start_agents(
                 data=Source(path=str(table)),
                 metrics="",
             )
-        )
-        thread = threading.Thread(target=agent.run, daemon=True)
-        thread.start()
-        started.append((agent, close, thread))
-    return started
+        )[0]
+        for name, table in tables.items()
+    ]
+    with (folder / "built").open("a") as file:
+        file.write(".")
+    begin.wait()
+    for agent in agents:
+        threading.Thread(target=agent.run, daemon=True).start()
+    threading.Event().wait()
 
 
-def run(client: JobClient, n_agents: int, rounds: int) -> tuple[str, JobView]:
+def start_agents(folder: Path, tables: dict[str, Path], address: str) -> tuple[list[Any], Event]:
+    """Start processes that build agents; they register once the event is set."""
+    context = multiprocessing.get_context("spawn")
+    begin = context.Event()
+    names = sorted(tables)
+    processes = []
+    for first in range(0, len(names), AGENTS_A_PROCESS):
+        own = {name: tables[name] for name in names[first : first + AGENTS_A_PROCESS]}
+        process = context.Process(target=be_agents, args=(folder, own, address, begin), daemon=True)
+        process.start()
+        processes.append(process)
+    built = folder / "built"
+    while not (built.exists() and len(built.read_text()) == len(processes)):
+        if not all(process.is_alive() for process in processes):
+            raise RuntimeError("a process of agents has ended")
+        time.sleep(0.05)
+    return processes, begin
+
+
+def be_probe(folder: Path, address: str) -> None:
+    """Hold a lease, and write how many seconds each renewal takes."""
+    channels = Channels(address, IdentityPaths.of(folder / "pki/silo/probe"), Metrics())
+    client = FederationClient(channels(), address, lambda method, request, job_id, tells: None)
+    lease = client.register(
+        Registration("probe", version("hedgerow"), ("secureboost",), 0, 0, ())
+    ).lease_id
+    with (folder / "renewals").open("w") as file:
+        while True:
+            began = time.perf_counter()
+            try:
+                client.renew(lease, Sign())
+            except FederationError:
+                return
+            file.write(f"{time.perf_counter() - began}\n")
+            file.flush()
+            time.sleep(0.05)
+
+
+def wait_for_agents(client: JobClient, n_agents: int) -> float:
+    """Wait until the coordinator knows so many silos; return the seconds that it took."""
+    began = time.perf_counter()
+    while True:
+        try:
+            if sum(silo.alive for silo in client.silos()) >= n_agents:
+                return time.perf_counter() - began
+        except FederationError:
+            pass
+        time.sleep(0.2)
+
+
+def run(client: JobClient, n_agents: int, rounds: int) -> JobView:
     """Run a job to its end."""
-    spec = job_file.parse(JOB.format(n=n_agents, rounds=rounds))
-    job_id = client.create(spec)
+    job_id = client.create(job_file.parse(JOB.format(n=n_agents, rounds=rounds)))
     for view in client.watch(job_id):
-        if view.ended and view.state != "SUCCEEDED":
-            raise RuntimeError(f"the job has {view.state.lower()}: {view.detail}")
-    return job_id, client.get(job_id)
+        check(view)
+    return client.get(job_id)
+
+
+def check(view: JobView) -> None:
+    """Raise RuntimeError for a job that has ended without success."""
+    if view.ended and view.state != "SUCCEEDED":
+        raise RuntimeError(f"the job has {view.state.lower()}: {view.detail}")
 
 
 def main() -> None:
@@ -154,74 +219,93 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables = write_tables(folder, n_agents)
-        throwaway(folder / "pki", sorted(tables), time.time())
-        process, address = start_coordinator(folder)
-        agents = []
+        throwaway(folder / "pki", [*sorted(tables), "probe"], time.time())
+        coordinator, address = start_coordinator(folder)
+        held = psutil.Process(coordinator.pid)
+        client = client_for(address, folder / "pki/operator", None)
+        probe = multiprocessing.get_context("spawn").Process(
+            target=be_probe, args=(folder, address), daemon=True
+        )
+        processes: list[Any] = []
         try:
-            held = psutil.Process(process.pid)
-            client = client_for(address, folder / "pki/operator", None)
             show("coordinator's memory, nobody there", "hedgerow", _mib(held), "MiB")
-            began = time.perf_counter()
-            agents = start_agents(folder, tables, address)
-            while sum(agent.leased for agent, _, _ in agents) < n_agents:
-                time.sleep(0.05)
-            seconds = time.perf_counter() - began
+            processes, begin = start_agents(folder, tables, address)
+            processes.append(probe)
+            begin.set()
+            seconds = wait_for_agents(client, n_agents)
             show(f"until all {n_agents} agents hold a lease", "hedgerow", seconds, "s")
             show("coordinator's memory, all agents there", "hedgerow", _mib(held), "MiB")
-            model = b""
-            for n, label in ((rounds, "first job"), (4 * rounds, "job of four times the rounds")):
-                cpu, own = _cpu(held), time.process_time()
-                job_id, view = run(client, n_agents, n)
-                _, data = client.download(job_id)
-                model = model or data
-                own = (time.process_time() - own) / n / n_agents
+            probe.start()
+            jobs = ((rounds, "first job"), (4 * rounds, "job of four times the rounds"))
+            for n, label in jobs:
+                spent, own = _cpu(held), sum(map(_cpu_of, processes))
+                view = run(client, n_agents, n)
+                spent, own = _cpu(held) - spent, sum(map(_cpu_of, processes)) - own
                 each = [r.seconds for r in view.rounds]
-                spent = (_cpu(held) - cpu) / n
                 # In the first round nobody has trees to be sent, with the last the farewell goes.
                 moved = [r.bytes_up + r.bytes_down for r in view.rounds[1:-1]]
                 half = len(moved) // 2
                 late, soon = statistics.mean(moved[half:]), statistics.mean(moved[:half])
                 show(f"{label}: wall a round, median", "hedgerow", statistics.median(each), "s")
-                show(f"{label}: coordinator's CPU a round", "hedgerow", spent, "s")
-                show(f"{label}: an agent's CPU a round", "hedgerow", own, "s")
+                show(f"{label}: coordinator's CPU a round", "hedgerow", spent / n, "s")
+                show(f"{label}: an agent's CPU a round", "hedgerow", own / n / n_agents, "s")
                 show(f"{label}: bytes a round, later half over first", "hedgerow", late / soon, "")
-                show(f"{label}: model", "hedgerow", len(data) / 1e6, "MB")
                 show(f"{label}: coordinator's memory after it", "hedgerow", _mib(held), "MiB")
-            silos = [
-                for_job(read_table(str(path)), JobParameters("stumps", Bagging()), path.name)
-                for path in tables.values()
-            ]
-            began = time.perf_counter()
-            alone = in_process(
-                silos,
-                {
-                    "objective": "binary:logistic",
-                    "base_score": 0.5,
-                    "max_depth": 1,
-                    "nthread": 1,
-                    "verbosity": 0,
-                },
-                rounds=rounds,
-                steps=1,
-                etas=[0.3 / n_agents] * n_agents,
-                seed=7,
+                if n == rounds:
+                    model = client.download(view.job_id)[1]
+            probe.terminate()
+            renewals = [float(line) for line in (folder / "renewals").read_text().split()]
+            show(
+                "renewal of a lease, 99 of 100 within", "hedgerow", np.quantile(renewals, 0.99), "s"
             )
-            seconds = (time.perf_counter() - began) / rounds
-            show("loop in one process: wall a round, mean", "native", seconds, "s")
-            show("model equals the loop's to the byte", "hedgerow", float(alone == model), "")
+
+            job_id = client.create(job_file.parse(JOB.format(n=n_agents, rounds=rounds)))
+            while len((view := client.get(job_id)).rounds) < rounds // 2:
+                check(view)
+                time.sleep(0.2)
+            coordinator.kill()
+            coordinator.wait()
+            began = time.perf_counter()
+            coordinator, _ = start_coordinator(folder, address)
+            show(
+                "killed coordinator: until it listens", "hedgerow", time.perf_counter() - began, "s"
+            )
+            seconds = wait_for_agents(client, n_agents)
+            show("until all agents are back after that", "hedgerow", seconds, "s")
+            for view in client.watch(job_id):
+                check(view)
+            same = client.download(job_id)[1] == model
+            show("its model equals the first to the byte", "hedgerow", float(same), "")
         finally:
-            for agent, _, _ in agents:
-                agent.stop()
-            for _, close, thread in agents:
-                thread.join(10)
-                close()
-            process.terminate()
-            process.wait(20)
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+            coordinator.terminate()
+            coordinator.wait(60)
+        silos = [
+            for_job(read_table(str(path)), JobParameters("stumps", Bagging()), path.name)
+            for path in tables.values()
+        ]
+        began = time.perf_counter()
+        alone = in_process(
+            silos,
+            {
+                "objective": "binary:logistic",
+                "base_score": 0.5,
+                "max_depth": 1,
+                "nthread": 1,
+                "verbosity": 0,
+            },
+            rounds=rounds,
+            steps=1,
+            etas=[0.3 / n_agents] * n_agents,
+            seed=7,
+        )
+        seconds = (time.perf_counter() - began) / rounds
+        show("loop in one process: wall a round, mean", "native", seconds, "s")
+        show("model equals the loop's to the byte", "hedgerow", float(alone == model), "")
     if given.json:
         given.json.write_text(json.dumps(shown, indent=1))
-    sys.stdout.flush()
-    # The threads of a hundred closed channels need not be waited for.
-    os._exit(0)
 
 
 def _mib(process: psutil.Process) -> float:
@@ -231,6 +315,10 @@ def _mib(process: psutil.Process) -> float:
 def _cpu(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def _cpu_of(process: Any) -> float:
+    return _cpu(psutil.Process(process.pid)) if process.is_alive() else 0.0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@
 * ``gates``: FATE's data sets against XGBoost on the joined table with the same parameters: one
   whole job, and the mean relative difference over 20 splits into training and test rows with its
   standard error (unencrypted, in this process: the trees are the same).
+* ``bins``: for some numbers of bins and with the default guards (``min_bin_rows`` 5), the test
+  metric beside XGBoost's on the active party's columns alone (256 bins), mean relative difference
+  over the splits; one tree's bytes and CPU seconds with Paillier, in this process.
 * ``equality``: margins on these sets against those of the pooled engine.
 * ``scaling``: CPU seconds and bytes of one tree by phase (``compress`` has re-randomising in it,
   ``split`` is all that is in no other phase, keys included), 50 passive features, without a
@@ -51,11 +54,11 @@ from benchmarks._vertical_parties import (
 )
 from benchmarks._vertical_processes import Row, coordinator_peak, measured
 from hedgerow.boosting.dataset import Dataset, Schema, Task
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.ports import JobParameters, PartyLimits
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.routing import margins, n_exchanges
+from tests.pooled import Training, train_pooled
 
 GATES = {
     "fate_breast_hetero": ("binary", "auc", 0.01),
@@ -68,6 +71,10 @@ GATES = {
 ROWS = [10_000, 30_000, 100_000]
 SPLITS = [20]
 PEERS: list[str] = []
+BINS = (16, 32, 64, 256)
+PLAIN = {"encryption": "plain", "allow_insecure": True, "alignment": "digest"}
+LIMITS = PartyLimits(least_bin_rows=5)
+"""A policy's defaults."""
 JOB = """
 name = "benchmark"
 strategy = "secureboost"
@@ -87,22 +94,29 @@ eta = 0.3
 
 
 def pooled_metric(
-    pieces: Mapping[str, Any], task: str, metric: str, rounds: int, depth: int
+    pieces: Mapping[str, Any],
+    task: str,
+    metric: str,
+    rounds: int,
+    depth: int,
+    max_bin: int = 32,
+    *,
+    alone: bool = False,
 ) -> float:
-    """Return XGBoost's test metric on the joined table."""
+    """Return XGBoost's test metric on the joined table, or on the active party's columns."""
     tables = {}
     for prefix in ("", "test-"):
         guest, host = pieces[f"{prefix}guest"], pieces[f"{prefix}host"]
         label = guest.column_names[1]
         columns = [
             *(guest.column(n).to_numpy() for n in guest.column_names[2:]),
-            *(host.column(n).to_numpy() for n in host.column_names[1:]),
+            *(host.column(n).to_numpy() for n in host.column_names[1:] if not alone),
         ]
         X = np.stack([np.asarray(c, np.float32) for c in columns], axis=1)
         tables[prefix] = xgb.DMatrix(X, np.asarray(guest.column(label).to_numpy(), np.float64))
     objective = "binary:logistic" if task == "binary" else "reg:squarederror"
     parameters = {
-        "objective": objective, "max_depth": depth, "max_bin": 32, "eta": 0.3, "nthread": 2,
+        "objective": objective, "max_depth": depth, "max_bin": max_bin, "eta": 0.3, "nthread": 2,
         "tree_method": "hist", "eval_metric": metric,
     }  # fmt: skip
     found: dict[str, Any] = {}
@@ -156,8 +170,7 @@ def gates(data: Path, quick: bool) -> list[Row]:
     names = list(GATES)[:1] if quick else list(GATES)
     for name in names:
         task, metric, _ = GATES[name]
-        columns = pq.read_schema(data / f"{name}.parquet").names
-        label = next(c for c in ("label", "y", "motor_speed") if c in columns)
+        label = _label(data / f"{name}.parquet")
         pieces = read_tables(data / f"{name}.parquet", label)
         job = JOB.format(label=label, task=task, rounds=10, depth=3, more="")
         _, report = measured(name, "native", pieces, job)
@@ -170,7 +183,7 @@ def gates(data: Path, quick: bool) -> list[Row]:
                 {"metric": f"{name}_{metric}", "who": who, "value": round(value, 5), "unit": ""}
             )
         differences = [
-            _difference(data / f"{name}.parquet", label, Task(task), metric, seed)
+            _difference(data / f"{name}.parquet", label, task, metric, seed)
             for seed in range(1, 1 + (2 if quick else SPLITS[0]))
         ]
         mean = statistics.fmean(differences)
@@ -183,23 +196,73 @@ def gates(data: Path, quick: bool) -> list[Row]:
     return rows
 
 
-def _difference(path: Path, label: str, task: Task, metric: str, seed: int) -> float:
-    """Return how far our test metric is from XGBoost's on one split, as a share of the latter."""
-    pieces = read_tables(path, label, seed)
-    tests = {party: pieces[f"test-{party}"] for party in ("guest", "host")}
-    job = JobParameters(
+def bins(data: Path, quick: bool) -> Iterator[Row]:
+    """Give our test metric beside the active party's own model, for some numbers of bins."""
+    for name, (task, metric, _) in list(GATES.items())[: 1 if quick else None]:
+        path = data / f"{name}.parquet"
+        label = _label(path)
+        seeds = range(1, 1 + (2 if quick else SPLITS[0]))
+        tables = {seed: read_tables(path, label, seed) for seed in seeds}
+        own = {
+            seed: pooled_metric(pieces, task, metric, 10, 3, 256, alone=True)
+            for seed, pieces in tables.items()
+        }
+        for max_bin in BINS:
+            job = _gate(task, metric, max_bin, PLAIN)
+            ours = {seed: _test_metric(job, tables[seed], label) for seed in seeds}
+            shares = [ours[seed] / own[seed] - 1 for seed in seeds]
+            one = _gate(task, metric, max_bin, {"alignment": "digest", "rounds": 1})
+            cpu = time.process_time()
+            phases, _, _ = in_process(one, datasets(tables[1], label, Task(task)), limits=LIMITS)
+            for kind, value, unit in (
+                (metric, statistics.fmean(ours.values()), ""),
+                (f"{metric}_alone", statistics.fmean(own.values()), ""),
+                (f"{metric}_to_alone_mean", 100 * statistics.fmean(shares), "%"),
+                (
+                    f"{metric}_to_alone_standard_error",
+                    100 * statistics.stdev(shares) / len(shares) ** 0.5,
+                    "%",
+                ),
+                ("tree_bytes", sum(phases.bytes.values()) / 1e6, "MB"),
+                ("tree_cpu", time.process_time() - cpu, "s"),
+            ):
+                yield {
+                    "metric": f"{name}_{kind}", "who": f"{max_bin} bins", "value": round(value, 4),
+                    "unit": unit,
+                }  # fmt: skip
+
+
+def _label(path: Path) -> str:
+    columns = pq.read_schema(path).names
+    return next(c for c in ("label", "y", "motor_speed") if c in columns)
+
+
+def _gate(task: str, metric: str, max_bin: int, more: Mapping[str, Any]) -> JobParameters:
+    return JobParameters(
         name="gate",
-        parameters=SecureBoost(
-            "guest", rounds=10, encryption="plain", allow_insecure=True, alignment="digest"
-        ),
-        task=task,
+        parameters=SecureBoost("guest", **{"rounds": 10, **more}),
+        task=Task(task),
         seed=7,
         metrics=(metric,),
-        booster=Booster(max_depth=3, max_bin=32),
+        booster=Booster(max_depth=3, max_bin=max_bin),
     )
-    ours, _, _ = in_process(job, datasets(pieces, label, task), datasets(tests, label, task))
-    theirs = pooled_metric(pieces, task.value, metric, 10, 3)
-    return ours.scores["test"][metric] / theirs - 1
+
+
+def _test_metric(
+    job: JobParameters, pieces: Mapping[str, Any], label: str, limits: PartyLimits | None = LIMITS
+) -> float:
+    tests = {party: pieces[f"test-{party}"] for party in ("guest", "host")}
+    ours, _, _ = in_process(
+        job, datasets(pieces, label, job.task), datasets(tests, label, job.task), limits=limits
+    )
+    return ours.scores["test"][job.metrics[0]]
+
+
+def _difference(path: Path, label: str, task: str, metric: str, seed: int) -> float:
+    """Return how far our test metric is from XGBoost's on one split, as a share of the latter."""
+    pieces = read_tables(path, label, seed)
+    ours = _test_metric(_gate(task, metric, 32, PLAIN), pieces, label, None)
+    return ours / pooled_metric(pieces, task, metric, 10, 3) - 1
 
 
 def equality(data: Path, quick: bool) -> list[Row]:
@@ -391,6 +454,7 @@ PARTS: dict[str, Callable[[Path, bool], Iterable[Row]]] = {
     "inference": inference,
     "scaling": scaling,
     "gates": gates,
+    "bins": bins,
     "equality": equality,
     "coordinator": coordinator,
     "peers": peers,
@@ -406,8 +470,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="for scaling")
     parser.add_argument("--peers", default="", help="interpreter that has secretflow")
-    parser.add_argument("--splits", type=int, default=SPLITS[0], help="for gates")
-    parser.add_argument("--sets", nargs="+", default=list(GATES), help="for gates and equality")
+    parser.add_argument("--splits", type=int, default=SPLITS[0], help="for gates and bins")
+    parser.add_argument(
+        "--sets", nargs="+", default=list(GATES), help="for gates, bins and equality"
+    )
     arguments = parser.parse_args()
     SPLITS[:] = [arguments.splits]
     for name in set(GATES) - set(arguments.sets):

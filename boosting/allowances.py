@@ -23,7 +23,7 @@ UNBOUNDED = 1 << 62
 EVERY_CLASS = frozenset(Discloses)
 """What a silo without any policy would send."""
 IN_CLEAR = frozenset(
-    {Discloses.TREES, Discloses.QUANTILES, Discloses.COUNTS, Discloses.WEIGHTS}
+    {Discloses.TREES, Discloses.QUANTILES, Discloses.COUNTS, Discloses.WEIGHTS, Discloses.HASHES}
 )  # fmt: skip
 """What nobody sends under ``require_secure``."""
 
@@ -32,6 +32,52 @@ _ONCE = frozenset({Discloses.MASKED, Discloses.NOISED, Discloses.COUNTS})
 
 REPEATS = 64
 """How often a silo synchronises, or offers the same, at one place: it is not kept busy for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Safeguards:
+    """What a job's parameters mean for the rules of a silo's own policy.
+
+    Parameters
+    ----------
+    deepest : int
+        Most levels of a tree; 0 is no limit.
+    epsilon : float or None
+        Differential privacy's budget, where the strategy has one.
+    private : bool
+        Whether a finite budget covers all that leaves, and only sums leave.
+    bins : int
+        Most bins of a feature; 0 where there are none.
+    leaf_rows : int or None
+        Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where
+        noise covers small leaves.
+    classes, trees : int
+        Of a vertical job: classes of the label, and trees in all; 0 where it trains nothing.
+    gradient_bits : int
+        Of a vertical job: bits of an encrypted gradient, as far as the job says.
+    filled_bins : bool
+        Whether silos learn which bins of a node some silo has rows in.
+    drawn_silos : int
+        Fewest silos that are drawn for a round; 0 where all take part in all rounds.
+    close_sums : int
+        Rounds whose sums are over other silos than those before by one or two.
+    key_bits : int or None
+        Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
+        strategy has no such key.
+    """
+
+    deepest: int
+    epsilon: float | None = None
+    private: bool = False
+    bins: int = 0
+    leaf_rows: int | None = 1
+    key_bits: int | None = None
+    classes: int = 0
+    trees: int = 0
+    gradient_bits: int = 0
+    filled_bins: bool = False
+    drawn_silos: int = 0
+    close_sums: int = 0
 
 
 @dataclass(frozen=True, slots=True)

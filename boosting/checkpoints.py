@@ -1,11 +1,21 @@
-"""Named arrays, and plain values about them, as bytes: what a coordinator keeps between rounds."""
+"""Dataclasses as bytes: what a coordinator keeps between rounds.
+
+A record's fields are numbers, texts, bytes, enums, other dataclasses, tuples, sets and mappings of
+these, ``None`` where the type allows it, and arrays declared as in
+:mod:`hedgerow.boosting.payloads`. Arrays are named by their number, everything else is JSON.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import safetensors
@@ -13,13 +23,19 @@ import safetensors.numpy
 import zstandard
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import FOREIGN, DataError
+from hedgerow.boosting.payloads import Elements
+
+Record = TypeVar("Record")
 
 MAX_BYTES = 1 << 31
 """Most bytes of a checkpoint, unpacked."""
 MAX_ROUNDS = 1 << 20
 """Most rounds of a checkpoint."""
 _ABOUT = "about"
+Whole = Annotated[int, range(MAX_ROUNDS + 1)]
+"""A count or a round."""
 
 
 @contextmanager
@@ -70,3 +86,62 @@ def load(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     n_bytes = int.from_bytes(plain[:8], "little")
     metadata = json.loads(plain[8 : 8 + n_bytes])["__metadata__"]
     return safetensors.numpy.load(plain), json.loads(metadata[_ABOUT])
+
+
+def dump_record(record: object) -> bytes:
+    """Return a dataclass as a checkpoint; :func:`load_record` reads it."""
+    arrays: dict[str, NDArray[Any]] = {}
+    return dump(arrays, _plain(record, arrays))
+
+
+def load_record(kind: type[Record], data: bytes, what: str) -> Record:
+    """Return the dataclass of :func:`dump_record`; raises DataError, which names ``what``."""
+    with readable(what):
+        arrays, about = load(data)
+        record: Record = _value(kind, about, arrays)
+        return record
+
+
+def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays[str(len(arrays))] = value
+        return str(len(arrays) - 1)
+    if dataclasses.is_dataclass(value):
+        named = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {name: _plain(each, arrays) for name, each in named}
+    if isinstance(value, Mapping):
+        return [[_plain(key, arrays), _plain(each, arrays)] for key, each in value.items()]
+    if isinstance(value, tuple | frozenset):
+        return [_plain(each, arrays) for each in (value if type(value) is tuple else sorted(value))]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, np.generic):
+        value = value.item()
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _value(kind: Any, plain: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, typing.NewType):
+        return _value(kind.__supertype__, plain, arrays)
+    if origin is Annotated and isinstance(inner[1], Elements):
+        return array(arrays, plain, inner[1].dtype, inner[1].ndim)
+    if origin is Annotated:
+        return whole(plain, inner[1][-1])
+    if origin is types.UnionType:
+        return None if plain is None else _value(inner[0], plain, arrays)
+    if origin in (tuple, frozenset):
+        return origin(_value(inner[0], each, arrays) for each in plain)
+    if origin in (dict, Mapping):
+        return {_value(inner[0], k, arrays): _value(inner[1], v, arrays) for k, v in plain}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        names = [field.name for field in dataclasses.fields(kind)]
+        return kind(**{name: _value(hints[name], plain[name], arrays) for name in names})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(plain)
+    if kind is bytes:
+        return bytes.fromhex(plain)
+    return float(plain) if kind is float and isinstance(plain, str) else read_as(kind, plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import typing
 from collections.abc import Iterable
@@ -12,6 +13,9 @@ from hedgerow.boosting.errors import DataError, InvalidJob
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+MOST_ROWS = 1 << 53
+"""A row count that a silo states is below this: sums of them stay exact in float64."""
 
 
 def within(
@@ -38,6 +42,43 @@ def one_of(table: str, name: str, value: object, known: Iterable[object]) -> Non
         raise InvalidJob(
             f"[{table}] {name}: expected one of {', '.join(map(str, choices))}, received {value!r}"
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Within:
+    """A range beside a parameter's type; see :func:`within`."""
+
+    least: float
+    most: float
+    below: bool = False
+
+    def check(self, table: str, name: str, value: Any) -> None:
+        """Raise :class:`InvalidJob` for a value outside."""
+        within(table, name, value, self.least, self.most, below=self.below)
+
+
+class OneOf(tuple[Any, ...]):
+    """The choices beside a parameter's type; see :func:`one_of`."""
+
+    def check(self, table: str, name: str, value: object) -> None:
+        """Raise :class:`InvalidJob` for another value."""
+        one_of(table, name, value, self)
+
+
+def check_declared(table: str, parameters: DataclassInstance) -> None:
+    """Check parameters by the ranges and choices beside their types, each value of a tuple."""
+    for name, rules in _declared(type(parameters)).items():
+        given = getattr(parameters, name)
+        for rule in rules:
+            for value in given if isinstance(given, tuple) else (given,):
+                if value is not None:
+                    rule.check(table, name.rstrip("_"), value)
+
+
+@functools.cache
+def _declared(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 
 
 def only_with(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cached_property
@@ -44,7 +44,7 @@ def unnamed(n: int) -> tuple[Feature, ...]:
     return tuple(Feature(f"column {k}") for k in range(max(n, 0)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """The facts of a table that all silos of a horizontal job must agree on.
 
@@ -77,6 +77,11 @@ class Schema:
     def n_features(self) -> int:
         """Number of features."""
         return len(self.features)
+
+    @cached_property
+    def n_categories(self) -> tuple[int, ...]:
+        """Size of each feature's category list, 0 where it is numeric."""
+        return tuple(len(feature.categories or ()) for feature in self.features)
 
     @property
     def n_outputs(self) -> int:
@@ -141,6 +146,10 @@ class Dataset:
     weight : ndarray of shape (n_samples,), float64, or None
     ids : ndarray of shape (n_samples,), object (str), or None
         Row identifiers of a vertical party.
+    sources : tuple of str
+        The table's own names of the columns that the features are made of, as it was read.
+    named : tuple of str
+        Those of them whose numbers became names of categories.
     """
 
     schema: Schema
@@ -148,6 +157,8 @@ class Dataset:
     y: NDArray[np.float64] | None = None
     weight: NDArray[np.float64] | None = None
     ids: NDArray[np.object_] | None = None
+    sources: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
     @property
     def n_samples(self) -> int:
@@ -196,7 +207,7 @@ class Dataset:
         )
 
 
-def merge(schemas: Mapping[str, Schema], empty: Collection[str] = ()) -> Schema:
+def merge(schemas: Mapping[str, Schema], empty: Collection[str] = (), positive: str = "") -> Schema:
     """Return the schema that all silos of a horizontal job share.
 
     Names and types of the features, label and task must agree; the order is that of the first silo
@@ -209,6 +220,8 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = ()) -> Schema:
         By silo; at least one.
     empty : collection of str
         Silos without rows, whose labels have no kind.
+    positive : str
+        The class of a binary label that is the last one; the last as text where it is empty.
 
     Raises
     ------
@@ -229,6 +242,13 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = ()) -> Schema:
         _compare_labels(silo, schemas[silo], reference, first)
     labelled = [silo for silo in silos if schemas[silo].n_classes and silo not in empty]
     classes = _united_classes(first, {silo: schemas[silo].classes for silo in labelled})
+    if positive and len(classes) == 2:
+        if positive not in classes:
+            raise SchemaMismatch(
+                f"[columns] positive: '{positive}' is no class of label '{first.label}', which has "
+                + _listed(classes)
+            )
+        classes = tuple(sorted(classes, key=lambda name: (name == positive, name)))
     n_classes = max(len(classes), *(each.n_classes for each in schemas.values()))
     if labelled and (len(classes) == 1 if first.task is Task.BINARY else n_classes == 1):
         raise SchemaMismatch(f"label '{first.label}': all silos have one class only, expected two")
@@ -292,11 +312,16 @@ def fits(silo: str, own: Schema, agreed: Schema) -> None:
         )
 
 
-def recode(dataset: Dataset, agreed: Schema) -> Dataset:
+def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Dataset:
     """Return a table under the agreed schema: columns by name, categories and classes recoded.
 
     Categories that are not in the agreed list become missing. Columns that are not in the agreed
     schema are left out.
+
+    Parameters
+    ----------
+    where : str
+        The table's name in messages.
 
     Raises
     ------
@@ -308,30 +333,50 @@ def recode(dataset: Dataset, agreed: Schema) -> Dataset:
     readers = []
     for feature in agreed.features:
         if feature.name not in own:
-            raise SchemaMismatch(f"the table has no column '{feature.name}'")
+            raise SchemaMismatch(f"{where} has no column '{feature.name}'")
         mine = dataset.schema.features[own[feature.name]]
         read = columns.readers[own[feature.name]]
         if mine.categories != () and mine.is_categorical != feature.is_categorical:
             expected = "text" if feature.is_categorical else "numbers"
-            raise SchemaMismatch(f"column '{feature.name}': expected {expected}")
+            raise SchemaMismatch(f"{where}: column '{feature.name}': expected {expected}")
         readers.append(_recoder(read, mine.categories, feature.categories))
     features: NDArray[np.float32] | Columns = dataset.features
     if agreed.features != dataset.schema.features:
         features = Columns(dataset.n_samples, tuple(readers))
         if not isinstance(dataset.features, Columns):
             features = features.table
-    y = dataset.y
+    y, label = dataset.y, f"{where}: label column '{agreed.label}'"
     if y is not None and dataset.schema.classes != agreed.classes:
         if not dataset.schema.classes and y.size:
-            raise SchemaMismatch("expected labels that are text, received numbers")
+            raise SchemaMismatch(
+                f"{label}: expected the classes {_listed(agreed.classes)}, received numbers"
+            )
         y = _recoded(y, dataset.schema.classes, agreed.classes)
         if np.isnan(y).any():
-            raise SchemaMismatch("some labels are not in the job's class list")
+            raise SchemaMismatch(
+                f"{label}: some labels are not in the job's class list: "
+                + (_listed(agreed.classes) or "they are numbers there")
+            )
     if y is not None and y.size and agreed.task is Task.MULTICLASS and y.max() >= agreed.n_classes:
         raise SchemaMismatch(
-            f"some labels are not below the job's number of classes, {agreed.n_classes}"
+            f"{label}: some labels are not below the job's number of classes, {agreed.n_classes}"
         )
     return Dataset(agreed, features, y, dataset.weight, dataset.ids)
+
+
+def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:
+    """Return the rows of several silos as one table under the agreed schema.
+
+    Weights are kept where all of them have any.
+    """
+    own = [recode(table, agreed) for table in tables]
+    weights = [table.weight for table in own if table.weight is not None]
+    return Dataset(
+        agreed,
+        np.concatenate([table.X for table in own]),
+        np.concatenate([table.labels for table in own]),
+        np.concatenate(weights) if len(weights) == len(own) else None,
+    )
 
 
 def _recoder(

@@ -85,6 +85,10 @@ class DataError(FederationError):
     """A table that cannot be used: wrong file, missing column, label out of range."""
 
 
+class LabelUnfit(DataError):
+    """A label column that cannot be used: absent, of another kind, or with other classes."""
+
+
 class Unreachable(FederationError):
     """A peer cannot be reached, or refused the connection; names its address."""
 

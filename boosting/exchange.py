@@ -66,6 +66,8 @@ class Discloses(Enum):
     """In clear: rows or gradients, one by one or summed by node, bin or value."""
     QUANTILES = "quantiles"
     """In clear: values of its rows."""
+    HASHES = "hashes"
+    """In clear: a record of each row, from which it can be estimated and be found."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

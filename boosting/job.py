@@ -1,12 +1,14 @@
-"""The ``[booster]`` table of a job."""
+"""The tables ``[booster]`` and ``[columns]`` of a job."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+from hedgerow.boosting.errors import InvalidJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +61,114 @@ class Booster:
         if self.monotone_constraints:
             given["monotone_constraints"] = self.monotone_constraints
         return given
+
+
+class DatePart(Enum):
+    """What a feature takes of a date: the value ends the feature's name."""
+
+    YEAR = "year"
+    MONTH = "month"
+    """From 1."""
+    WEEKDAY = "weekday"
+    """Monday is 0."""
+    DAYS_SINCE = "days_since"
+    """Days since 1970-01-01, rounded down."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRules:
+    """How columns of a silo's table become features; every silo does the same.
+
+    Columns that are metadata or labels by their names are never made features by these rules, so
+    that what a silo keeps out by a name stays out.
+
+    Parameters
+    ----------
+    dates : tuple of (str, tuple of DatePart)
+        Columns of dates, each in place of the features ``COLUMN_PART``.
+    drop : tuple of str
+        Columns that are no features.
+    categorical : tuple of str
+        Columns whose numbers are names of categories.
+    rename : tuple of (str, str)
+        Another name of a column, and its name in the job: all other rules use the latter.
+    positive : str
+        Class of a binary label whose probability is predicted; empty for the last by name.
+    """
+
+    dates: tuple[tuple[str, tuple[DatePart, ...]], ...] = ()
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+    positive: str = ""
+
+    def date_features(self, name: str) -> tuple[str, ...]:
+        """Return the features that a column of dates becomes; none for another column."""
+        return tuple(f"{name}_{part.value}" for part in dict(self.dates).get(name, ()))
+
+    def n_features(self, n_columns: int) -> int:
+        """Return about how many features that many columns become."""
+        grown = sum(len(parts) - 1 for _, parts in self.dates)
+        return max(n_columns + grown - len(self.drop), 0)
+
+    def check(self, label: str, features: tuple[str, ...], *, binary: bool) -> None:
+        """Raise :class:`InvalidJob` for rules that contradict each other or the job.
+
+        Parameters
+        ----------
+        features : tuple of str
+            Those that the job names.
+        binary : bool
+            Whether the label has two classes.
+        """
+        if self.positive and not binary:
+            raise _wrong("positive", 'expected a job with task = "binary"')
+        targets = {new for _, new in self.rename}
+        for old, new in self.rename:
+            if old == new or old in targets:
+                raise _wrong("rename", f"'{old}' is a column's new name, too")
+            for name in (old, new):
+                # The label may have any name, but nothing else that is kept out becomes a feature.
+                if name.startswith("_") or (new != label and not is_feature(name, "")):
+                    raise _wrong("rename", f"'{name}' is never a feature")
+            if old == label:
+                raise _wrong("rename", f"'{old}' is the label: give its new name as label")
+        used: dict[str, str] = {}
+        for key, names in self._features():
+            for name in names:
+                if not is_feature(name, label):
+                    raise _wrong(key, f"'{name}' is no feature")
+                if name in dict(self.rename):
+                    raise _wrong(key, f"'{name}' is renamed: give '{dict(self.rename)[name]}'")
+                if name in used:
+                    raise _wrong(key, f"'{name}' is in [columns] {used[name]} already")
+                used[name] = key
+        for name, parts in self.dates:
+            if not parts or len(set(parts)) < len(parts):
+                raise _wrong("dates", f"'{name}' needs one part at least, and none of them twice")
+        for name in features:
+            if name in self.drop:
+                raise _wrong("drop", f"'{name}' is among the job's features")
+            if own := self.date_features(name):
+                raise InvalidJob(f"features: '{name}' becomes {', '.join(own)}: name those")
+
+    def _features(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the rules with the features that they are about."""
+        yield "dates", tuple(name for name, _ in self.dates)
+        yield "drop", self.drop
+        yield "categorical", self.categorical
+
+
+def category_name(text: str) -> str:
+    """Return the name of a category that a text stands for: 007, 7 and 7.0 are one."""
+    whole = re.fullmatch(r"\s*([+-]?)0*(\d+?)(\.0*)?\s*", text, re.ASCII)
+    return text if whole is None else whole[1].replace("+", "") * (whole[2] != "0") + whole[2]
+
+
+def is_feature(name: str, label: str) -> bool:
+    """Return whether a column is a feature, by its name alone."""
+    return not (name.startswith(("_", "label_")) or name in ("label", label))
+
+
+def _wrong(key: str, why: str) -> InvalidJob:
+    return InvalidJob(f"[columns] {key}: {why}")

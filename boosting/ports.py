@@ -10,14 +10,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Hub, Link, Silo
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hedgerow.boosting.allowances import Allowance
+    from hedgerow.boosting.allowances import Allowance, Safeguards
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
@@ -237,43 +238,6 @@ class Forecast:
     cpu_class: str = "seconds"
 
 
-@dataclass(frozen=True, slots=True)
-class Safeguards:
-    """What a job's parameters mean for the rules of a silo's own policy.
-
-    Parameters
-    ----------
-    deepest : int
-        Most levels of a tree; 0 is no limit.
-    epsilon : float or None
-        Differential privacy's budget, where the strategy has one.
-    private : bool
-        Whether a finite budget covers all that leaves, and only sums leave.
-    bins : int
-        Most bins of a feature; 0 where there are none.
-    leaf_rows : int or None
-        Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where
-        noise covers small leaves.
-    classes, trees : int
-        Of a vertical job: classes of the label, and trees in all; 0 where it trains nothing.
-    gradient_bits : int
-        Of a vertical job: bits of an encrypted gradient, as far as the job says.
-    key_bits : int or None
-        Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
-        strategy has no such key.
-    """
-
-    deepest: int
-    epsilon: float | None = None
-    private: bool = False
-    bins: int = 0
-    leaf_rows: int | None = 1
-    key_bits: int | None = None
-    classes: int = 0
-    trees: int = 0
-    gradient_bits: int = 0
-
-
 class Parameters(Protocol):
     """A strategy's own parameters: a frozen dataclass, one field a parameter of the job's table.
 
@@ -310,6 +274,11 @@ def _any_schema(parameters: Any, job: JobParameters, schema: Schema) -> None:
 
 def _any_cohort(parameters: Any, n_silos: int) -> None:
     """Accept every number of silos."""
+
+
+def least_of_sums(parameters: Any) -> int:
+    """Return how few silos a strategy with an option ``secure`` runs with: a sum hides among 3."""
+    return 3 if parameters.secure else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +334,10 @@ class Result(Enum):
 Margins = Callable[["Mapping[str, bytes]", "Dataset"], "NDArray[np.float64]"]
 """An artefact's files and rows, coded by the job's schema, to the rows' margins."""
 
+ModelCheck = Callable[["Mapping[str, bytes]"], None]
+"""Takes an artefact's files; raises :class:`ModelRejected` unless they are the model that the
+silo's own half of the job knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Strategy(Generic[P]):
@@ -381,7 +354,8 @@ class Strategy(Generic[P]):
     coordinate : callable
         The coordinator half; yields once a round.
     participate : callable
-        The silo half; blocks until the job ends, returns what stays in the silo, if anything.
+        The silo half; blocks until the job ends. Returns what only this silo has, or how it knows
+        the model that all silos share; None where it knows neither.
     artefact : callable
         Job, schema and the last (or best) round's checkpoint to the files of the result.
     forecast : callable
@@ -393,6 +367,8 @@ class Strategy(Generic[P]):
         What scores rows; a callable where the files are no stock model.
     validate_cohort : callable
         Raises :class:`InvalidJob` where that number of silos cannot run the job.
+    least_silos : callable
+        How few silos the strategy runs with, whatever the job's ``min_silos``.
     first_round : int
         Number under which people see the first round; 0 where it only prepares the others.
     """
@@ -401,12 +377,13 @@ class Strategy(Generic[P]):
     layout: Horizontal[P] | Vertical[P]
     reveals: str
     coordinate: Callable[[P, Hub, CoordinatorStart], AsyncIterator[RoundResult]]
-    participate: Callable[[P, Link, Vault | None, SiloStart], Artefact | None]
+    participate: Callable[[P, Link, Vault | None, SiloStart], Artefact | ModelCheck | None]
     artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
     forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]
     allowances: Callable[[P, JobParameters, Schema, int], tuple[Allowance, ...]]
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
+    least_silos: Callable[[P], int] = lambda _: 1
     first_round: int = 1
 
     @property
@@ -442,14 +419,16 @@ class JobParameters:
         Names as in ``hedgerow.boosting.metrics``.
     features : tuple[str, ...]
         Columns to use; empty means all.
+    columns : ColumnRules
+        How columns become features.
     classes : int
         Size of the global class list of a multiclass job, 0 to agree on it from the silos.
-    step_timeout_seconds : float
-        Deadline of each exchange.
-    start_timeout_seconds : float
-        How long the job waits for ``min_silos``.
+    step_timeout_seconds, start_timeout_seconds : float
+        Deadline of each exchange, and how long the job waits for ``min_silos``.
     has_test : bool
         Whether the coordinator evaluates rounds on a table of its own.
+    keep_model : bool
+        Whether every silo of a horizontal job keeps the common model.
     """
 
     name: str
@@ -461,11 +440,13 @@ class JobParameters:
     metrics: tuple[str, ...] = ()
     booster: Booster = field(default_factory=Booster)
     features: tuple[str, ...] = ()
+    columns: ColumnRules = field(default_factory=ColumnRules)
     classes: int = 0
     step_timeout_seconds: float = 600.0
     start_timeout_seconds: float = 120.0
     silos: tuple[str, ...] = ()
     has_test: bool = False
+    keep_model: bool = True
 
     @property
     def objective(self) -> str:
@@ -493,6 +474,22 @@ class JobParameters:
     def vertical(self) -> bool:
         """Whether parties hold different columns about the same people."""
         return isinstance(self.strategy.layout, Vertical)
+
+    @property
+    def least_silos(self) -> int:
+        """How few silos can run the job: its own ``min_silos``, or more where sums are secure."""
+        return max(self.min_silos, self.strategy.least_silos(self.parameters))
+
+    def check_cohort(self, n_silos: int) -> None:
+        """Raise :class:`InvalidJob` where that number of silos cannot run the job."""
+        least = self.strategy.least_silos(self.parameters)
+        if n_silos < least:
+            raise InvalidJob(
+                f"[{self.strategy.name}] secure: sums are over {least} silos or more, for one of "
+                f"fewer tells what a silo added; received {n_silos}; with secure = false it could "
+                "run"
+            )
+        self.strategy.validate_cohort(self.parameters, n_silos)
 
     @property
     def exact_rows(self) -> bool:

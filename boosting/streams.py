@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     FITTING_ROWS = 402  # FedGA: rows that score instead of fit
     ASKED_SILOS = 403
     BREEDING = 404
+    HASHING = 500  # SimFL: hash functions of a job
+    SIMILAR_ROWS = 501  # SimFL: which of several rows that are equally similar
 
 
 def sequence(seed: int, silo: int, round: int, purpose: Purpose) -> np.random.SeedSequence:

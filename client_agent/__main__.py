@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,108 +12,50 @@ from pathlib import Path
 from types import FrameType
 
 import click
+import structlog
 
-from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import JobParameters, LocalTrainer
+from hedgerow.boosting.ports import LocalTrainer
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import sources
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
-from hedgerow.client_agent.attempt import AgentParts
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.keeper import Pause, SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent
+from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
-from hedgerow.crypto.durable import write_atomically
+from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret, make_key_file
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
-from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
-from hedgerow.services.identity.peers import FileIdentity, channel_credentials, expiry
-from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.identity.certificates import IdentityPaths, Role
+from hedgerow.services.identity.peers import Identities, expiry
+from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.process import logs, settings
-from hedgerow.services.rpc.channel import dial, wait_until_ready
+from hedgerow.services.process.imports import without
+from hedgerow.services.process.terminal import command, wants_json
+from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.federation import Registration
-from hedgerow.services.rpc.metering import MeteredChannel, Metrics
+from hedgerow.services.rpc.metering import Metrics
+
+log = structlog.get_logger()
 
 CRYPTO_SECONDS = 60.0
 """How long an attempt waits for the silo's crypto process."""
 
 
-class Channels:
-    """The channel to a peer, made anew when the certificates have changed.
-
-    Raises
-    ------
-    IdentityUnusable
-        At the first call. Later, files that do not fit together leave the channel that was.
-    """
-
-    def __init__(
-        self, address: str, paths: IdentityPaths, metrics: Metrics, server_name: str | None
-    ) -> None:
-        self._address, self._paths, self._metrics = address, paths, metrics
-        self._server_name = server_name
-        self._lock = threading.Lock()
-        self._stamp: object = None
-        self._channel: MeteredChannel | None = None
-
-    def __call__(self) -> MeteredChannel:
-        """Return the current channel."""
-        with self._lock:
-            try:
-                stamp = self._paths.stamp()
-                if self._channel is not None and stamp == self._stamp:
-                    return self._channel
-                credentials = channel_credentials(self._paths)
-            except (OSError, IdentityUnusable):
-                if self._channel is None:
-                    raise
-                return self._channel
-            # The old channel is left to its running calls; the last of them closes it.
-            self._channel = dial(
-                self._address, credentials, self._metrics, server_name=self._server_name
-            )
-            self._stamp = stamp
-            return self._channel
-
-
-class Identities:
-    """The silo's identity, read anew when its files have changed.
-
-    Raises
-    ------
-    IdentityUnusable
-        At the start. Later, files that do not fit together leave what was.
-    """
-
-    def __init__(self, paths: IdentityPaths, revoked: RevokedCertificates) -> None:
-        self._paths = paths
-        self._revoked = revoked
-        self._lock = threading.Lock()
-        self._stamp = paths.stamp()
-        self._current = FileIdentity(paths, revoked=revoked)
-
-    def __call__(self) -> FileIdentity:
-        """Return the current identity."""
-        with self._lock:
-            try:
-                stamp = self._paths.stamp()
-                if stamp != self._stamp:
-                    self._current = FileIdentity(self._paths, revoked=self._revoked)
-                    self._stamp = stamp
-            except (OSError, IdentityUnusable):
-                pass
-            return self._current
-
-
-def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
+def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Callable[[], None], int]:
     """Return the agent, a function that frees what it holds, and the port of its metrics.
+
+    Parameters
+    ----------
+    file : Path, optional
+        Of the settings: its table ``[answers]`` takes effect when it changes.
 
     Raises
     ------
@@ -136,8 +77,10 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
     ledger = SiloLedger(
         state.ledger, silo, "coordinator", time.time, max_bytes=config.policy.max_bytes
     )
-    channels = Channels(config.coordinator, paths, metrics, config.server_name)
+    channels = Channels(config.coordinator, paths, metrics, config.server_name, revoked)
+    vaults, crypto_answers = _vaults(config, paths, metrics, revoked)
     rows, n_columns = sources.extent(config.data)
+    tables = _rows(config, silo, state)
     parts = AgentParts(
         silo=silo,
         address=config.coordinator,
@@ -153,43 +96,61 @@ def build(config: AgentSettings) -> tuple[Agent, Callable[[], None], int]:
             config.policy.max_epsilon,
             config.policy.max_epsilon_job,
         ),
-        load=_loader(config, silo),
-        secrets=SecretKeeper(state, _vaults(config, paths, metrics)),
+        load=tables.train,
+        load_test=tables.test,
+        secrets=SecretKeeper(state, vaults),
         registration=Registration(
             state.instance_id,
             version("hedgerow"),
             config.policy.strategies or NAMES,
             1 << max(rows - 1, 0).bit_length() if rows else 0,
             n_columns,
+            config.policy.announced,
         ),
         revoked=revoked,
+        crypto_answers=crypto_answers,
         n_threads=config.threads,
-        has_test=config.test is not None,
         trainer=_trainer(config),
     )
-    stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
-    port = 0
-    if config.metrics:
-        host, _, wanted = config.metrics.rpartition(":")
-        stop_metrics, port = metrics.serve(host, int(wanted))
+    stop_metrics, port = metrics.serve(config.metrics)
 
+    stop_answering = _answering(config, file, parts)
     agent = Agent(parts, once=config.once)
+    metrics.privacy_spent.labels(config.data.table).set_function(parts.account.spent)
     metrics.lease_held.set_function(lambda: float(agent.leased))
 
     def close() -> None:
         stop_metrics()
+        stop_answering()
         ledger.close()
         state.close()
 
     return agent, close, port
 
 
-def _loader(config: AgentSettings, silo: Silo) -> Callable[[JobParameters, bool], Dataset]:
-    def load(job: JobParameters, test: bool) -> Dataset:
-        source = config.test if test and config.test is not None else config.data
-        return sources.load(source, job, silo)
+def _rows(config: AgentSettings, silo: Silo, state: StateFolder) -> sources.Rows:
+    """Return the silo's tables; which rows are held back nobody else can tell."""
+    secret = hashlib.sha256(f"held back by {state.instance_id}".encode()).digest()
+    return sources.Rows(config.data, config.test, config.hold_back, silo, secret)
 
-    return load
+
+def _answering(config: AgentSettings, file: Path | None, parts: AgentParts) -> Callable[[], None]:
+    """Begin to answer other parties' questions; return what ends that."""
+    if config.answers is None:
+        return lambda: None
+    from hedgerow.client_agent.serving.answering import Answering
+    from hedgerow.services.rpc.sealed import AnsweringEnd
+
+    answering = Answering(config, file, parts.silo, parts.ledger).start()
+    end = AnsweringEnd(
+        parts.channel, parts.address, parts.identity, answering.may_ask, answering.answer
+    ).start()
+
+    def stop() -> None:
+        end.stop()
+        answering.stop()
+
+    return stop
 
 
 def _trainer(config: AgentSettings) -> LocalTrainer | None:
@@ -200,56 +161,73 @@ def _trainer(config: AgentSettings) -> LocalTrainer | None:
     return DaskTrainer(config.dask)
 
 
+def _own_keys(sealing: Path) -> KeyFolder:
+    """Return where the vault in this process keeps keys, sealed with those of a file."""
+    make_key_file(sealing)
+    try:
+        return KeyFolder(sealing.parent, SealingSecret("key file", sealing.read_bytes()))
+    except ValueError as error:
+        raise FederationError(f"{sealing} is damaged: {error}; restore it") from None
+
+
 def _vaults(
-    config: AgentSettings, paths: IdentityPaths, metrics: Metrics
-) -> Callable[[Pause], Vault]:
-    """Return how to get the silo's vault: in its crypto process, or in this one."""
+    config: AgentSettings, paths: IdentityPaths, metrics: Metrics, revoked: RevokedCertificates
+) -> tuple[Callable[[Pause], Vault], Callable[[bool], bool | None]]:
+    """Return how to get the silo's vault, in its crypto process or this one; and if it answers."""
     if not config.crypto:
-        sealing = config.state / "vault" / "sealing.key"
-        make_key_file(sealing)
-        secret = SealingSecret("key file", sealing.read_bytes())
-        local = LocalVault(noise_folder=KeyFolder(sealing.parent, secret))
-        return lambda pause: local
-    channels = Channels(config.crypto, paths, metrics, None)
+        local = LocalVault(noise_folder=_own_keys(config.state / "vault" / "sealing.key"))
+        return (lambda pause: local), (lambda wait: None)
+    channels = Channels(config.crypto, paths, metrics)
+    informed = RemoteVault(channels, config.crypto, 10.0, patience_seconds=0)
+    threading.Thread(
+        target=_keep_informed, args=(informed, revoked), name="revoked", daemon=True
+    ).start()
 
     def remote(pause: Pause) -> Vault:
         # A crypto process that starts needs a moment; an attempt is not wasted on it.
         wait_until_ready(channels(), config.crypto, CRYPTO_SECONDS)
         return RemoteVault(channels, config.crypto, pause=pause)
 
-    return remote
+    return remote, Pulse(channels)
 
 
-@click.command()
+def _keep_informed(vault: RemoteVault, revoked: RevokedCertificates) -> None:
+    """Bring the crypto process each newer list of revoked certificates, for good."""
+    brought = 0
+    while True:
+        number = revoked.number
+        if number != brought:
+            try:
+                vault.update_revocations(revoked.pem)
+                brought = number
+            except (FederationError, Refusal) as error:
+                log.debug("crypto process not informed", why=str(error))
+        time.sleep(LOOK_SECONDS)
+
+
+@command("agent")
 @click.option(
     "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
 )
 def main(config: Path) -> None:
     """Run the agent of a silo."""
     keep_freed_memory()
+    loaded = settings.load(AgentSettings, config)
+    logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    # Dask's data frames are pandas'.
+    without("sklearn", *(() if loaded.dask else ("pandas",)))
+    agent, close, port = build(loaded, config)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        agent.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    loaded.announce(metrics_port=port)
     try:
-        loaded = settings.load(AgentSettings, config)
-        logs.configure(json=loaded.log_json, level=loaded.log_level)
-        agent, close, port = build(loaded)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            agent.stop()
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        if loaded.ready_file is not None:
-            write_atomically(loaded.ready_file, json.dumps({"metrics_port": port}).encode())
-        try:
-            agent.run()
-        finally:
-            close()
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"agent: {where}{error.strerror or error}", err=True)
-        sys.exit(2)
-    except FederationError as error:
-        click.echo(f"agent: {error}", err=True)
-        sys.exit(2)
+        agent.run()
+    finally:
+        close()
 
 
 if __name__ == "__main__":

@@ -198,6 +198,14 @@ class TableAccount:
                 )
         return JobAccount(self, job_id, min(epsilon, self._job_limit))
 
+    def spent(self) -> float:
+        """Return the epsilon that all jobs have spent; not a number where that cannot be read."""
+        with self._lock:
+            try:
+                return float(_spent(self._loaded().tables.get(self._table, {}).values()))
+            except FederationError:
+                return math.nan
+
     def charge(self, job_id: str, limit: float, entries: Mapping[str, Spending]) -> None:
         """Enter queries of a job, all or none; they are on disk when this returns."""
         with self._lock:

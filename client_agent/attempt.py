@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 
 import structlog
 
@@ -14,86 +13,36 @@ from hedgerow.boosting.allowances import GuardedLink
 from hedgerow.boosting.budget import Accountant
 from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
 from hedgerow.boosting.errors import (
-    UNFIT,
     DataError,
     FederationError,
     JobStopped,
+    ModelRejected,
     SchemaMismatch,
     StateUnwritable,
 )
-from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import Artefact, JobParameters, LocalTrainer, SiloStart
-from hedgerow.client_agent.accepted import AcceptedJobs, check_silos
-from hedgerow.client_agent.accountant import TableAccount
-from hedgerow.client_agent.keeper import SecretKeeper
-from hedgerow.client_agent.ledger import SiloLedger
-from hedgerow.client_agent.policy import Policy
-from hedgerow.client_agent.state import StateFolder
+from hedgerow.boosting.ports import Artefact, JobParameters, ModelCheck, SiloStart
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
+from hedgerow.client_agent import results
+from hedgerow.client_agent.accepted import check_silos
+from hedgerow.client_agent.admission import admit, shown_refusal, shown_rows, shown_schema
+from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.timing import Stopwatch, summary
-from hedgerow.services.identity.peers import FileIdentity
-from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.federation import (
-    Acceptance,
     Agreement,
-    Answer,
     Assignment,
-    Declined,
-    Registration,
-    accept_message,
 )
 from hedgerow.services.rpc.link import GrpcLink
-from hedgerow.services.rpc.metering import MeteredChannel
 from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined, accept_message
+from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import OpenedJob, open_job
 
 log = structlog.get_logger()
 
 ROOM_SECONDS = 0.5
 """How often an agent whose disk was full looks whether there is room."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentParts:
-    """The parts of an agent.
-
-    Parameters
-    ----------
-    channel : callable
-        Returns the channel to the coordinator, a fresh one after certificates were renewed.
-    identity : callable
-        Returns the silo's identity, the new one after certificates were renewed.
-    load : callable
-        (job, evaluation rows?) to the silo's table under its own schema; raises DataError.
-    accepted : AcceptedJobs
-        Knows the jobs that the silo has accepted.
-    account : TableAccount
-        What jobs have spent on the silo's table.
-    secrets : SecretKeeper
-        Owns what jobs hold in the silo's vault.
-    revoked : RevokedCertificates
-        Whose signatures do not count any more.
-    has_test : bool
-        Whether the silo has evaluation rows of its own.
-    """
-
-    silo: Silo
-    address: str
-    channel: Callable[[], MeteredChannel]
-    identity: Callable[[], FileIdentity]
-    state: StateFolder
-    ledger: SiloLedger
-    accepted: AcceptedJobs
-    policy: Policy
-    account: TableAccount
-    load: Callable[[JobParameters, bool], Dataset]
-    secrets: SecretKeeper
-    registration: Registration
-    revoked: RevokedCertificates
-    n_threads: int = 1
-    has_test: bool = False
-    trainer: LocalTrainer | None = None
 
 
 class Attempt:
@@ -105,15 +54,28 @@ class Attempt:
     assignment : Assignment
     answer : callable
         Sends an answer until the silos agree; raises JobStopped where they do not.
+    fetch : callable
+        Waits for the job's result, also one of a later attempt; None where there will be none.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        What to report of an attempt that has ended well.
     """
 
     def __init__(
-        self, parts: AgentParts, assignment: Assignment, answer: Callable[[Answer], Agreement]
+        self,
+        parts: AgentParts,
+        assignment: Assignment,
+        answer: Callable[[Answer], Agreement],
+        fetch: Callable[[Attempt], JobResult | None] = lambda _: None,
     ) -> None:
         self.key = assignment.key
         self._parts = parts
         self._assignment = assignment
         self._answer = answer
+        self._fetch = fetch
+        self.outcome = Outcome()
         self._link: GrpcLink | None = None
         self._stopped = ""
 
@@ -141,34 +103,16 @@ class Attempt:
             opened = open_job(self._assignment.job, self._parts.identity())
             self._parts.accepted.check(self.key.job_id, opened)
             job = job_wire.decode_known(opened.statement.spec)
-            job.parameters.validate(job)
-            check_silos(job, self._assignment.silos, self._parts.silo)
-            dataset = self._parts.load(job, False)
-            self._check_policy(job, opened.operator, dataset)
+            dataset, _ = admit(self._parts, job, opened.operator, self._assignment.silos)
             self._count_attempt()
             accountant = self._accountant(job)
         except StateUnwritable:
             raise  # it can take part once there is room
         except FederationError as refusal:
             log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
-            self._answer(Declined(_shown_refusal(job, refusal)[:500]))
+            self._answer(Declined(shown_refusal(job, refusal)[:500]))
             return
         self._take_part(job, dataset, opened, accountant)
-
-    def _check_policy(self, job: JobParameters, operator: str, dataset: Dataset) -> None:
-        self._parts.policy.check_revoked(self._parts.revoked.age)
-        rows = dict.fromkeys(self._assignment.silos, dataset.n_samples)
-        self._parts.policy.check(
-            job,
-            operator=operator,
-            silos=self._assignment.silos,
-            schema=dataset.schema,
-            n_samples=dataset.n_samples,
-            forecast=job.strategy.forecast(job.parameters, job, dataset.schema, rows),
-            allowances=job.strategy.allowances(
-                job.parameters, job, dataset.schema, len(self._assignment.silos)
-            ),
-        )
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""
@@ -194,8 +138,8 @@ class Attempt:
         parts.accepted.accept(opened, identity.now())
         agreement = self._answer(
             Acceptance(
-                schema=_shown_schema(job, parts.silo, dataset.schema),
-                n_samples=_shown_rows(job, dataset.n_samples),
+                schema=shown_schema(job, parts.silo, dataset.schema),
+                n_samples=shown_rows(job, dataset.n_samples),
                 job_digest=digest,
                 signature=identity.sign(accept_message(job_id, digest)),
                 certificate=identity.certificate,
@@ -203,11 +147,11 @@ class Attempt:
         )
         check_silos(job, agreement.silos, parts.silo)
         parts.policy.check_cohort(agreement.silos)
-        schema = dataset.schema if job.vertical else self._settled(agreement.schema, dataset)
+        schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
-            test = parts.load(job, True) if parts.has_test else None
+            test = parts.load_test(job)
         except (DataError, SchemaMismatch) as unfit:
-            raise DataError(_shown_refusal(job, unfit)) from unfit
+            raise DataError(shown_refusal(job, unfit)) from unfit
         if not job.vertical:
             dataset = recode(dataset, schema)
             test = None if test is None else recode(test, schema)
@@ -229,16 +173,22 @@ class Attempt:
             job_digest=digest,
             accountant=accountant,
         )
-        self._keep(start, self._participate(start))
+        results.expect(parts, start, opened.statement.spec)
+        self._keep(start, self._participate(start), opened.statement.spec)
         parts.accepted.done(job_id)
         log.info("done", job=job_id, attempt=self.key.attempt)
 
-    def _settled(self, agreed: Schema, dataset: Dataset) -> Schema:
+    def _settled(self, job: JobParameters, agreed: Schema, dataset: Dataset) -> Schema:
         """Return the job's schema, which neither reorders this table nor ever changes.
 
         Columns or categories in another order would give other counts under the same noise.
         """
         fits(self._parts.silo, dataset.schema, agreed)
+        positive = job.columns.positive
+        if positive and agreed.classes[-1:] != (positive,):
+            raise SchemaMismatch(
+                f"job {self.key.job_id}: the job's positive class is not the last one of the schema"
+            )
         memory = self._parts.state.memory(self.key.job_id)
         earlier, digest = memory.recall("schema"), bytes.fromhex(agreed.digest)
         if earlier is None:
@@ -250,7 +200,7 @@ class Attempt:
             )
         return agreed
 
-    def _participate(self, start: SiloStart) -> Artefact | None:
+    def _participate(self, start: SiloStart) -> Artefact | ModelCheck | None:
         """Run the silo's half; store where its time went."""
         parts, job = self._parts, start.job
         self._link = link = GrpcLink(
@@ -286,14 +236,36 @@ class Attempt:
         self._store("times.json", times)
         return kept
 
-    def _keep(self, start: SiloStart, kept: Artefact | None) -> None:
-        """Store what stays in the silo."""
-        if kept is None:
+    def _keep(self, start: SiloStart, own: Artefact | ModelCheck | None, spec: bytes) -> None:
+        """Store what stays in the silo: its own files, or the common model once it is checked."""
+        job, signed = start.job, None
+        if own is None or not (isinstance(own, Artefact) or job.keep_model or start.test):
             return
-        for name, data in kept.files.items():
+        if isinstance(own, Artefact):
+            files = dict(own.files)
+            if not job.vertical:  # whoever uses the silo's model needs this
+                files[results.SCHEMA] = schema_wire.dump(start.schema)
+            keeps, found = True, own
+        else:
+            result = self._fetch(self)
+            if result is None:
+                return
+            try:
+                own(result.files)
+                results.check_schema(start.job_id, result, start.schema.digest)
+            except ModelRejected as error:
+                if self._stopped:  # a later attempt has gone on to another model
+                    raise JobStopped(self._stopped) from error
+                raise
+            signed = results.sign(self._parts, start.job_id, start.job_digest, result)
+            files, keeps = dict(result.files), job.keep_model
+            found = Artefact(files, MODEL_FILE)
+        scores = results.test_scores(self._parts, job, found, start.test)
+        self.outcome = Outcome("", scores, signed)
+        if not job.vertical:
+            files = results.kept_files(files, spec)
+        for name, data in files.items() if keeps else ():
             self._store(name, data)
-        if not start.job.vertical:  # whoever uses the silo's model needs its category lists
-            self._store("schema.json", schema_wire.dump(start.schema))
 
     def _store(self, name: str, data: bytes) -> None:
         """Store a file of the result, once there is room: no other attempt would make it again."""
@@ -305,31 +277,3 @@ class Attempt:
                 if not failures:
                     log.error("result waits for room", job=self.key.job_id, why=str(error))
                 time.sleep(ROOM_SECONDS)
-
-
-def _shown_schema(job: JobParameters, silo: Silo, schema: Schema) -> Schema:
-    """Return the schema that the coordinator may read: of a vertical job none of its names.
-
-    Silos agree on no columns there; the coordinator needs the active party's task and classes.
-    """
-    if not job.vertical:
-        return schema
-    return Schema((), "", schema.task, schema.n_classes if job.active == silo else 0)
-
-
-def _shown_refusal(job: JobParameters | None, refusal: FederationError) -> str:
-    """Return what the coordinator may read of a refusal: of a vertical job no column's name."""
-    if job is None or not job.vertical:
-        return str(refusal)
-    if isinstance(refusal, DataError | SchemaMismatch):
-        return UNFIT
-    if str(refusal).startswith("policy rule features:"):
-        return "policy rule features: a column of its table may not be used"
-    return str(refusal)
-
-
-def _shown_rows(job: JobParameters, n_samples: int) -> int:
-    """Return the row count that the coordinator may read: its size class where that suffices."""
-    if job.exact_rows:
-        return n_samples
-    return 1 << max(n_samples - 1, 0).bit_length() if n_samples else 0

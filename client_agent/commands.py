@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -12,23 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from hedgerow.boosting import spreadsheet
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.tables import spreadsheet
 from hedgerow.client_agent import ledger as ledgers
 from hedgerow.client_agent.accountant import AccountDamaged, read_accounts
 from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.process.terminal import Refused, aligned, command, group, listing, tell, utc
 
 PATH = click.Path(path_type=Path)
-
-
-class Unusable(click.ClickException):
-    """Bad input: one line, exit code 2."""
-
-    exit_code = 2
 
 
 class Broken(click.ClickException):
@@ -38,16 +29,11 @@ class Broken(click.ClickException):
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _holding() -> Iterator[None]:
     try:
         yield
-    except LedgerBroken as error:
+    except (LedgerBroken, AccountDamaged) as error:
         raise Broken(str(error)) from error
-    except FederationError as error:
-        raise Unusable(str(error)) from error
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise Unusable(f"{where}{error.strerror or error}") from error
 
 
 def find(path: Path) -> tuple[Path, ...]:
@@ -61,12 +47,12 @@ def find(path: Path) -> tuple[Path, ...]:
     """
     if not path.is_dir():
         if not path.is_file():
-            raise Unusable(f"{path}: no such ledger")
+            raise Refused(f"{path}: no such ledger")
         return (path,)
     own = path / "ledger.jsonl"
     found = (own,) if own.is_file() else tuple(sorted(path.glob("ledger-*.jsonl")))
     if not found:
-        raise Unusable(f"{path}: no ledger.jsonl of an agent and no ledger-SILO.jsonl of a run")
+        raise Refused(f"{path}: no ledger.jsonl of an agent and no ledger-SILO.jsonl of a run")
     return found
 
 
@@ -86,7 +72,7 @@ def _received(path: Path) -> ReceivedBytes:
             str(report["job"]), {str(s["name"]): int(s["bytes_up"]) for s in report["silos"]}
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise Unusable(f"{path} is no report of a run") from error
+        raise Refused(f"{path} is no report of a run") from error
 
 
 def _checked(path: Path, silo: str, head: str, received: ReceivedBytes | None) -> dict[str, Any]:
@@ -139,7 +125,7 @@ def _compare(found: Verified, silo: str, received: ReceivedBytes, summary: dict[
     )
 
 
-@click.group()
+@group()
 def ledger() -> None:
     """Tell what left this silo, and prove that nothing was taken out of the record.
 
@@ -157,33 +143,33 @@ def ledger() -> None:
     type=PATH,
     help="report.json to hold the bytes against; the one beside the ledger if not given.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(
-    paths: tuple[Path, ...], silo: str, head: str, report: Path | None, as_json: bool
-) -> None:
+def verify(paths: tuple[Path, ...], silo: str, head: str, report: Path | None) -> None:
     """Check every line: a deleted, changed or moved one is found and named."""
     summary = []
-    with _telling():
+    with _holding():
         for path in (file for given in paths for file in find(given)):
             beside = path.with_name("report.json")
             against = report or (beside if beside.is_file() else None)
             received = None if against is None else _received(against)
             summary.append(_checked(path, silo, head, received))
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    table = Table("file", "silo", "lines", "data", "control", "jobs", "holds")
-    for row in summary:
-        table.add_row(
+    tell(summary, lambda: _show_summary(summary))
+
+
+def _show_summary(summary: list[dict[str, Any]]) -> None:
+    numbers = ("lines", "data", "control", "jobs")
+    rows = [
+        (
             Path(row["file"]).name,
-            row["silo"] or "–",
+            row["silo"],
             f"{row['lines']:,}",
             f"{row['bytes']:,}",
             f"{row['control']:,}",
-            str(row["jobs"]),
+            row["jobs"],
             f"yes, {row['note']}" if row["note"] else "yes",
         )
-    Console().print(table)
+        for row in summary
+    ]
+    listing(("file", "silo", *numbers, "holds"), rows, keep=numbers, right=numbers)
     for row in summary:
         click.echo(f"{Path(row['file']).name} head {row['head']}")
 
@@ -192,13 +178,12 @@ def verify(
 @click.argument("path", type=PATH)
 @click.option("--job", default="", help="This job only.")
 @click.option("--lines", is_flag=True, help="Every payload, not sums by kind.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
+def show(path: Path, job: str, lines: bool) -> None:
     """Show what left, by job and kind of payload, and what each kind tells its reader."""
-    with _telling():
+    with _holding():
         entries = list(_entries(find(path), job))
     if lines:
-        _show_lines(entries, as_json)
+        tell([asdict(entry) for entry in entries], lambda: _show_lines(entries))
         return
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -208,56 +193,50 @@ def show(path: Path, job: str, lines: bool, as_json: bool) -> None:
         for silo, group in groups.items()
         for total in ledgers.totals(group)
     ]
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    console = Console()
+    tell(found, lambda: _show_totals(found))
+
+
+def _show_totals(found: list[dict[str, Any]]) -> None:
     for silo, of_job in dict.fromkeys((row["silo"], row["job"]) for row in found):
-        what = f"job {of_job}" if of_job else "of no job"
-        table = Table("step", "payload", "discloses", "times", "bytes", "last")
-        for row in found:
-            if (row["silo"], row["job"]) == (silo, of_job):
-                table.add_row(
-                    row["step"],
-                    row["kind"] if row["call"].startswith(ledgers.DATA_PLANE) else "control call",
-                    row["discloses"] or "–",
-                    f"{row['payloads']:,}",
-                    f"{row['bytes']:,}",
-                    _clock(row["last_time"]),
-                )
-        console.print(f"silo {silo}, {what}", markup=False, highlight=False)
-        console.print(table)
+        rows = [
+            (
+                row["step"],
+                row["kind"] if row["call"].startswith(ledgers.DATA_PLANE) else "control call",
+                row["discloses"],
+                f"{row['payloads']:,}",
+                f"{row['bytes']:,}",
+                utc(row["last_time"]),
+            )
+            for row in found
+            if (row["silo"], row["job"]) == (silo, of_job)
+        ]
+        click.echo(f"silo {silo}, {f'job {of_job}' if of_job else 'of no job'}")
+        headings = ("step", "payload", "discloses", "times", "bytes", "last")
+        listing(headings, rows, right=("times", "bytes"))
     for step, reveals in dict.fromkeys((row["step"], row["reveals"]) for row in found):
-        console.print(f"{step} tells: {reveals}", markup=False, soft_wrap=True)
+        click.echo(f"{step} tells: {reveals}")
 
 
-def _show_lines(entries: Iterable[Entry], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps([asdict(entry) for entry in entries]))
-        return
+def _show_lines(entries: Iterable[Entry]) -> None:
     # As wide as it is: a line a payload, for people with wide terminals and for grep.
     place = ("round", "level", "pass")
     headings = ("time", "silo", "job", *place, "step", "discloses", "times", "bytes", "sha256")
-    rows: list[tuple[str, ...]] = [headings]
-    for entry in entries:
-        numbers = (entry.round, entry.level, entry.passing)
-        rows.append(
-            (
-                _clock(entry.time),
-                entry.silo,
-                entry.job or "–",
-                *("–" if entry.is_control else str(part) for part in numbers),
-                entry.step,
-                entry.discloses or "–",
-                f"{entry.count:,}",
-                f"{entry.bytes:,}",
-                entry.sha256[:16],
-            )
+    rows = (
+        (
+            utc(entry.time),
+            entry.silo,
+            entry.job,
+            *(("",) * 3 if entry.is_control else (entry.round, entry.level, entry.passing)),
+            entry.step,
+            entry.discloses,
+            f"{entry.count:,}",
+            f"{entry.bytes:,}",
+            entry.sha256[:16],
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        for entry in entries
+    )
+    for line in aligned(headings, rows, right=("times", "bytes")):
+        click.echo(line)
 
 
 @ledger.command()
@@ -272,11 +251,11 @@ def _show_lines(entries: Iterable[Entry], as_json: bool) -> None:
 def export(path: Path, out: Path, job: str) -> None:
     """Write a verified ledger as a table, for auditors' own tools."""
     if out.suffix not in (".csv", ".parquet", ".json"):
-        raise Unusable(f"--out {out}: the ending should be .csv, .parquet or .json")
-    with _telling():
+        raise Refused(f"--out {out}: the ending should be .csv, .parquet or .json")
+    with _holding():
         entries = list(_entries(find(path), job))
         write_atomically(out, _encoded(entries, out.suffix), mode=0o600)
-    click.echo(f"{out}: {len(entries):,} lines")
+    tell({"file": str(out), "lines": len(entries)}, f"{out}: {len(entries):,} lines")
 
 
 def _encoded(entries: list[Entry], suffix: str) -> bytes:
@@ -303,36 +282,26 @@ def _entries(paths: Iterable[Path], job: str) -> Iterator[Entry]:
                 yield entry
 
 
-@click.command()
+@command()
 @click.argument("path", type=PATH)
 @click.option("--queries", is_flag=True, help="Every query of every job, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def privacy(path: Path, queries: bool, as_json: bool) -> None:
+def privacy(path: Path, queries: bool) -> None:
     """Show what jobs have spent of the privacy budget of this silo's tables.
 
     PATH is the agent's state folder. Budgets add up (basic composition, delta is 0). Exit codes:
     0 the accounts are whole, 1 they are damaged, 2 there is no such folder.
     """
     if not path.is_dir():
-        raise Unusable(f"{path}: no such folder")
-    try:
-        found = read_accounts(path)
-    except AccountDamaged as error:
-        raise Broken(str(error)) from error
-    summary = found.summary()
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    table = Table("table", "job", "queries", "epsilon spent", "limit")
+        raise Refused(f"{path}: no such folder")
+    with _holding():
+        summary = read_accounts(path).summary()
+    rows: list[tuple[object, ...]] = []
     for of_table in summary:
         for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
-            name, count = of_table["table"], str(len(row["queries"])) if "queries" in row else ""
+            name, count = of_table["table"], len(row["queries"]) if "queries" in row else ""
             spent, limit = (f"{float(row[key]):.6g}" for key in ("spent", "max_epsilon"))
-            table.add_row(name, row["job"], count, spent, limit)
+            rows.append((name, row["job"], count, spent, limit))
             for query in row.get("queries", ()) if queries else ():
-                table.add_row("", "", query["query"], f"{float(query['epsilon']):.6g}", "")
-    Console().print(table)
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+                rows.append(("", "", query["query"], f"{float(query['epsilon']):.6g}", ""))
+    headings = ("table", "job", "queries", "epsilon spent", "limit")
+    tell(summary, lambda: listing(headings, rows, keep=("job",)))

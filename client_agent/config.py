@@ -34,15 +34,42 @@ class Source(BaseModel):
     )
 
 
+class RowLimits(BaseModel):
+    """How much somebody may ask."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_rows: int = Field(default=4096, ge=1, le=65_536, description="Most rows of a request.")
+    rows_per_minute: int = Field(default=6_000, ge=1, description="Most rows of a minute.")
+    rows_per_day: int = Field(default=100_000, ge=1, description="Most rows of a day (UTC).")
+
+
+class Asker(RowLimits):
+    """A party that this silo's agent answers, for scores with a vertical model."""
+
+    models: tuple[str, ...] = Field(
+        min_length=1, description="Digests of the models that it may ask about."
+    )
+
+
+class Answers(BaseModel):
+    """``[answers]`` of the agent: whom it answers about its rows, and from where."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    askers: dict[str, Asker] = Field(description="Who may ask, by name of the silo.")
+    parts: Path | None = Field(
+        default=None, description="Folder with part.json files; the agent's own results if not set."
+    )
+    rows: Source | None = Field(
+        default=None, description="Rows to score; those of data if not set."
+    )
+
+
 class AgentSettings(FileSettings):
     """One silo's agent."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix="HEDGEROW_AGENT_",
-        env_nested_delimiter="__",
-    )
+    model_config = SettingsConfigDict(env_prefix="HEDGEROW_AGENT_")
 
     coordinator: str = Field(description="HOST:PORT of the coordinator.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
@@ -55,6 +82,16 @@ class AgentSettings(FileSettings):
     )
     data: Source
     test: Source | None = Field(default=None, description="Evaluation rows of this silo.")
+    hold_back: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=0.5,
+        description="Share of the rows of data that only score finished models, where there is no "
+        "test; the same rows in every horizontal job while the table is the same.",
+    )
+    answers: Answers | None = Field(
+        default=None, description="Questions of other parties that are answered; none if not set."
+    )
     state: Path = Field(description="Folder of the agent's state: ledger, records, results.")
     policy: Policy = Policy()
     metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
@@ -64,10 +101,5 @@ class AgentSettings(FileSettings):
         default="",
         pattern="^((tcp|tls)://.+)?$",
         description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow.",
-    )
-    log_json: bool = Field(default=False, description="Whether logs are JSON.")
-    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
-    ready_file: Path | None = Field(
-        default=None, description="File that gets the metrics port once the agent runs."
     )
     once: bool = Field(default=False, description="Whether to end after one job.")

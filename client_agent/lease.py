@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -15,7 +16,7 @@ from hedgerow.services.identity.certificates import IdentityUnusable
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost
-from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
+from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration, Sign
 
 log = structlog.get_logger()
 
@@ -33,10 +34,8 @@ class Lease:
     registration : Registration
     stop_attempts : callable
         Called with the attempts that the coordinator stops.
-    working : callable
-        Attempts under way.
-    idle_jobs : callable
-        Jobs, none of them under way, of which the silo keeps private keys.
+    sign : callable
+        What the agent tells of itself with each renewal.
     jobs_ended : callable
         Called with those of them that have ended for good; returns at once.
     revoked : RevokedCertificates
@@ -48,8 +47,7 @@ class Lease:
         client: Callable[[], FederationClient],
         registration: Registration,
         stop_attempts: Callable[[tuple[AttemptKey, ...]], None],
-        working: Callable[[], tuple[AttemptKey, ...]],
-        idle_jobs: Callable[[], tuple[str, ...]],
+        sign: Callable[[], Sign],
         jobs_ended: Callable[[tuple[str, ...]], None],
         revoked: RevokedCertificates,
     ) -> None:
@@ -57,8 +55,7 @@ class Lease:
         self._client = client
         self._registration = registration
         self._stop_attempts = stop_attempts
-        self._working = working
-        self._idle_jobs = idle_jobs
+        self._sign = sign
         self._jobs_ended = jobs_ended
         self._lease: str | None = None
         self._seconds = 6.0
@@ -118,7 +115,7 @@ class Lease:
                 pause = 0.05
             except Unreachable as error:
                 if not self._away:
-                    log.warning("coordinator away", why=str(error))
+                    log.warning("coordinator away", why=self._why(error))
                     self._away = True
                 pause = random.uniform(0.2, 1.0)  # noqa: S311
             except LedgerFull as error:
@@ -136,6 +133,11 @@ class Lease:
                 pause = 1.0
             self._ending.wait(pause)
 
+    def _why(self, error: Unreachable) -> str:
+        with suppress(FederationError, OSError):  # of files that are being replaced
+            return self._client().why_not() or str(error)
+        return str(error)
+
     def _register(self) -> float:
         grant = self._client().register(self._registration)
         self._held_since = None
@@ -149,7 +151,7 @@ class Lease:
     def _renew(self) -> float:
         lease = self._lease
         assert lease is not None
-        told = self._client().renew(lease, self._working(), self._idle_jobs(), self._revoked.number)
+        told = self._client().renew(lease, self._sign())
         stop, ended = told.stop, told.ended
         self._note_revoked(told.revoked)
         if stop:

@@ -39,7 +39,8 @@ from hedgerow.services.process.ledgers import (
     totals,
     verify,
 )
-from hedgerow.services.rpc.federation import REVEALS, TELLING
+from hedgerow.services.rpc.federation import REVEALS
+from hedgerow.services.wire.job_view import SentPayloads
 
 __all__ = [
     "DATA_PLANE",
@@ -59,6 +60,9 @@ __all__ = [
 
 ROOM_BYTES = 1 << 16
 """How much room is made at a time for the next lines."""
+RELAY = "Relay"
+"""Call of lines about scores: their count is of rows."""
+DAY_SECONDS = 86_400.0
 SETTLE_SECONDS = 3600.0
 """Longest time that counted control calls wait for their line while more of them come."""
 
@@ -126,14 +130,15 @@ class DurableLines:
 
 
 @dataclass(slots=True)
-class _Counted:
-    """Control calls that wait for their line."""
+class Sent:
+    """Payloads that wait for their line."""
 
     count: int = 0
     n_bytes: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
 
     def add(self, request: bytes) -> None:
+        """Take one more."""
         self.count += 1
         self.n_bytes += len(request)
         self.digest.update(request)
@@ -174,14 +179,17 @@ class SiloLedger:
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._last, self._count = FIRST, 0
-        self._sent: dict[str, int] = {}
-        self._counted: dict[tuple[str, str], _Counted] = {}
+        self._sent: dict[str, dict[str, tuple[int, int]]] = {}
+        self._counted: dict[tuple[str, str], Sent] = {}
+        self._rows: dict[tuple[str, str, int], int] = {}
         if path.exists():
             _mend(path)
             for entry, self._last in checked(path):
                 self._count += 1
-                if not entry.is_control:
-                    self._sent[entry.job] = self._sent.get(entry.job, 0) + entry.bytes
+                if entry.call == RELAY:
+                    self._grant(entry.peer, entry.kind, entry.time, entry.count)
+                elif not entry.is_control:
+                    self._add(entry.job, entry.call, entry.count, entry.bytes)
                 if entry.silo != silo:
                     raise LedgerBroken(f"{path} is the ledger of {entry.silo}, not of {silo}")
         elif head_of(path).exists():
@@ -208,7 +216,7 @@ class SiloLedger:
             digest.update(frame)
         n_bytes = sum(map(len, frames))
         with self._lock:
-            sent = self._sent.get(job_id, 0) + n_bytes
+            sent = sum(moved for _, moved in self._sent.get(job_id, {}).values()) + n_bytes
             if self._max_bytes is not None and sent > self._max_bytes:
                 raise PolicyDeclined(
                     f"policy rule max_bytes: {sent} bytes would have left for this job, "
@@ -218,15 +226,29 @@ class SiloLedger:
                 job_id, at, step.name, step.call.value, kind, n_bytes, digest, step.reveals,
                 step.discloses,
             )  # fmt: skip
-            self._sent[job_id] = sent
+            self._add(job_id, step.call.value, 1, n_bytes)
 
-    def record_call(self, method: str, request: bytes, job_id: str) -> None:
+    def _add(self, job_id: str, call: str, payloads: int, n_bytes: int) -> None:
+        calls = self._sent.setdefault(job_id, {})
+        times, moved = calls.get(call, (0, 0))
+        calls[call] = times + payloads, moved + n_bytes
+
+    def sent(self, job_id: str) -> tuple[SentPayloads, ...]:
+        """Return what left for a job in exchanges, by kind; the silo is left empty."""
+        with self._lock:
+            calls = dict(self._sent.get(job_id, {}))
+        return tuple(SentPayloads("", call, *moved) for call, moved in sorted(calls.items()))
+
+    def record_call(self, method: str, request: bytes, job_id: str, tells: bool) -> None:
         """Take a control call into account, just before it is sent.
 
         Parameters
         ----------
         job_id : str
             Empty for a call that is of no job.
+        tells : bool
+            Whether the call tells something of the silo's data. Why a half has failed must be
+            sayable on a full disk, so a report without scores does not.
 
         Raises
         ------
@@ -235,12 +257,48 @@ class SiloLedger:
             be sent. Other calls are counted until there is room for their line.
         """
         with self._lock:
-            if method in TELLING:
-                self._append_call(job_id, method, 1, len(request), hashlib.sha256(request))
+            if tells:
+                digest = hashlib.sha256(request)
+                self._append_call(job_id, method, 1, len(request), digest, tells)
                 return
-            self._counted.setdefault((job_id, method), _Counted()).add(request)
+            self._counted.setdefault((job_id, method), Sent()).add(request)
             if self._clock() - self._settled >= SETTLE_SECONDS:
                 self._settle(None)
+
+    def record_rows(
+        self, *, peer: str, model: str, kind: str, n_rows: int, sent: Sent, reveals: str
+    ) -> None:
+        """Make durable that so many more rows may be scored with or for another party or caller.
+
+        The line is written before the first of these rows is sent; ``sent`` is what was sent
+        since the line before it.
+
+        Parameters
+        ----------
+        model : str
+            Job that trained it, or its name.
+
+        Raises
+        ------
+        LedgerFull
+            The line is not on disk; the rows must not be sent.
+        """
+        with self._lock:
+            now = self._now()
+            self._append(
+                model, Place(-1, -1, -1), "scores", RELAY, kind, sent.n_bytes, sent.digest, reveals,
+                Discloses.COUNTS, n_rows, peer,
+            )  # fmt: skip
+            self._grant(peer, kind, now, n_rows)
+
+    def rows_of_day(self, peer: str, kind: str, now: float) -> int:
+        """Return how many rows lines of this day (UTC) are for; ``now``: seconds since 1970."""
+        with self._lock:
+            return self._rows.get((peer, kind, int(now // DAY_SECONDS)), 0)
+
+    def _grant(self, peer: str, kind: str, at: float, n_rows: int) -> None:
+        key = (peer, kind, int(at // DAY_SECONDS))
+        self._rows[key] = self._rows.get(key, 0) + n_rows
 
     def settle(self, job_id: str | None = None) -> None:
         """Write lines for the control calls counted so far: of a job, or of all."""
@@ -258,22 +316,24 @@ class SiloLedger:
                     return
                 del self._counted[key]
 
-    def _append_call(self, job_id: str, method: str, count: int, n_bytes: int, digest: Any) -> None:
+    def _append_call(
+        self, job_id: str, method: str, count: int, n_bytes: int, digest: Any, tells: bool = False
+    ) -> None:
         nowhere = Place(-1, -1, -1)
         kind, reveals = f"{method}Request", REVEALS[method]
-        discloses = Discloses.SCHEMA if method in TELLING else Discloses.NOTHING
+        discloses = Discloses.SCHEMA if tells else Discloses.NOTHING
         self._append(
             job_id, nowhere, method, method, kind, n_bytes, digest, reveals, discloses, count
         )
 
     def _append(
         self, job: str, at: Place, step: str, call: str, kind: str, n_bytes: int, digest: Any,
-        reveals: str, discloses: Discloses, count: int = 1,
+        reveals: str, discloses: Discloses, count: int = 1, peer: str = "",
     ) -> None:  # fmt: skip
         fields: dict[str, Any] = {
             "time": round(self._now(), 3),
             "silo": self._silo,
-            "peer": self._peer,
+            "peer": peer or self._peer,
             "job": job,
             "round": at.round,
             "level": at.level,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -17,12 +18,24 @@ from hedgerow.boosting.errors import (
     StateUnwritable,
     Unreachable,
 )
-from hedgerow.client_agent.attempt import ROOM_SECONDS, AgentParts, Attempt
+from hedgerow.client_agent.admission import Preflights
+from hedgerow.client_agent.attempt import ROOM_SECONDS, Attempt
 from hedgerow.client_agent.lease import Lease
+from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.results import LateResults
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import LeaseLost
-from hedgerow.services.rpc.federation import Agreement, Answer, AttemptKey, FederationClient
+from hedgerow.services.rpc.errors import LeaseLost, NotFound
+from hedgerow.services.rpc.federation import (
+    Agreement,
+    AttemptKey,
+    FederationClient,
+    Preflight,
+    Sign,
+)
+from hedgerow.services.rpc.metering import MeteredChannel
+from hedgerow.services.wire.acceptance import Answer
+from hedgerow.services.wire.results import JobResult, Outcome
 
 log = structlog.get_logger()
 
@@ -50,6 +63,13 @@ class Agent:
     _known: dict[AttemptKey, None] = field(default_factory=dict)
     _lease: Lease | None = None
     _ask_again: threading.Event = field(default_factory=threading.Event)
+    _ending: threading.Lock = field(default_factory=threading.Lock)
+    _unkept: dict[str, str] = field(default_factory=dict)
+    _made: tuple[MeteredChannel, FederationClient] | None = None
+    _preflights: Preflights = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._preflights = Preflights(self.parts)
 
     @property
     def leased(self) -> bool:
@@ -68,8 +88,7 @@ class Agent:
             self._client,
             self.parts.registration,
             self._stop_attempts,
-            self._working,
-            self._idle_jobs,
+            self._sign,
             self._jobs_ended,
             self.parts.revoked,
         )
@@ -99,8 +118,11 @@ class Agent:
         self._stop.set()
 
     def _client(self) -> FederationClient:
-        parts = self.parts
-        return FederationClient(parts.channel(), parts.address, parts.ledger.record_call)
+        parts, channel = self.parts, self.parts.channel()
+        if self._made is None or self._made[0] is not channel:  # new certificates
+            client = FederationClient(channel, parts.address, parts.ledger.record_call)
+            self._made = (channel, client)
+        return self._made[1]
 
     def _poll(self, lease_id: str, lease: Lease) -> None:
         client = self._client()
@@ -112,13 +134,21 @@ class Agent:
         )
         if assignment is None or self._stop.is_set():
             return
+        if isinstance(assignment, Preflight):
+            threading.Thread(
+                target=self._preflight, args=(assignment, lease_id), name="preflight", daemon=True
+            ).start()
+            return
         key = assignment.key
         self._known[key] = None
         for other in list(self._attempts.values()):
             if other.key.job_id == key.job_id:
                 other.stop("a newer attempt has started")
         attempt = Attempt(
-            self.parts, assignment, lambda answer: self._answer(lease, assignment.key, answer)
+            self.parts,
+            assignment,
+            lambda answer: self._answer(lease, assignment.key, answer),
+            lambda _: self._result(lease, key.job_id, lambda: False),
         )
         thread = threading.Thread(
             target=self._work, args=(attempt, lease), name=f"job {key.job_id}", daemon=True
@@ -127,6 +157,21 @@ class Agent:
         thread.start()
         while len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
+
+    def _preflight(self, asked: Preflight, lease_id: str) -> None:
+        answer = self._preflights.answer(asked)
+        if answer is None:
+            return
+        try:
+            self._client().answer_preflight(lease_id, answer)
+        except FederationError as failure:
+            log.debug("preflight not answered", why=str(failure))
+
+    def _sign(self) -> Sign:
+        parts = self.parts
+        return Sign(
+            self._working(), self._idle_jobs(), parts.revoked.number, parts.crypto_answers(False)
+        )
 
     def _working(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, t in list(self._threads.items()) if t.is_alive())
@@ -142,11 +187,35 @@ class Agent:
         return tuple(random.sample(idle, min(len(idle), MOST_ASKED)))
 
     def _jobs_ended(self, job_ids: tuple[str, ...]) -> None:
+        """Bring the models of jobs that have ended, and then forget the jobs, in the background."""
         ended = set(job_ids) & self._idle()
-        with suppress(StateUnwritable):  # the coordinator will name them again
-            self.parts.accepted.end(ended)
-        for job_id in ended & set(self.parts.secrets.jobs(())):
-            self.parts.secrets.end(job_id)
+        if ended and self._ending.acquire(blocking=False):
+            threading.Thread(
+                target=self._end_jobs, args=(ended,), name="ended", daemon=True
+            ).start()
+
+    def _end_jobs(self, job_ids: set[str]) -> None:
+        try:
+            for job_id in job_ids & set(self.parts.secrets.jobs(())):
+                self.parts.secrets.end(job_id)
+            with suppress(StateUnwritable):  # the coordinator will name them again
+                self.parts.accepted.end({one for one in job_ids if self._has_result(one)})
+        finally:
+            self._ending.release()
+
+    def _has_result(self, job_id: str) -> bool:
+        lease = self._lease
+        assert lease is not None
+        late = LateResults(self.parts, lambda job: self._result(lease, job, lambda: False))
+        try:
+            known = late.bring(job_id)
+        except (FederationError, OSError) as error:  # the coordinator will name the job again
+            if self._unkept.get(job_id) != str(error):
+                self._unkept[job_id] = str(error)
+                log.warning("model not kept yet", job=job_id, why=str(error))
+            return False
+        self._unkept.pop(job_id, None)
+        return known
 
     def _stop_attempts(self, keys: tuple[AttemptKey, ...]) -> None:
         for key in keys:
@@ -164,7 +233,7 @@ class Agent:
 
     def _work(self, attempt: Attempt, lease: Lease) -> None:
         key = attempt.key
-        error, full = "", False
+        error, full, unfinished = "", False, False
         try:
             attempt.run()
         except StateUnwritable as failure:
@@ -172,6 +241,7 @@ class Agent:
             log.error("declined for now", job=key.job_id, attempt=key.attempt, why=error)
         except (JobStopped, StaleAttempt) as stopped:
             log.info("stopped", job=key.job_id, attempt=key.attempt, why=str(stopped))
+            unfinished = self._stop.is_set()  # that the lease is given back says so
         except (FederationError, Refusal) as failure:
             error = str(failure)
             # A cause of our own may name columns: it is for this silo's log alone.
@@ -190,8 +260,10 @@ class Agent:
         try:
             client = self._client()
             lease_id = lease.lease_id
-            if lease_id is not None:
-                client.report(lease_id, key, error)
+            if lease_id is not None and not unfinished:
+                outcome = Outcome(error) if error else attempt.outcome
+                sent = self.parts.ledger.sent(key.job_id)
+                client.report(lease_id, key, replace(outcome, sent=sent))
             if full:
                 self._wait_for_room(attempt)
         except FederationError as failure:
@@ -209,6 +281,25 @@ class Agent:
                 self._known.pop(attempt.key, None)
                 self._ask_again.set()
                 return
+
+    def _result(self, lease: Lease, job_id: str, ended: Callable[[], bool]) -> JobResult | None:
+        """Wait for a job's result, across restarts of the coordinator; None once ``ended``."""
+        while not (self._stop.is_set() or ended()):
+            lease_id = lease.wait_for_lease(1.0)
+            if lease_id is None:
+                continue
+            try:
+                found = self._client().fetch_result(lease_id, job_id)
+            except NotFound:
+                return None
+            except (Unreachable, LeaseLost) as error:
+                log.debug("no result yet", job=job_id, why=str(error))
+                self._stop.wait(0.3)
+                continue
+            if found is not None:
+                return found
+            self._stop.wait(0.3)  # it may answer at once
+        return None
 
     def _answer(self, lease: Lease, key: AttemptKey, answer: Answer) -> Agreement:
         """Send the answer until there is an agreement, across restarts of the coordinator."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, disclosed
-from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import Forecast, JobParameters, PartyLimits
@@ -32,7 +32,12 @@ class Policy(BaseModel):
     min_silos: int = Field(default=1, ge=1, description="Least number of silos in a job.")
     min_rows: int = Field(default=0, ge=0, description="Least number of own rows.")
     features: tuple[str, ...] = Field(
-        default=(), description="Features that may be used; empty allows all."
+        default=(), description="Columns of the table that may be features; empty allows all."
+    )
+    categorical: tuple[str, ...] = Field(
+        default=(),
+        description="Columns of the table whose numbers may leave as names of categories; * for "
+        "all.",
     )
     max_depth: int | None = Field(default=None, ge=1, description="Largest tree depth.")
     max_rounds: int | None = Field(default=None, ge=1, description="Most rounds.")
@@ -77,7 +82,7 @@ class Policy(BaseModel):
     )
     may_send: tuple[Discloses, ...] | None = Field(
         default=None,
-        description="Classes of what may leave; unset allows all but quantiles and counts.",
+        description="Classes of what may leave; unset allows all but quantiles, counts and hashes.",
     )
     max_crl_age: float | None = Field(
         default=None,
@@ -86,11 +91,24 @@ class Policy(BaseModel):
     )
     require_secure: bool = Field(
         default=False,
-        description="Whether no trees, quantiles, counts and weights may leave in clear.",
+        description="Whether no trees, quantiles, counts, hashes and weights may leave in clear.",
     )
     max_bin: int = Field(default=1024, ge=2, description="Most bins of a feature.")
+    hide_bins: bool = Field(
+        default=False,
+        description="Whether no job may show other silos in which bins there are rows.",
+    )
     min_leaf_rows: int = Field(
         default=1, ge=1, description="Least rows of a leaf that a job's parameters allow."
+    )
+    max_close_sums: int = Field(
+        default=0,
+        ge=0,
+        description="Most rounds whose sums are over other silos than those before by one or two.",
+    )
+    announce: bool = Field(
+        default=False,
+        description="Whether operators may read the rules; of lists, only that there is one.",
     )
     max_attempts: int = Field(default=100, ge=1, description="Most attempts at one job.")
 
@@ -103,7 +121,7 @@ class Policy(BaseModel):
     @property
     def classes(self) -> frozenset[Discloses]:
         """What may leave; :class:`~hedgerow.boosting.allowances.GuardedLink` holds to it."""
-        unset = EVERY_CLASS - {Discloses.QUANTILES, Discloses.COUNTS}
+        unset = EVERY_CLASS - {Discloses.QUANTILES, Discloses.COUNTS, Discloses.HASHES}
         allowed = unset if self.may_send is None else frozenset(self.may_send)
         forbidden = IN_CLEAR if self.require_secure else frozenset()
         return (allowed | {Discloses.NOTHING}) - forbidden
@@ -124,24 +142,32 @@ class Policy(BaseModel):
         *,
         operator: str,
         silos: tuple[str, ...],
-        schema: Schema,
+        columns: Sequence[str],
+        named: Sequence[str] = (),
         n_samples: int,
         forecast: Forecast,
         allowances: Iterable[Allowance],
     ) -> None:
-        """Raise :class:`PolicyDeclined`, naming the first rule that the job breaks."""
+        """Raise :class:`PolicyDeclined`, naming the first rule that the job breaks.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            The table's own names of the columns that features are made of: a job may rename them.
+        named : sequence of str
+            Those of them whose numbers all silos would learn as names of categories.
+        """
         strategy = job.strategy
-        if self.strategies and strategy.name not in self.strategies:
-            _decline("strategies", f"{strategy.name} is not among {', '.join(self.strategies)}")
-        if self.operators and operator not in self.operators:
-            _decline("operators", f"{operator or 'nobody'} is not among them")
-        self.check_cohort(silos)
+        self.check_asker(strategy.name, operator, silos)
         if n_samples < self.min_rows:
             _decline("min_rows", f"this silo has fewer than {self.min_rows} rows")
         if self.features:
-            foreign = [name for name in schema.names if name not in self.features]
+            foreign = [name for name in columns if name not in self.features]
             if foreign:
                 _decline("features", f"{foreign[0]} may not be used")
+        told = [] if "*" in self.categorical else set(named) - set(self.categorical)
+        for name in sorted(told):
+            _decline("categorical", f"numbers of {name} may not leave as names of categories")
         kept = job.parameters.safeguards(job)
         depth = kept.deepest
         if self.max_depth is not None and (depth == 0 or depth > self.max_depth):
@@ -181,7 +207,42 @@ class Policy(BaseModel):
                 "min_leaf_rows",
                 f"a leaf may have {kept.leaf_rows} rows, at least {self.min_leaf_rows}",
             )
+        if self.hide_bins and kept.filled_bins:
+            _decline("hide_bins", "silos learn which bins are empty in all silos")
+        if 0 < kept.drawn_silos < self.min_silos:
+            _decline(
+                "min_silos", f"a round is over {kept.drawn_silos} silos, at least {self.min_silos}"
+            )
+        if kept.close_sums > self.max_close_sums:
+            _decline(
+                "max_close_sums",
+                f"the sums of {kept.close_sums} rounds differ from those before by one or two "
+                f"silos, at most {self.max_close_sums} may",
+            )
         self._check_classes(strategy.name, allowances)
+
+    def check_asker(self, strategy: str, operator: str, silos: tuple[str, ...]) -> None:
+        """Raise :class:`PolicyDeclined` where who asks may not; nobody need read the table."""
+        if self.strategies and strategy not in self.strategies:
+            _decline("strategies", f"{strategy} is not among {', '.join(self.strategies)}")
+        if self.operators and operator not in self.operators:
+            _decline("operators", f"{operator or 'nobody'} is not among them")
+        self.check_cohort(silos)
+
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """Rules that are set, as operators may read them: of lists of names only that there is one.
+
+        Which features, peers and operators a silo trusts is its own affair.
+        """
+        if not self.announce:
+            return ()
+        named = ("features", "peers", "operators")
+        given = self.model_dump(mode="json", exclude_unset=True, exclude={"strategies", "announce"})
+        return tuple(
+            name if name in named else f"{name} = {json.dumps(value)}"
+            for name, value in sorted(given.items())
+        )
 
     def _check_classes(self, name: str, allowances: Iterable[Allowance]) -> None:
         for discloses, step in disclosed(allowances).items():

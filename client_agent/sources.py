@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.delimited import Dialect
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, open_table, short_name
+from hedgerow.boosting.tables.delimited import Dialect
+from hedgerow.boosting.trees.local import split_rows
 
 if TYPE_CHECKING:
     from hedgerow.client_agent.config import Source
@@ -38,17 +43,69 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
     DataError
         The table cannot be used; says where, never which value.
     """
-    if source.query:
-        table, where = query_table(source.sql_url, source.query), "the query's result"
-    elif source.path:
-        table, where = _file(source, job), short_name(source.path)
-    else:
-        raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
+    table, where = _opened(source, job.features)
     return for_job(table, job, where, party=silo if job.vertical else None)
 
 
-def _file(source: Source, job: JobParameters) -> Any:
-    return open_table(source.path, job.features, Dialect(source.delimiter, source.decimal))
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A silo's rows: those to train on, and those that only score finished models.
+
+    Parameters
+    ----------
+    data, test_data : Source
+        ``test_data`` is None where there is no table of test rows.
+    hold_back : float
+        Share of ``data`` that is test rows of horizontal jobs instead; a vertical one's rows are
+        matched with other parties', so nothing is held back there.
+    secret : bytes
+        From which it follows which rows these are.
+    """
+
+    data: Source
+    test_data: Source | None
+    hold_back: float
+    silo: str
+    secret: bytes
+
+    def train(self, job: JobParameters) -> Dataset:
+        """Return the rows that a job trains on."""
+        return self._part(job, 0)
+
+    def test(self, job: JobParameters) -> Dataset | None:
+        """Return the test rows, None where there are none."""
+        if self.test_data is not None:
+            return load(self.test_data, job, self.silo)
+        return None if job.vertical or not self.hold_back else self._part(job, 1)
+
+    def _part(self, job: JobParameters, part: int) -> Dataset:
+        whole = load(self.data, job, self.silo)
+        if self.test_data is not None or job.vertical or not self.hold_back:
+            return whole
+        rng = np.random.default_rng(list(self.secret))
+        return whole.take(split_rows(whole.n_samples, self.hold_back, rng)[part])
+
+
+def _opened(source: Source, features: Sequence[str]) -> tuple[Any, str]:
+    """Return a source's table, and what errors call it."""
+    if source.query:
+        return query_table(source.sql_url, source.query), "the query's result"
+    if not source.path:
+        raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
+    dialect = Dialect(source.delimiter, source.decimal)
+    return open_table(source.path, features, dialect), short_name(source.path)
+
+
+def look(source: Source) -> tuple[int, int]:
+    """Open a source as a job would; return its rows, and columns that a job could use.
+
+    Raises
+    ------
+    DataError
+        The table cannot be read; says where, never which value.
+    """
+    table, _ = _opened(source, ())
+    return int(table.num_rows), sum(not name.startswith("_") for name in table.column_names)
 
 
 def extent(source: Source) -> tuple[int, int]:
@@ -70,6 +127,22 @@ def extent(source: Source) -> tuple[int, int]:
         return 0, 0
 
 
+def database(url: str) -> Any:
+    """Return a SQLAlchemy engine of a URL, whose password appears in no message.
+
+    Raises
+    ------
+    DataError
+    """
+    import sqlalchemy as sql
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    try:
+        return sql.create_engine(url)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise DataError("data.sql_url cannot be used: wrong form, or no driver for it") from error
+
+
 def query_table(url: str, query: str) -> Any:
     """Return the result of a query as a ``pyarrow.Table``.
 
@@ -80,17 +153,32 @@ def query_table(url: str, query: str) -> Any:
     query : str
         One statement that returns rows.
     """
+    engine = database(url)
+    try:
+        return result_table(engine, query)
+    finally:
+        engine.dispose()
+
+
+def result_table(engine: Any, query: str, ids: Sequence[str] | None = None) -> Any:
+    """Return the result of a query as a ``pyarrow.Table``.
+
+    Parameters
+    ----------
+    engine : sqlalchemy.Engine
+    ids : sequence of str, optional
+        What ``:ids`` stands for in the query, as in ``WHERE key IN :ids``.
+    """
     import pyarrow as pa
     import sqlalchemy as sql
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+    from sqlalchemy.exc import SQLAlchemyError
 
-    try:
-        engine = sql.create_engine(url)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise DataError("data.sql_url cannot be used: wrong form, or no driver for it") from error
+    statement = sql.text(query)
+    if ids is not None:
+        statement = statement.bindparams(sql.bindparam("ids", list(ids), expanding=True))
     try:
         with engine.connect() as connection:
-            result = connection.execution_options(stream_results=True).execute(sql.text(query))
+            result = connection.execution_options(stream_results=True).execute(statement)
             if not result.returns_rows:
                 raise DataError("data.query returns no rows: it should be a SELECT")
             names = list(result.keys())
@@ -101,8 +189,6 @@ def query_table(url: str, query: str) -> Any:
     except SQLAlchemyError as error:
         # The driver's own text may quote a value.
         raise DataError(f"data.query failed: {type(error).__name__}") from error
-    finally:
-        engine.dispose()
     try:
         arrays = [pa.array(column) for column in columns]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

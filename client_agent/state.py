@@ -116,17 +116,20 @@ class StateFolder:
 
     def kept(self, job_id: str, name: str) -> bytes | None:
         """Return a file of a job's result that stays in the silo, or None."""
-        if "/" in name or name.startswith("."):
-            raise FederationError("a file's name has no path")
         try:
-            return (self.job(job_id) / name).read_bytes()
+            return self._file(job_id, name).read_bytes()
         except FileNotFoundError:
             return None
 
     def keep(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file of a job's result that stays in the silo."""
         with writing_state():
-            write_atomically(self.job(job_id) / name, data)
+            write_atomically(self._file(job_id, name), data)
+
+    def _file(self, job_id: str, name: str) -> Path:
+        if not name or "/" in name or name.startswith("."):
+            raise FederationError("a file's name has no path")
+        return self.job(job_id) / name
 
     def note_session(self, job_id: str, session: str) -> None:
         """Note that the vault holds secrets of a job under this name, until it is let go."""

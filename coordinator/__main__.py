@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -26,16 +23,18 @@ from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.store import Store
 from hedgerow.coordinator.server.warming import warm_up
 from hedgerow.crypto.allocator import keep_freed_memory
-from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings
+from hedgerow.services.process.imports import without
+from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
 from hedgerow.services.rpc.jobs import JobServicer
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.offer_memory import OfferMemory
+from hedgerow.services.rpc.relay import RelayServicer
 from hedgerow.services.rpc.server import serve
 from hedgerow.services.wire.signed_job import open_job
 
@@ -74,12 +73,16 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         artefacts=Artefacts(config.artefacts),
         metrics=metrics,
         registered=lambda: roster.alive,
+        allowed=lambda: roster.allowed,
         evaluation=_evaluation(config),
         now=time.time,
         verify=lambda silo, certificate, message, signature: FileIdentity(
             paths, revoked=revoked
         ).verify(silo, certificate, message, signature),
-        open_job=lambda signed: open_job(signed, FileIdentity(paths, revoked=revoked)),
+        open_job=lambda signed, label: open_job(
+            signed, FileIdentity(paths, revoked=revoked), label
+        ),
+        without_crypto=lambda: roster.without_crypto,
     )
     jobs = Jobs(environment, roster)
     await asyncio.to_thread(warm_up)
@@ -91,18 +94,17 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
             ).register,
             FederationServicer(jobs, revoked).register,
             JobServicer(jobs, revoked).register,
+            RelayServicer(roster.admit).register,
         ],
         metrics,
         server_credentials(paths),
         jobs.account,
         revoked,
     )
-    stop_metrics, metrics_port = _serve_metrics(config, metrics)
+    stop_metrics, metrics_port = metrics.serve(config.metrics)
     jobs.start()
     log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
-    if config.ready_file is not None:
-        ports = {"port": serving.port, "metrics_port": metrics_port}
-        write_atomically(config.ready_file, json.dumps(ports).encode())
+    config.announce(port=serving.port, metrics_port=metrics_port)
     following = asyncio.create_task(_follow_roster(file, roster), name="roster")
     try:
         await stop.wait()
@@ -142,13 +144,6 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_ino
 
 
-def _serve_metrics(config: CoordinatorSettings, metrics: Metrics) -> tuple[Callable[[], None], int]:
-    if not config.metrics:
-        return (lambda: None), 0
-    host, _, port = config.metrics.rpartition(":")
-    return metrics.serve(host, int(port))
-
-
 def _evaluation(
     config: CoordinatorSettings,
 ) -> Callable[[JobParameters, Schema, str], Dataset | None]:
@@ -159,34 +154,27 @@ def _evaluation(
             known = ", ".join(sorted(config.evaluation)) or "none"
             raise DataError(f"test_data {name!r} is not a table of the coordinator; known: {known}")
         path = config.evaluation[name]
-        return recode(for_job(read_table(path), job, short_name(path)), schema)
+        where = short_name(path)
+        return recode(for_job(read_table(path), job, where), schema, where)
 
     return load
 
 
 async def _main(config: CoordinatorSettings, file: Path) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    logs.quiet(loop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await run(config, stop, file)
+    await run(config, logs.stopped(), file)
 
 
-@click.command()
+@command("coordinator")
 @click.option(
     "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
 )
 def main(config: Path) -> None:
     """Run the coordinator."""
+    without("sklearn", "pandas")
     keep_freed_memory()
-    try:
-        loaded = settings.load(CoordinatorSettings, config)
-        logs.configure(json=loaded.log_json, level=loaded.log_level)
-        asyncio.run(_main(loaded, config))
-    except (FederationError, OSError) as error:
-        click.echo(f"coordinator: {error}", err=True)
-        sys.exit(2)
+    loaded = settings.load(CoordinatorSettings, config)
+    logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    asyncio.run(_main(loaded, config))
 
 
 if __name__ == "__main__":

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import importlib
-import sys
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
 
 import click
 
+import hedgerow
+from hedgerow.services.process.terminal import JsonGroup
+
 _COMMANDS = {
+    "demo": "hedgerow.examples.demo:demo",
     "check": "hedgerow.coordinator.operator.commands.check:check",
     "split": "hedgerow.coordinator.operator.commands.split:split",
     "local": "hedgerow.coordinator.operator.commands.local:local",
     "simulate": "hedgerow.coordinator.operator.commands.simulate:simulate",
+    "search": "hedgerow.coordinator.operator.commands.search:search",
+    "serve": "hedgerow.serving:main",
     "coordinator": "hedgerow.coordinator.__main__:main",
     "agent": "hedgerow.client_agent.__main__:main",
     "crypto": "hedgerow.crypto.__main__:main",
     "submit": "hedgerow.coordinator.operator.commands.operate:submit",
     "plan": "hedgerow.coordinator.operator.commands.operate:plan",
     "jobs": "hedgerow.coordinator.operator.commands.operate:jobs",
+    "silos": "hedgerow.coordinator.operator.commands.operate:silos",
+    "status": "hedgerow.coordinator.operator.commands.operate:status",
     "watch": "hedgerow.coordinator.operator.commands.operate:watch",
     "cancel": "hedgerow.coordinator.operator.commands.operate:cancel",
+    "console": "hedgerow.coordinator.operator.commands.console:console",
     "download": "hedgerow.coordinator.operator.commands.operate:download",
     "predict": "hedgerow.coordinator.operator.commands.predict:predict",
     "evaluate": "hedgerow.coordinator.operator.commands.predict:evaluate",
@@ -27,6 +39,12 @@ _COMMANDS = {
     "compare": "hedgerow.coordinator.operator.commands.compare:compare",
     "report": "hedgerow.coordinator.operator.commands.report:report",
     "pki": "hedgerow.coordinator.operator.commands.pki:pki",
+    "init": "hedgerow.coordinator.operator.commands.init:init",
+    "run": "hedgerow.coordinator.operator.commands.init:run",
+    "help": "hedgerow.coordinator.operator.commands.help:help",
+    "doctor": "hedgerow.coordinator.operator.commands.doctor:doctor",
+    "use": "hedgerow.coordinator.operator.commands.use:use",
+    "completion": "hedgerow.coordinator.operator.commands.use:completion",
     "ledger": "hedgerow.client_agent.commands:ledger",
     "privacy": "hedgerow.client_agent.commands:privacy",
 }
@@ -34,7 +52,7 @@ _COMMANDS = {
 here as a process table, not imported."""
 
 
-class _Commands(click.Group):
+class _Commands(JsonGroup):
     """A group whose commands are imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,23 +69,41 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="hedgerow")
+def _show_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        commit = _commit()
+        click.echo(f"hedgerow {version('hedgerow')}" + (f" (commit {commit})" if commit else ""))
+        context.exit()
+
+
+def _commit() -> str:
+    """Return the commit that a package was built from, or that a clone is at."""
+    noted = Path(hedgerow.__file__).with_name("commit.txt")
+    if noted.exists():
+        return noted.read_text().strip()
+    if not (noted.parent.parent / ".git").exists() or not shutil.which("git"):
+        return ""
+    git = ["git", "-C", str(noted.parent), "describe", "--always", "--exclude=*", "--dirty=+"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
+@click.group(cls=_Commands)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
+    help="Show the version and its commit, and exit.",
+)  # fmt: skip
 def main() -> None:
     """Train gradient-boosted trees across organisations whose data must not move."""
 
 
 def run() -> None:
     """Run :func:`main`; what goes wrong is one line on standard error and an exit code."""
-    from hedgerow.boosting.errors import FederationError
     from hedgerow.crypto.allocator import return_freed_memory
+    from hedgerow.services.process.imports import without
 
+    without("sklearn")
     return_freed_memory()  # processes that are forked from this one have the settings, too
-    try:
-        main(standalone_mode=True)
-    except FederationError as error:
-        click.echo(f"hedgerow: {error}", err=True)
-        sys.exit(2)
+    main()
 
 
 if __name__ == "__main__":

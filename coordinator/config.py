@@ -14,12 +14,7 @@ from hedgerow.services.rpc.offer_memory import ALL_BYTES, SILO_BYTES
 class CoordinatorSettings(FileSettings):
     """One coordinator."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix="HEDGEROW_COORDINATOR_",
-        env_nested_delimiter="__",
-    )
+    model_config = SettingsConfigDict(env_prefix="HEDGEROW_COORDINATOR_")
 
     listen: str = Field(default="0.0.0.0:7443", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
@@ -50,9 +45,4 @@ class CoordinatorSettings(FileSettings):
     )
     max_waiting_bytes: int = Field(
         default=ALL_BYTES, ge=1 << 20, description="The same of all silos together."
-    )
-    log_json: bool = Field(default=False, description="Whether logs are JSON.")
-    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
-    ready_file: Path | None = Field(
-        default=None, description="File that gets the ports once the server listens."
     )

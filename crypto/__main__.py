@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
-import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,7 +12,6 @@ import structlog
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.allocator import return_freed_memory
 from hedgerow.crypto.config import CryptoSettings
-from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import KeyFolder
@@ -25,6 +20,7 @@ from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings
+from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.crypto import CryptoServicer
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.server import serve
@@ -60,19 +56,16 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
         )
     engine = Engine(workers=config.workers)
     vault = LocalVault(engine=engine, key_folder=keys)
-    servicer = CryptoServicer(vault, config.silo, metrics, max(2, config.workers))
+    revoked = RevokedCertificates(paths, config.revoked, config.state / "revoked.crl")
+    servicer = CryptoServicer(vault, config.silo, metrics, max(2, config.workers), revoked)
     serving = await serve(
         config.listen,
         [servicer.register],
         metrics,
         server_credentials(paths),
-        revoked=RevokedCertificates(paths, config.revoked, config.state / "revoked.crl"),
+        revoked=revoked,
     )
-    stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
-    metrics_port = 0
-    if config.metrics:
-        host, _, port = config.metrics.rpartition(":")
-        stop_metrics, metrics_port = metrics.serve(host, int(port))
+    stop_metrics, metrics_port = metrics.serve(config.metrics)
     log.info(
         "listening",
         address=config.listen,
@@ -81,9 +74,7 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
         kernel=engine.kernel,
         workers=engine.workers,
     )
-    if config.ready_file is not None:
-        ports = {"port": serving.port, "metrics_port": metrics_port}
-        write_atomically(config.ready_file, json.dumps(ports).encode())
+    config.announce(port=serving.port, metrics_port=metrics_port)
     try:
         await stop.wait()
     finally:
@@ -92,28 +83,19 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
 
 
 async def _main(config: CryptoSettings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    logs.quiet(loop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await run(config, stop)
+    await run(config, logs.stopped())
 
 
-@click.command()
+@command("crypto")
 @click.option(
     "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
 )
 def main(config: Path) -> None:
     """Run the crypto process of a silo."""
     return_freed_memory()
-    try:
-        loaded = settings.load(CryptoSettings, config)
-        logs.configure(json=loaded.log_json, level=loaded.log_level)
-        asyncio.run(_main(loaded))
-    except (FederationError, OSError) as error:
-        click.echo(f"crypto: {error}", err=True)
-        sys.exit(2)
+    loaded = settings.load(CryptoSettings, config)
+    logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    asyncio.run(_main(loaded))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from hedgerow.services.process.settings import FileSettings, SettingsInvalid
 class CryptoSettings(FileSettings):
     """One silo's crypto process."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="HEDGEROW_CRYPTO_")
+    model_config = SettingsConfigDict(env_prefix="HEDGEROW_CRYPTO_")
 
     listen: str = Field(default="127.0.0.1:7444", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
@@ -38,11 +38,6 @@ class CryptoSettings(FileSettings):
     )
     metrics: str = Field(
         default="127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none."
-    )
-    log_json: bool = Field(default=False, description="Whether logs are JSON.")
-    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
-    ready_file: Path | None = Field(
-        default=None, description="File that gets the ports once the server listens."
     )
 
     @model_validator(mode="after")

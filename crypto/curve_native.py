@@ -1,15 +1,17 @@
-"""Curve arithmetic by the C kernels of ``hedgerow.crypto.native``; threads share large batches.
+"""Curve arithmetic by the C kernels of ``crypto/native/curve.c``; threads share large batches.
 
 Points that stay here are arrays of 64-bit words: 16 a decoded point, 24 a sum (see
-``curve_points.h``). Tables are made once a process for each base.
+``curve_points.h``). Tables are made once a process for each base. The kernels check nothing: every
+length, index and range is checked here.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +20,63 @@ from hedgerow.crypto import curve25519
 from hedgerow.crypto.curve25519 import Point
 from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, CurveSums
 from hedgerow.crypto.errors import InvalidPoint
-from hedgerow.crypto.native import _curve
+from hedgerow.crypto.native import Library
 from hedgerow.crypto.threads import run_all
 
-_T = TypeVar("_T")
 _WORDS = 24
 _WINDOW = 10
 _CHECK_WINDOW = 8
 _TABLE_BITS = 20
 _LARGE_TABLE_BITS = 22
+_STEP_WORDS = 15
+_NO_MEMORY = -2
+"""What a kernel returns; zero and above is the number of a bad element."""
 # Elements below which a batch stays on the calling thread.
 _LEAST_SHARED = 512
+LIBRARY = Library("curve")
+Words = NDArray[np.uint64]
+_Element = TypeVar("_Element", np.uint8, np.uint64, np.int64)
 
 
-def _in_parts(n: int, workers: int, part: Callable[[int, int], _T]) -> list[_T]:
+class _BadElement(ArithmeticError):
+    """An element that a kernel refuses; its number is the argument."""
+
+
+def _in_parts(n: int, workers: int, part: Callable[[int, int], None]) -> None:
     """Call ``part(first, last)`` for ranges that cover 0 to n, on several threads."""
     if workers == 1 or n < _LEAST_SHARED:
-        return [part(0, n)]
+        part(0, n)
+        return
     # A few parts a worker, in whole groups of lanes, so that uneven cores end together.
     step = -(-n // (4 * workers)) + 255 & ~255
     firsts = range(0, n, step)
-    return run_all([functools.partial(part, a, min(a + step, n)) for a in firsts], workers)
+    run_all([functools.partial(part, a, min(a + step, n)) for a in firsts], workers)
 
 
-def _words(point: Point) -> NDArray[np.uint64]:
+def _call(ifma: bool, name: str, out: NDArray[Any], *arguments: Any) -> None:
+    done = LIBRARY.call(f"curve_{name}_{'ifma' if ifma else 'portable'}", out, *arguments)
+    if done == _NO_MEMORY:
+        raise MemoryError
+    if done >= 0:
+        raise _BadElement(done)
+
+
+def _elements(data: bytes, n_bytes: int, what: str = "an element") -> NDArray[np.uint8]:
+    """Return bytes as elements, one a row."""
+    if len(data) % n_bytes:
+        raise InvalidPoint(f"{n_bytes} bytes {what} expected, received {len(data)}")
+    return np.frombuffer(data, np.uint8).reshape(-1, n_bytes)
+
+
+def _starts(starts: NDArray[np.int64], n_index: int) -> NDArray[np.int64]:
+    """Return offsets into an index, which start at 0, never fall, and end at its length."""
+    starts = np.ascontiguousarray(starts, np.int64)
+    if not len(starts) or starts[0] or starts[-1] != n_index or (np.diff(starts) < 0).any():
+        raise ValueError(f"starts: offsets from 0 to {n_index} that never fall expected")
+    return starts
+
+
+def _words(point: Point) -> Words:
     """Give a point as the kernels store a sum: limbs of 51 bits."""
     reduced = [int(value % curve25519.PRIME) for value in point]
     limbs = [value >> 51 * i & (1 << 51) - 1 for value in reduced for i in range(5)]
@@ -51,7 +86,7 @@ def _words(point: Point) -> NDArray[np.uint64]:
 class NativeSums:
     """See :class:`hedgerow.crypto.curve_kernels.CurveSums`; ``points`` is (n, 3, 24) uint64."""
 
-    def __init__(self, kernel: NativeCurve, points: NDArray[np.uint64]) -> None:
+    def __init__(self, kernel: NativeCurve, points: Words) -> None:
         self.kernel, self.points = kernel, points
 
     def __len__(self) -> int:
@@ -59,30 +94,27 @@ class NativeSums:
         return len(self.points)
 
     def combine(self, index: NDArray[np.int64], starts: NDArray[np.int64]) -> NativeSums:
-        out = _curve.combine(
-            self.kernel.ifma,
-            self.points,
-            3,
-            np.ascontiguousarray(index, np.int64),
-            np.ascontiguousarray(starts, np.int64),
-        )
-        return NativeSums(self.kernel, np.frombuffer(out, np.uint64).reshape(-1, 3, _WORDS))
+        index = np.ascontiguousarray(index, np.int64)
+        starts = _starts(starts, len(index))
+        if len(index) and int((index ^ index >> 63).max()) >= len(self):
+            raise ValueError(f"index: points 0 to {len(self) - 1} expected")
+        out = np.empty((len(starts) - 1, 3, _WORDS), np.uint64)
+        _call(self.kernel.ifma, "combine", out, len(out), self.points, index, starts)
+        return NativeSums(self.kernel, out)
 
     def append(self, others: CurveSums) -> NativeSums:
         assert isinstance(others, NativeSums)
         return NativeSums(self.kernel, np.concatenate([self.points, others.points]))
 
     def encode(self) -> bytes:
-        points, ifma = self.points, self.kernel.ifma
-        return b"".join(
-            _in_parts(len(self), self.kernel.workers, lambda a, b: _curve.encode(ifma, points[a:b]))
-        )
+        points = self.points.reshape(-1, _WORDS)
+        return self.kernel.run("encode", np.empty((len(points), 32), np.uint8), points).tobytes()
 
 
 class NativeRows:
     """See :class:`hedgerow.crypto.curve_kernels.CurveRows`; ``points`` is (n, 3, 16) uint64."""
 
-    def __init__(self, kernel: NativeCurve, points: NDArray[np.uint64]) -> None:
+    def __init__(self, kernel: NativeCurve, points: Words) -> None:
         self._kernel, self._points = kernel, points
 
     def __len__(self) -> int:
@@ -95,7 +127,9 @@ class NativeRows:
         Segments much longer than the rest are summed in pieces, so that no lane ends alone.
         """
         index = np.ascontiguousarray(index, np.uint32)
-        starts = np.ascontiguousarray(starts, np.int64)
+        starts = _starts(starts, len(index))
+        if len(index) and int(index.max()) >= len(self):
+            raise ValueError(f"index: rows below {len(self)} expected, received {index.max()}")
         lengths = np.diff(starts)
         most = max(256, len(index) // (64 * self._kernel.workers))
         n_pieces = np.maximum(1, -(-lengths // most))
@@ -114,13 +148,14 @@ class NativeRows:
         cuts = np.searchsorted(starts, np.linspace(0, len(index), 4 * workers + 1)[1:-1])
         bounds = [0, *cuts.tolist(), n] if workers > 1 else [0, n]
         ranges = [(a, b) for a, b in itertools.pairwise(bounds) if a < b]
+        out = np.empty((n, 3, _WORDS), np.uint64)
 
-        def part(first: int, last: int) -> bytes:
-            return _curve.sum_rows(kernel.ifma, self._points, 3, index, starts, first, last)
+        def part(first: int, last: int) -> None:
+            into = out[first:last]
+            _call(kernel.ifma, "sum_rows", into, self._points, index, starts, first, last)
 
-        parts = run_all([functools.partial(part, a, b) for a, b in ranges], workers)
-        points = np.frombuffer(b"".join(parts), np.uint64).reshape(-1, 3, _WORDS)
-        return NativeSums(kernel, points)
+        run_all([functools.partial(part, a, b) for a, b in ranges], workers)
+        return NativeSums(kernel, out)
 
 
 class NativeMasker:
@@ -128,36 +163,26 @@ class NativeMasker:
 
     def __init__(self, kernel: NativeCurve, p1: bytes, p2: bytes) -> None:
         self._kernel = kernel
-        self._tables = (
-            kernel.table(curve25519.ristretto_encode(curve25519.BASE)),
-            kernel.table(p1),
-            kernel.table(p2),
-            kernel.half_table(),
-        )
+        ifma = kernel.ifma
+        base = curve25519.ristretto_encode(curve25519.BASE)
+        self._tables = (*(_table(ifma, point) for point in (base, p1, p2)), _half_table(ifma))
 
     def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
-        view, ifma, tables = memoryview(scalars), self._kernel.ifma, self._tables
-
-        def part(a: int, b: int) -> bytes:
-            drawn = view[SCALAR_BYTES * a : SCALAR_BYTES * b]
-            return _curve.encrypt(ifma, _WINDOW, *tables, drawn, g[a:b], h[a:b])
-
-        return b"".join(_in_parts(len(g), self._kernel.workers, part))
+        drawn = _elements(scalars, SCALAR_BYTES, "a scalar")
+        values = [np.ascontiguousarray(v, np.int64) for v in (g, h)]
+        most = 1 << MOST_VALUE_BITS
+        if any(len(v) and (v.min() < -most or v.max() > most) for v in values):
+            raise ValueError(f"values of at most 2^{MOST_VALUE_BITS} expected")
+        out = np.empty((len(drawn), ROW_BYTES), np.uint8)
+        self._kernel.run("encrypt", out, drawn, *values, fixed=(_WINDOW, *self._tables))
+        return out.tobytes()
 
     def rerandomise(self, sums: CurveSums, scalars: bytes) -> bytes:
         assert isinstance(sums, NativeSums)
-        view, ifma, tables, points = (
-            memoryview(scalars),
-            self._kernel.ifma,
-            self._tables,
-            sums.points,
-        )
-
-        def part(a: int, b: int) -> bytes:
-            drawn = view[SCALAR_BYTES * a : SCALAR_BYTES * b]
-            return _curve.rerandomise(ifma, _WINDOW, *tables, points[a:b], drawn)
-
-        return b"".join(_in_parts(len(sums), self._kernel.workers, part))
+        drawn = _elements(scalars, SCALAR_BYTES, "a scalar")
+        out = np.empty((len(sums), ROW_BYTES), np.uint8)
+        fixed = (_WINDOW, *self._tables)
+        return self._kernel.run("rerandomise", out, sums.points, drawn, fixed=fixed).tobytes()
 
 
 class NativeOpener:
@@ -172,36 +197,29 @@ class NativeOpener:
         self._bits = max(4, min(most, limit.bit_length() - 4))
         modulus = 2 * (1 << self._bits) + 1
         n_steps = (limit + (1 << self._bits)) // modulus
-        self._steps = kernel.log_steps(self._bits, -(-n_steps // 8) * 8)
-        self._table = kernel.log_table(self._bits)
+        self._steps = _log_steps(kernel.ifma, self._bits, -(-n_steps // 8) * 8)
+        self._table = _log_table(kernel.ifma, self._bits)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
-        if len(ciphertexts) % ROW_BYTES:
-            raise InvalidPoint(
-                f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}"
-            )
-        view, ifma = memoryview(ciphertexts), self._kernel.ifma
-        check = self._kernel.check_table()
-
-        def part(a: int, b: int) -> bytes:
-            points = _located(
-                lambda: _curve.decrypt(ifma, view[ROW_BYTES * a : ROW_BYTES * b], self._keys), a
-            )
-            return _curve.log_solve(
-                ifma, points, self._bits, self._table, self._steps, check, self._limit
-            )
-
-        n = len(ciphertexts) // ROW_BYTES
-        parts = _in_parts(n, self._kernel.workers, part)
-        return np.frombuffer(b"".join(parts), np.int64).reshape(n, 2)
+        rows = _elements(ciphertexts, ROW_BYTES, "a ciphertext")
+        points = np.empty((len(rows), 2, _WORDS), np.uint64)
+        with _located(1):
+            self._kernel.run("decrypt", points, rows, fixed=(self._keys,))
+        out = np.empty((len(rows), 2), np.int64)
+        steps, n_steps = self._steps, len(self._steps)
+        check = _check_table(self._kernel.ifma)
+        fixed = (self._bits, self._table, steps, n_steps, check, self._limit)
+        self._kernel.run("log_solve", out.reshape(-1), points.reshape(-1, _WORDS), fixed=fixed)
+        return out
 
 
-def _located(decode: Callable[[], bytes], first: int, points_a_row: int = 1) -> bytes:
+@contextmanager
+def _located(points_a_row: int) -> Iterator[None]:
     """Turn a kernel's report of a bad element into `InvalidPoint` with its row."""
     try:
-        return decode()
-    except ArithmeticError as error:
-        row = first + int(str(error)) // points_a_row
+        yield
+    except _BadElement as error:
+        row = error.args[0] // points_a_row
         raise InvalidPoint(f"ciphertext {row} holds no valid ristretto255 elements") from None
 
 
@@ -219,44 +237,42 @@ class NativeCurve:
     def __init__(self, ifma: bool, workers: int) -> None:
         self.ifma, self.workers = ifma, workers
 
+    def run(
+        self, name: str, out: NDArray[_Element], *by_row: NDArray[Any], fixed: Sequence[Any] = ()
+    ) -> NDArray[_Element]:
+        """Have a kernel fill ``out`` from arrays with as many rows, and from what is ``fixed``."""
+        if any(len(rows) != len(out) for rows in by_row):
+            raise ValueError(f"{name}: expected {len(out)} rows of every array")
+
+        def part(first: int, last: int) -> None:
+            rows = (each[first:last] for each in by_row)
+            try:
+                _call(self.ifma, name, out[first:last], last - first, *rows, *fixed)
+            except _BadElement as error:
+                raise _BadElement(first + error.args[0]) from None
+
+        _in_parts(len(out), self.workers, part)
+        return out
+
     def map_to_curve(self, uniform: bytes) -> bytes:
-        size = curve25519.HASH_BYTES
-        view = memoryview(uniform)
-        return b"".join(
-            _in_parts(
-                len(uniform) // size,
-                self.workers,
-                lambda a, b: _curve.map_to_curve(self.ifma, view[size * a : size * b]),
-            )
-        )
+        given = _elements(uniform, curve25519.HASH_BYTES)
+        return self.run("map_to_curve", np.empty((len(given), 32), np.uint8), given).tobytes()
 
     def multiply(self, points: bytes, scalar: bytes) -> bytes:
-        view = memoryview(points)
+        if len(scalar) != SCALAR_BYTES:
+            raise ValueError(f"a scalar has {SCALAR_BYTES} bytes, received {len(scalar)}")
+        given = _elements(points, 32)
         try:
-            return b"".join(
-                _in_parts(
-                    len(points) // 32,
-                    self.workers,
-                    lambda a, b: _curve.x25519(self.ifma, view[32 * a : 32 * b], scalar),
-                )
-            )
-        except ArithmeticError:
+            return self.run("x25519", np.empty_like(given), given, fixed=(scalar,)).tobytes()
+        except _BadElement:
             raise InvalidPoint("a point of small order: its product is zero") from None
 
     def load(self, ciphertexts: bytes) -> NativeRows:
-        if len(ciphertexts) % ROW_BYTES:
-            raise InvalidPoint(
-                f"{ROW_BYTES} bytes a ciphertext expected, received {len(ciphertexts)}"
-            )
-        view = memoryview(ciphertexts)
-
-        def part(a: int, b: int) -> bytes:
-            block = view[ROW_BYTES * a : ROW_BYTES * b]
-            return _located(lambda: _curve.decode(self.ifma, block), a, 3)
-
-        parts = _in_parts(len(ciphertexts) // ROW_BYTES, self.workers, part)
-        points = np.frombuffer(b"".join(parts), np.uint64).reshape(-1, 3, 16)
-        return NativeRows(self, points)
+        rows = _elements(ciphertexts, ROW_BYTES, "a ciphertext")
+        points = np.empty((3 * len(rows), 16), np.uint64)
+        with _located(3):
+            self.run("decode", points, rows.reshape(-1, 32))
+        return NativeRows(self, points.reshape(-1, 3, 16))
 
     def masker(self, p1: bytes, p2: bytes) -> NativeMasker:
         return NativeMasker(self, p1, p2)
@@ -264,55 +280,48 @@ class NativeCurve:
     def opener(self, x1: int, x2: int, limit: int) -> NativeOpener:
         return NativeOpener(self, x1, x2, limit)
 
-    def table(self, encoding: bytes) -> bytes:
-        """Give the fixed-base table of an encoded point."""
-        return _table(self.ifma, encoding)
-
-    def half_table(self) -> bytes:
-        """Give the short table of half the base point, for plaintexts."""
-        return _half_table(self.ifma)
-
-    def check_table(self) -> bytes:
-        """Give the short table of four times the base point, for logarithms."""
-        return _check_table(self.ifma)
-
-    def log_table(self, bits: int) -> bytes:
-        """Give 2^bits baby steps of four times the base point (16 · 2^bits bytes)."""
-        return _log_table(self.ifma, bits)
-
-    def log_steps(self, bits: int, n: int) -> bytes:
-        """Give n giant steps over a table of that many bits (120 bytes each)."""
-        return _log_steps(self.ifma, bits, n)
-
 
 _FOUR_BASE = curve25519.multiply(4, curve25519.BASE)
 """Decryption multiplies by four, which leaves one point of the four that stand for an element."""
 
 
+def _fixed_table(ifma: bool, base: Point, window: int, windows: int) -> Words:
+    """Return the multiples of a base that each window of a scalar may stand for."""
+    out = np.empty((windows, (1 << (window - 1)) + 1, 16), np.uint64)
+    _call(ifma, "fixed_table", out, _words(base), window, windows)
+    return out
+
+
 @functools.lru_cache(maxsize=16)
-def _table(ifma: bool, encoding: bytes) -> bytes:
-    words = _words(curve25519.ristretto_decode(encoding))
-    return _curve.fixed_table(ifma, words, _WINDOW, -(-253 // _WINDOW))
+def _table(ifma: bool, encoding: bytes) -> Words:
+    return _fixed_table(ifma, curve25519.ristretto_decode(encoding), _WINDOW, -(-253 // _WINDOW))
 
 
 @functools.cache
-def _half_table(ifma: bool) -> bytes:
+def _half_table(ifma: bool) -> Words:
+    """Return the short table of half the base point, for plaintexts."""
     half = curve25519.multiply((curve25519.ORDER + 1) // 2, curve25519.BASE)
-    windows = -(-(MOST_VALUE_BITS + 2) // _WINDOW)
-    return _curve.fixed_table(ifma, _words(half), _WINDOW, windows)
+    return _fixed_table(ifma, half, _WINDOW, -(-(MOST_VALUE_BITS + 2) // _WINDOW))
 
 
 @functools.cache
-def _check_table(ifma: bool) -> bytes:
-    return _curve.fixed_table(ifma, _words(_FOUR_BASE), _CHECK_WINDOW, 6)
+def _check_table(ifma: bool) -> Words:
+    """Return the short table of four times the base point, for logarithms."""
+    return _fixed_table(ifma, _FOUR_BASE, _CHECK_WINDOW, 6)
 
 
 @functools.cache
-def _log_table(ifma: bool, bits: int) -> bytes:
-    return _curve.log_table(ifma, _words(_FOUR_BASE), bits)
+def _log_table(ifma: bool, bits: int) -> Words:
+    """Return 2^bits baby steps of four times the base point, in a hash table."""
+    out = np.empty(2 << bits, np.uint64)
+    _call(ifma, "log_table", out, _words(_FOUR_BASE), bits)
+    return out
 
 
 @functools.lru_cache(maxsize=8)
-def _log_steps(ifma: bool, bits: int, n: int) -> bytes:
+def _log_steps(ifma: bool, bits: int, n: int) -> Words:
+    """Return n giant steps over a table of that many bits; n is a multiple of 8."""
+    out = np.empty((n, _STEP_WORDS), np.uint64)
     step = curve25519.multiply(2 * (1 << bits) + 1, _FOUR_BASE)
-    return _curve.log_steps(ifma, _words(step), n)
+    _call(ifma, "log_steps", out, _words(step), n)
+    return out

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto import curve25519, worker_processes
+from hedgerow.crypto import curve25519
 from hedgerow.crypto.curve25519 import BASE, IDENTITY, ORDER, PRIME, D, Point
 from hedgerow.crypto.curve_kernels import (
     MOST_VALUE_BITS,
@@ -23,6 +23,7 @@ from hedgerow.crypto.curve_kernels import (
     CurveSums,
 )
 from hedgerow.crypto.errors import InvalidPoint
+from hedgerow.crypto.worker_processes import run_in_processes
 
 _Row = tuple[Point, Point, Point]
 _WINDOW = 6
@@ -39,7 +40,7 @@ def _in_processes(
         return function(data, *more)
     step = size * -(-n // workers)
     jobs = [(data[i : i + step], *more) for i in range(0, len(data), step)]
-    return b"".join(worker_processes.pool(workers).run(function, jobs))
+    return b"".join(run_in_processes(function, jobs, workers))
 
 
 def _add_rows(a: _Row, b: _Row) -> _Row:

@@ -25,10 +25,11 @@ def available_kernels() -> tuple[Kernel, ...]:
     ciphertexts, which processes must be sent.
     """
     try:
-        from hedgerow.crypto.native import _curve, _paillier  # noqa: F401
+        from hedgerow.crypto import curve_native, modular_native
     except ImportError:
         return ("gmpy2",)
-    return ("ifma", "portable", "gmpy2") if _paillier.has_ifma() else ("portable", "gmpy2")
+    has_ifma = curve_native.LIBRARY.has_ifma and modular_native.LIBRARY.has_ifma
+    return ("ifma", "portable", "gmpy2") if has_ifma else ("portable", "gmpy2")
 
 
 @dataclass(frozen=True, slots=True)

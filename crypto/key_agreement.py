@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from hedgerow.crypto.errors import BoxInvalid, KeyRejected
 
-PUBLIC_KEY_BYTES = 32
 NONCE_BYTES = 12
 BOX_OVERHEAD_BYTES = NONCE_BYTES + 16
 

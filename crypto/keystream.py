@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from hedgerow.crypto.fields import Fields
 
-KEY_BYTES = 32
 CHUNK_BYTES = 1 << 18  # zeros, keystream and the vector's chunk stay in the second-level cache
 LIMIT_BYTES = 16 * ((1 << 32) - 2)
 

@@ -15,7 +15,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from hedgerow.crypto import modular, worker_processes
+from hedgerow.crypto import modular
 from hedgerow.crypto.modular import (
     FixedBases,
     Modulus,
@@ -26,6 +26,7 @@ from hedgerow.crypto.modular import (
     ints_to_bytes,
 )
 from hedgerow.crypto.threads import run_all
+from hedgerow.crypto.worker_processes import run_in_processes
 
 _MOST_TABLE_BYTES = 24 << 20
 """Of a table of fixed bases; each worker process has its own."""
@@ -100,7 +101,7 @@ class GmpModulus(Modulus):
             rows = ints_to_bytes(_integers(a[used]), self.n_bytes)
             edges = start[i : j + 1] - start[i]
             jobs.append((int(self.value), rows, local.astype(np.uint32), edges))
-        parts = worker_processes.pool(self.workers).run(_segment_products_of_bytes, jobs)
+        parts = run_in_processes(_segment_products_of_bytes, jobs, self.workers)
         return _objects([value for part in parts for value in part])
 
     def base_table(self, bases: Sequence[int]) -> Residues:
@@ -129,7 +130,7 @@ class GmpModulus(Modulus):
             )
             for (bases, _), part in zip(wanted, parts, strict=True)
         ]
-        found = worker_processes.pool(self.workers).run(gmp_fixed_base_products, jobs)
+        found = run_in_processes(gmp_fixed_base_products, jobs, self.workers)
         return [
             _objects([value for part in found[k :: len(wanted)] for value in part])
             for k in range(len(wanted))

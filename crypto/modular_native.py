@@ -1,13 +1,17 @@
 """Residues by the C kernels: on AVX-512 IFMA eight at a time, or portable on 64-bit words.
 
-The kernels let threads run at the same time, so threads share a batch.
+The kernels let threads run at the same time, so threads share a batch. They check nothing: every
+length and every index is checked here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gmpy2
 import numpy as np
@@ -16,10 +20,22 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import modular
 from hedgerow.crypto.modular import FixedBases, Modulus, Residues, balanced_cuts
-from hedgerow.crypto.native import _paillier
+from hedgerow.crypto.native import Library
 from hedgerow.crypto.threads import run_all
 
 _WINDOW_BITS = 5
+_DIGIT_BITS = 52
+_MAX_LIMBS = 160
+"""Words of the largest modulus: n^2 of a key of 4096 bits."""
+LIBRARY = Library("paillier")
+
+
+def _limbs(bits: int, *, ifma: bool) -> int:
+    """Return the words of a residue, see ``montgomery.h``."""
+    if not ifma:
+        return -(-bits // 64)
+    digits = -(-(bits + 8) // _DIGIT_BITS)
+    return -(-digits // 4) * 4
 
 
 class NativeModulus(Modulus):
@@ -28,15 +44,47 @@ class NativeModulus(Modulus):
     def __init__(self, value: int, workers: int, *, ifma: bool) -> None:
         super().__init__(value, workers)
         self._lanes = 8 if ifma else 1
-        self._limbs, word_bits = _paillier.radix(ifma, self.n_bytes)
-        self._bits = self._limbs * word_bits
+        # Modulo n² they are kept as a + n·b, see ``montgomery.h``.
+        root, rest = gmpy2.isqrt_rem(self.value)
+        halved = ifma and not rest and LIBRARY.has("modulus_of_root")
+        self._half = _limbs(root.bit_length(), ifma=True) if halved else 0
+        self._limbs = 2 * self._half or _limbs(8 * self.n_bytes, ifma=ifma)
+        if self._limbs > _MAX_LIMBS:
+            raise ValueError(f"no kernel for a modulus of {self.n_bytes} bytes")
+        self._bits = self._limbs * (_DIGIT_BITS if ifma else 64)
+        handle = self._modulus_of_root(root) if self._half else self._modulus(ifma)
+        if handle is None:
+            raise MemoryError
+        self._handle = ctypes.c_void_p(handle)
+        weakref.finalize(self, LIBRARY.call, "modulus_free", self._handle, result=None)
+        self._radix: Residues | None = None
+
+    def _modulus(self, ifma: bool) -> int | None:
         radix = mpz(1) << self._bits
-        m, one, square = (
+        constants = (
             gmpy2.to_binary(x)[2:].ljust(self.n_bytes, b"\0")
             for x in (self.value, radix % self.value, radix * radix % self.value)
         )
-        self._handle = _paillier.modulus(ifma, m, one, square)
-        self._radix: Residues | None = None
+        found: int | None = LIBRARY.call(
+            "modulus_new", ifma, self._limbs, self.n_bytes, *constants, result=ctypes.c_void_p
+        )
+        return found
+
+    def _modulus_of_root(self, root: int) -> int | None:
+        radix = mpz(1) << self._bits // 2
+        halves = [half for k in (1, 2, 3) for half in divmod(radix**k % self.value, root)[::-1]]
+        n, *powers = (
+            [int(x >> at & (1 << _DIGIT_BITS) - 1) for at in range(0, self._bits // 2, _DIGIT_BITS)]
+            for x in (root, *halves)
+        )
+        found: int | None = LIBRARY.call(
+            "modulus_of_root", self._half, self.n_bytes, np.array(n, np.uint64),
+            np.array(powers, np.uint64), result=ctypes.c_void_p,
+        )  # fmt: skip
+        return found
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return LIBRARY.call(name, self._handle, *arguments)
 
     def _empty(self, n: int) -> NDArray[np.uint64]:
         return np.empty((n, self._limbs), np.uint64)
@@ -61,12 +109,8 @@ class NativeModulus(Modulus):
         chunk = self._bits // 8
         out = self._empty(n)
         if width <= chunk:
-            flat = np.ascontiguousarray(data)
-            self._share(
-                n,
-                1,
-                lambda a, b: _paillier.load(self._handle, out[a:b], flat[a:b], width),
-            )
+            flat = np.ascontiguousarray(data, np.uint8)
+            self._share(n, 1, lambda a, b: self._call("load", out[a:b], flat[a:b], width, b - a))
             return out
         # value = low + 2^(8 chunk) · high, and 2^(8 chunk) is the radix R itself.
         low, high = self.load(data[:, :chunk]), self.load(data[:, chunk:])
@@ -77,53 +121,51 @@ class NativeModulus(Modulus):
     def store(self, residues: Residues) -> NDArray[np.uint8]:
         words = self._words(residues)
         out = np.empty((len(words), self.n_bytes), np.uint8)
-        self._share(
-            len(words),
-            1,
-            lambda a, b: _paillier.store(self._handle, out[a:b], words[a:b]),
-        )
+        self._share(len(words), 1, lambda a, b: self._call("store", out[a:b], words[a:b], b - a))
         return out
 
     def multiply(self, a: Residues, b: Residues) -> Residues:
         x, y = self._words(a), self._words(b)
         out = self._empty(len(x))
         single = len(y) == 1
-        self._share(
-            len(x),
-            1,
-            lambda i, j: _paillier.multiply(
-                self._handle, out[i:j], x[i:j], y if single else y[i:j]
-            ),
-        )
+        if not single:
+            _check_terms(x, y)
+
+        def part(i: int, j: int) -> None:
+            self._call("multiply", out[i:j], x[i:j], y if single else y[i:j], single, j - i)
+
+        self._share(len(x), 1, part)
         return out
 
     def add(self, a: Residues, b: Residues) -> Residues:
         x, y = self._words(a), self._words(b)
         out = self._empty(len(x))
-        _paillier.add(self._handle, out, x, y)
+        _check_terms(x, y)
+        self._call("add", out, x, y, len(x))
         return out
 
     def power(self, a: Residues, exponent: int) -> Residues:
         x = self._words(a)
         out = self._empty(len(x))
         digits = _window_digits(exponent)
-        self._share(
-            len(x),
-            exponent.bit_length(),
-            lambda i, j: _paillier.power(self._handle, out[i:j], x[i:j], digits),
-        )
+
+        def part(i: int, j: int) -> None:
+            if self._call("power", out[i:j], x[i:j], digits, len(digits), j - i):
+                raise MemoryError
+
+        self._share(len(x), exponent.bit_length(), part)
         return out
 
     def horner(self, a: Residues, slots: int, shift: int) -> Residues:
         x = self._words(a)
+        if slots < 1 or shift < 0 or len(x) % slots:
+            raise ValueError(f"expected {slots} slots a result, received {len(x)} residues")
         out = self._empty(len(x) // slots)
-        self._share(
-            len(out),
-            slots * shift,
-            lambda i, j: _paillier.horner(
-                self._handle, out[i:j], x[i * slots : j * slots], slots, shift
-            ),
-        )
+
+        def part(i: int, j: int) -> None:
+            self._call("horner", out[i:j], x[i * slots : j * slots], slots, shift, j - i)
+
+        self._share(len(out), slots * shift, part)
         return out
 
     def segment_products(
@@ -133,18 +175,21 @@ class NativeModulus(Modulus):
         out = self._empty(len(start) - 1)
         rows = np.ascontiguousarray(index, dtype=np.uint32)
         edges = np.ascontiguousarray(start, dtype=np.int64)
-        run = functools.partial(_paillier.segment_products, self._handle)
+        if edges[0] < 0 or edges[-1] > len(rows) or (np.diff(edges) < 0).any():
+            raise ValueError("starts must rise within the index")
+        used = rows[edges[0] : edges[-1]]
+        if len(used) and int(used.max()) >= len(x):
+            raise ValueError(f"index out of range, expected rows below {len(x)}")
+
+        def run(i: int, j: int) -> None:
+            self._call("segment_products", out[i:j], x, rows, edges[i : j + 1], j - i)
+
         if self.workers == 1 or int(edges[-1] - edges[0]) < modular.LEAST_SHARED_WORK // 4:
-            run(out, x, rows, edges)
+            run(0, len(out))
             return out
         cuts = balanced_cuts(edges, 4 * self.workers)
-        run_all(
-            [
-                functools.partial(run, out[i:j], x, rows, edges[i : j + 1])
-                for i, j in itertools.pairwise(cuts)
-            ],
-            self.workers,
-        )
+        ranges = itertools.pairwise(cuts)
+        run_all([functools.partial(run, i, j) for i, j in ranges], self.workers)
         return out
 
     def base_table(self, bases: Sequence[int]) -> Residues:
@@ -162,14 +207,22 @@ class NativeModulus(Modulus):
 
     def fixed_base_products(self, bases: FixedBases, digits: NDArray[np.uint8]) -> Residues:
         table = self._words(bases.table)
-        flat = np.ascontiguousarray(digits)
+        flat = np.ascontiguousarray(digits, np.uint8)
+        rows = flat.shape[1]
+        if not rows or len(table) != 256 * rows:
+            raise ValueError(f"expected 256 residues a row, received {len(table)} for {rows} rows")
         out = self._empty(len(flat))
-        self._share(
-            len(flat),
-            flat.shape[1],
-            lambda i, j: _paillier.fixed_base(self._handle, out[i:j], table, flat[i:j]),
-        )
+
+        def part(i: int, j: int) -> None:
+            self._call("fixed_base", out[i:j], table, flat[i:j], rows, j - i)
+
+        self._share(len(flat), rows, part)
         return out
+
+
+def _check_terms(a: Residues, b: Residues) -> None:
+    if len(a) != len(b):
+        raise ValueError(f"expected {len(a)} residues beside {len(a)}, received {len(b)}")
 
 
 def _window_digits(exponent: int) -> bytes:

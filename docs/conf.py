@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "_extensions"))
 project = "Hedgerow"
 author = copyright = "The Hedgerow authors"
 release = version = version_of("hedgerow")
-extensions = ["myst_parser", "proto_pages", "reveals"]
+extensions = ["myst_parser", "proto_pages", "reference_pages", "reveals"]
 exclude_patterns = ["_extensions"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
@@ -19,7 +19,8 @@ nitpicky = True
 html_theme = "furo"
 html_title = f"Hedgerow {version}"
 html_show_sourcelink = False
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 templates_path: list[str] = []
 highlight_language = "none"
 # Links to other sites are kept few and are looked at by `make linkcheck`.

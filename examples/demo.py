@@ -1,47 +1,55 @@
-"""The demo: five silos train one model on the Adult data, next to each alone and all pooled.
+"""``hedgerow demo``: five silos train one model on the Adult data, next to each alone and pooled.
 
-Run it with ``make demo``. It splits ``examples/data/adult.parquet`` into five silos and a test
-table, runs ``hedgerow local`` on ``examples/adult-bagging.toml`` and trains two baselines with
-plain XGBoost: one model for each silo alone, and one on all rows together, which no federation
-could make.
+It splits ``data/adult.parquet`` into five silos and a test table, runs ``hedgerow local`` on
+``adult-bagging.toml`` and trains two baselines with plain XGBoost: one model for each silo alone,
+and one on all rows together, which no federation could make.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import click
+
+from hedgerow.services.process.terminal import Refused, command
 
 HERE = Path(__file__).resolve().parent
 N_SILOS = 5
 
 
-def main() -> None:
-    """Split, train, compare."""
-    runs = Path("runs/demo")
-    shutil.rmtree(runs, ignore_errors=True)
-    hedgerow = [sys.executable, "-m", "hedgerow"]
+@command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("hedgerow-demo"),
+    show_default=True,
+    help="Folder of tables and run; a new one, or that of an earlier demo.",
+)
+def demo(out: Path) -> None:
+    """Train a federation of five silos on real data, on this machine."""
+    mark = out / ".hedgerow-demo"
+    if out.exists() and any(out.iterdir()) and not mark.exists():
+        raise Refused(f"--out: expected a new folder, or that of an earlier demo; {out} has others")
+    out.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     data, job = HERE / "data/adult.parquet", HERE / "adult-bagging.toml"
     print(f"$ hedgerow split {data.name} --silos {N_SILOS} --test 0.25 --seed 7", flush=True)
-    subprocess.run(
-        [*hedgerow, "split", str(data), "--silos", str(N_SILOS), "--test", "0.25",
-         "--seed", "7", "--out", str(runs / "data")],
-        check=True,
-    )  # fmt: skip
-    silos = {f"silo-{k}": runs / f"data/silo-{k}.parquet" for k in range(N_SILOS)}
+    _hedgerow("split", data, "--silos", N_SILOS, "--test", 0.25, "--seed", 7, "--out", out / "data")
+    silos = {f"silo-{k}": out / f"data/silo-{k}.parquet" for k in range(N_SILOS)}
     print(f"\n$ hedgerow local {job.name} --silo silo-0=… --test …", flush=True)
-    arguments = [part for name, path in silos.items() for part in ("--silo", f"{name}={path}")]
-    ended = subprocess.run(
-        [*hedgerow, "local", str(job), *arguments,
-         "--test", str(runs / "data/test.parquet"), "--out", str(runs / "run")],
-        check=False,
-    )  # fmt: skip
+    tables = [part for name, path in silos.items() for part in ("--silo", f"{name}={path}")]
+    _hedgerow("local", job, *tables, "--test", out / "data/test.parquet", "--out", out / "run")
+    _compare(silos, out, job)
+
+
+def _hedgerow(*words: object) -> None:
+    ended = subprocess.run([sys.executable, "-m", "hedgerow", *map(str, words)], check=False)
     if ended.returncode:
         sys.exit(ended.returncode)
-    _compare(silos, runs, job)
 
 
 def _compare(silos: dict[str, Path], runs: Path, job: Path) -> None:
@@ -99,7 +107,3 @@ def _compare(silos: dict[str, Path], runs: Path, job: Path) -> None:
         f"\n{moved / len(report['rounds']) / 1000:.1f} kB a round for all {N_SILOS} silos, up and "
         f"down; {moved / 1e6:.2f} MB for the job. Everything is in {runs / 'run'}."
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -28,6 +28,8 @@ _PLACES = {
     "load": f"{_LIBRARY}.models",
     "local": f"{_LIBRARY}.running",
     "plan": f"{_LIBRARY}.jobs",
+    "Search": f"{_LIBRARY}.searching",
+    "search": f"{_LIBRARY}.searching",
     "simulate": f"{_LIBRARY}.simulating",
 }
 """Where a public name is defined; ``__init__.pyi`` says the same to type checkers."""

@@ -10,4 +10,6 @@ from hedgerow.coordinator.operator.library.running import Run as Run
 from hedgerow.coordinator.operator.library.running import RunFailed as RunFailed
 from hedgerow.coordinator.operator.library.running import local as local
 from hedgerow.coordinator.operator.library.scoring import Model as Model
+from hedgerow.coordinator.operator.library.searching import Search as Search
+from hedgerow.coordinator.operator.library.searching import search as search
 from hedgerow.coordinator.operator.library.simulating import simulate as simulate

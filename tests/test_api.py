@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hedgerow
 
 
@@ -35,3 +37,8 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
     for name in declared:
         assert getattr(hedgerow, name).__doc__, name
     assert set(declared) <= set(dir(hedgerow))
+
+
+def test_an_identity_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(hedgerow.FederationError, match=r"tls\.key cannot be read"):
+        hedgerow.connect("127.0.0.1:1", tmp_path)

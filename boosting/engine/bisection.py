@@ -145,15 +145,13 @@ class _ColumnSearch:
         for step in range(int(depth.max(initial=0))):
             here = depth > step
             low, high, size, depth = low[here], high[here], size[here], depth[here]
-            found.append(_within(low, high, size))
+            bracket, keys = _spread(low, high, size)
+            found.append(keys)
             # All targets of a bracket are assumed to stay together; anywhere in it.
-            edges = [
-                np.concatenate([[a], _within(*np.array([[a], [b], [n]])), [b]])
-                for a, b, n in zip(low.tolist(), high.tolist(), size.tolist(), strict=True)
-            ]
-            parts = [len(own) - 1 for own in edges]
-            low = np.concatenate([np.empty(0, np.int64), *(own[:-1] for own in edges)])
-            high = np.concatenate([np.empty(0, np.int64), *(own[1:] for own in edges)])
+            first = np.searchsorted(bracket, np.arange(len(low)))
+            after = np.searchsorted(bracket, np.arange(len(low)), side="right")
+            low, high = np.insert(keys, first, low), np.insert(keys, after, high)
+            parts = after - first + 1
             size, depth = np.repeat(size, parts), np.repeat(depth, parts)
             wide = high - low > 1
             low, high, size, depth = low[wide], high[wide], size[wide], depth[wide]
@@ -186,7 +184,15 @@ class _ColumnSearch:
 
 def _within(low: Keys, high: Keys, size: Keys) -> Keys:
     """Return as many keys a bracket as it has targets, spread over it; increasing."""
-    ends = np.cumsum(size)
-    nth = np.arange(1, int(size.sum()) + 1) - np.repeat(ends - size, size)
-    low, high, size = np.repeat(low, size), np.repeat(high, size), np.repeat(size, size)
-    return np.unique(low + np.maximum(1, ((high - low) * nth) // (size + 1)))
+    return np.unique(_spread(low, high, size)[1])
+
+
+def _spread(low: Keys, high: Keys, size: Keys) -> tuple[Keys, Keys]:
+    """Return the brackets' keys, once each, and which bracket each is in."""
+    bracket = np.repeat(np.arange(len(size)), size)
+    nth = np.arange(1, len(bracket) + 1) - (np.cumsum(size) - size)[bracket]
+    low, width, size = low[bracket], (high - low)[bracket], size[bracket]
+    keys = low + np.maximum(1, (width * nth) // (size + 1))
+    is_new = np.ones(len(keys), dtype=bool)
+    is_new[1:] = (bracket[1:] != bracket[:-1]) | (keys[1:] != keys[:-1])
+    return bracket[is_new], keys[is_new]

@@ -12,6 +12,7 @@ FATE, https://github.com/FederatedAI/FATE, for the second set; XGBoost for the f
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ Floats = NDArray[np.float64]
 
 
 _LEAST_MEAN = 1e-6
+_LEAST_CHANCE = np.float32(1e-6)  # XGBoost clips a base score so before its logarithm
+
+_logf = ctypes.CDLL(None).logf
+_logf.argtypes, _logf.restype = [ctypes.c_float], ctypes.c_float
 
 
 class StartRule(Enum):
@@ -132,20 +137,26 @@ class Objective:
     def margin_of(self, base_score: float) -> float:
         """Return the margin of a base score on the label's scale, in XGBoost's own float32.
 
-        XGBoost computes it, since its logarithm rounds in its own way: a training resumed from a
-        stored model needs margins that equal those of an uninterrupted one bit for bit.
+        The logarithm is the C library's, as in XGBoost, and NumPy's rounds in another way: a
+        training resumed from a stored model needs margins that equal those of an uninterrupted
+        one bit for bit.
         """
+        with np.errstate(over="ignore"):
+            score = np.float32(base_score)
         if self.kernel == _LOGISTIC:
             if not 0 < base_score < 1:
                 raise InvalidJob(
                     f"[booster] base_score: expected above 0 and below 1, received {base_score}"
                 )
-            return _xgboost_margin(self.model_name, base_score)
+            score = np.clip(score, _LEAST_CHANCE, np.float32(1) - _LEAST_CHANCE)
+            return -float(_logf(np.float32(1) / score - np.float32(1)))
         if self.kernel in (_TWEEDIE, _POISSON):
-            if not base_score > 0:
-                raise InvalidJob(f"[booster] base_score: expected above 0, received {base_score}")
-            return _xgboost_margin(self.model_name, base_score)
-        return float(np.float32(base_score))
+            if not 0 < score < np.inf:
+                raise InvalidJob(
+                    f"[booster] base_score: expected a float32 above 0, received {base_score}"
+                )
+            return float(_logf(score))
+        return float(score)
 
     def start_of(self, mean: float) -> float:
         """Return the base score for a mean label, clipped into the loss's domain."""
@@ -206,14 +217,6 @@ def max_delta_step_of(booster: Booster) -> float:
     if booster.objective == "count:poisson" and not booster.max_delta_step:
         return _POISSON_MAX_DELTA_STEP
     return booster.max_delta_step
-
-
-def _xgboost_margin(objective: str, base_score: float) -> float:
-    import xgboost
-
-    rows = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1), nthread=1)
-    parameters = {"objective": objective, "base_score": base_score, "nthread": 1}
-    return float(xgboost.train(parameters, rows, 0).predict(rows, output_margin=True)[0])
 
 
 def objective_of(name: str, task: Task, booster: Booster) -> Objective:

@@ -58,7 +58,8 @@ class Sampler:
     mvs_lambda : float
         Weight of the hessian in MVS's score; XGBoost fixes 0.1.
     top_rate, other_rate : float
-        GOSS: shares of all rows kept for their gradient, and drawn from the rest.
+        GOSS: shares of all rows kept for their gradient, and drawn from the rest. Where either
+        share of the rows is less than one row, all of them are kept.
     """
 
     method: str = "none"
@@ -94,10 +95,15 @@ class Sampler:
 
     def fewest(self, n: int) -> int:
         """Return how many of ``n`` rows a sample has at least: six deviations below its mean."""
-        if self.method == "none":
+        if self.keeps_all(n):
             return n
         kept = n * (self.top_rate + self.other_rate if self.method == "goss" else self.rate)
         return max(1, math.floor(kept - 6 * math.sqrt(kept))) if n else 0
+
+    def keeps_all(self, n: int) -> bool:
+        """Return whether a sample of ``n`` rows is all of them, unweighted."""
+        too_few = min(int(self.top_rate * n), int(self.other_rate * n)) < 1
+        return self.method == "none" or n == 0 or (self.method == "goss" and too_few)
 
     def draw(
         self,
@@ -115,7 +121,7 @@ class Sampler:
             Global MVS threshold; ``None`` uses these rows' own.
         """
         n = g.shape[0]
-        if self.method == "none" or n == 0:
+        if self.keeps_all(n):
             return Sample(np.arange(n, dtype=np.int32))
         if self.method == "uniform":
             return uniform(n, self.rate, self.reweight, rng)
@@ -138,15 +144,10 @@ def goss(
 ) -> Sample:
     """Keep the rows of largest gradient and a uniform draw of the rest, weighted up.
 
-    Raises
-    ------
-    InvalidJob
-        One of the two parts would be empty.
+    Both shares must be of one row at least (:meth:`Sampler.keeps_all`).
     """
     n = scores.shape[0]
     n_top, n_other = int(top_rate * n), int(other_rate * n)
-    if n_top < 1 or n_other < 1:
-        raise InvalidJob(f"sampling goss: {n} rows are too few for top_rate and other_rate")
     least = np.partition(scores, n - n_top)[n - n_top]
     above = scores > least
     level = np.flatnonzero(scores == least)[: n_top - int(above.sum())]
@@ -279,8 +280,9 @@ def score_histogram(
     """
     positive = scores[scores > 0]
     span = np.log(high / low)
-    index = np.clip(np.log(positive / low) / span * N_SCORE_BINS, 0, N_SCORE_BINS - 1)
-    at = index.astype(np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):  # a bracket that a lie made too wide
+        index = np.nan_to_num(np.log(positive / low) / span * N_SCORE_BINS)
+    at = np.clip(index, 0, N_SCORE_BINS - 1).astype(np.int64)
     counts = np.bincount(at, minlength=N_SCORE_BINS).astype(np.int64)
     return counts, np.bincount(at, positive, minlength=N_SCORE_BINS).astype(np.float64)
 

@@ -84,13 +84,13 @@ def higher_is_better(name: str) -> bool:
     return _metric(name).higher_is_better
 
 
-def better(name: str, value: float, than: float) -> bool:
-    """Whether ``value`` is strictly better than ``than``; any number beats NaN, NaN none."""
+def better(name: str, value: float, than: float, by: float = 0.0) -> bool:
+    """Whether ``value`` is better than ``than`` by more than ``by``; NaN is worse than numbers."""
     if math.isnan(value):
         return False
     if math.isnan(than):
         return True
-    return value > than if higher_is_better(name) else value < than
+    return value > than + by if higher_is_better(name) else value < than - by
 
 
 def evaluate(

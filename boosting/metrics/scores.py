@@ -136,6 +136,11 @@ def _mean(total: Floats, n_outputs: int = 1) -> float:
     return float(total[0] / total[1]) if total[1] > 0.0 else math.nan
 
 
+def _root(mean: float) -> float:
+    """Return the square root; NaN of what is negative, which only false sums are."""
+    return math.sqrt(mean) if mean >= 0.0 else math.nan
+
+
 def _logloss(rows: ScoredRows) -> Floats:
     return np.logaddexp(0.0, rows.margin) - rows.y * rows.margin
 
@@ -350,7 +355,7 @@ METRICS: dict[str, Metric] = {
         False,
         _pair,
         _weighted(_squared),
-        lambda total, n_outputs: math.sqrt(_mean(total)),
+        lambda total, n_outputs: _root(_mean(total)),
     ),
     "mae": _loss(_REGRESSION, _absolute),
     "mape": _loss(_REGRESSION, _relative),

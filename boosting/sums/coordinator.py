@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ class CoordinatorSums:
         self._parameters = parameters
         self._session = ""
         self._members: tuple[Silo, ...] = ()
+        self._n_drawn = 0
         self._participants: tuple[Silo, ...] = ()
         self._last: tuple[Silo, ...] = ()
         self._number = 0
@@ -80,8 +82,23 @@ class CoordinatorSums:
         """Present silos that take no part until the next setup."""
         return tuple(s for s in self._hub.silos if s not in self._participants)
 
-    async def setup(self, at: Place) -> tuple[Silo, ...]:
+    def beside(self, parameters: SumParameters) -> CoordinatorSums:
+        """Return sums of another group, at the same time."""
+        other = copy(self)
+        other._parameters = parameters
+        return other
+
+    async def setup(
+        self, at: Place, silos: tuple[Silo, ...] | None = None, n_drawn: int = 0
+    ) -> tuple[Silo, ...]:
         """Relay the keys of all silos present; they are the participants from now on.
+
+        Parameters
+        ----------
+        silos : tuple of Silo or None
+            The only silos that are awaited; None for all that are present.
+        n_drawn : int
+            Silos of the cohort, present or not; 0 for as many as there are.
 
         Raises
         ------
@@ -93,17 +110,18 @@ class CoordinatorSums:
         self._session = session_name(self._job_id, self._attempt, at)
         self._number = 0
         if not self._parameters.secure:
-            self._members = self._participants = self._hub.silos
+            self._members = self._participants = self._hub.silos if silos is None else silos
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS)
-        offers = await self._hub.collect(KEYS, at, quorum=least)
-        threshold = self._parameters.threshold_of(len(offers))
+        offers = await self._hub.collect(KEYS, at, silos=silos, quorum=least)
+        self._n_drawn = n_drawn or len(offers)
+        threshold = self._parameters.threshold_of(self._n_drawn)
         if threshold > len(offers):
             raise QuorumLost(
                 f"threshold {threshold}: at least that many silos must agree to an unmasking, "
                 f"{len(offers)} are present: {', '.join(offers)}"
             )
-        if threshold <= len(offers) // 2:
+        if threshold <= self._n_drawn // 2:
             raise InvalidJob(
                 f"threshold {threshold}: of {len(offers)} silos more than half must agree to an "
                 f"unmasking; expected {len(offers) // 2 + 1} to {len(offers)}"
@@ -420,8 +438,8 @@ class CoordinatorSums:
 
     @property
     def _threshold(self) -> int:
-        return self._parameters.threshold_of(len(self._members))
+        return self._parameters.threshold_of(self._n_drawn)
 
     @property
     def _least(self) -> int:
-        return self._parameters.least_of(len(self._members))
+        return self._parameters.least_of(self._n_drawn)

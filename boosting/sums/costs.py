@@ -51,6 +51,11 @@ class Bill:
             mine.update(theirs)
 
     @property
+    def steps(self) -> dict[str, tuple[int, int, int]]:
+        """What a :class:`~hedgerow.boosting.ports.Forecast` has of them."""
+        return {call: (n, self.up[call], self.down[call]) for call, n in self.messages.items()}
+
+    @property
     def _counts(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
         return self.messages, self.up, self.down
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -110,6 +111,8 @@ class SiloSums:
         self._attempt = attempt
         self._parameters = parameters
         self._session = ""
+        self._allowed = roster
+        self._n_drawn = 0
         self._group: MaskGroup | None = None
         self._certificates: dict[Silo, bytes] = {}
         self._participants: tuple[Silo, ...] = ()
@@ -141,8 +144,20 @@ class SiloSums:
         """Silos that the next sum is over unless more are lost; empty without secure sums."""
         return self._participants
 
-    def setup(self, at: Place) -> tuple[Silo, ...]:
+    def beside(self, parameters: SumParameters) -> SiloSums:
+        """Return sums of another group, at the same time; one record is kept of both."""
+        other = copy(self)
+        other._parameters, other._session, other._group = parameters, "", None
+        return other
+
+    def setup(self, at: Place, cohort: tuple[Silo, ...] = ()) -> tuple[Silo, ...]:
         """Agree on fresh keys with the silos that are present; return them, sorted.
+
+        Parameters
+        ----------
+        cohort : tuple of Silo
+            The only silos that may be in the group, as this silo has drawn them; by default all of
+            the roster. The threshold is that of the cohort, whoever of it is present.
 
         Raises
         ------
@@ -154,6 +169,7 @@ class SiloSums:
         if not self._parameters.secure:
             return ()
         vault, identity = self._vault, self._identity
+        self._allowed = cohort or self._roster
         if self._session:
             vault.forget_session(self._session)
         self._session = session_name(self._job_id, self._attempt, at)
@@ -164,10 +180,12 @@ class SiloSums:
         members = tuple(sorted(offers))
         if offers.get(self._silo) != offer:
             raise SumRefused("the group lacks this silo, or has another key for it")
-        strangers = sorted(set(members) - set(self._roster))
+        strangers = sorted(set(members) - set(self._allowed))
         if strangers:
-            raise SumRefused(f"the group has silos off the job's roster: {', '.join(strangers)}")
-        self._check_size(members, len(members))
+            whose = f"the cohort of round {at.round}" if cohort else "the job's roster"
+            raise SumRefused(f"the group has silos off {whose}: {', '.join(strangers)}")
+        self._n_drawn = len(cohort or members)
+        self._check_size(members)
         for silo in members:
             theirs = offers[silo]
             identity.verify(
@@ -183,7 +201,7 @@ class SiloSums:
             members,
             tuple(offers[silo].public_key for silo in members),
             key_digest(self._session, offers),
-            self._parameters.threshold_of(len(members)),
+            self._parameters.threshold_of(self._n_drawn),
         )
         with _vault_rules():
             vault.join_group(self._group)
@@ -360,7 +378,7 @@ class SiloSums:
             raise SumRefused("received shares of silos that do not take part")
         if not count and present != self._participants:
             raise SumRefused("without dropout recovery all of the group must take part")
-        self._check_group(present)
+        self._check_size(present)
         self._vault.open_shares(
             self._session, self._number, count, {str(s): box for s, box in boxes.items()}
         )
@@ -387,7 +405,7 @@ class SiloSums:
         agreed: tuple[Silo, ...] | None = None
         passing = 0
         while reply.present != agreed:
-            self._check_group(reply.present)
+            self._check_size(reply.present)
             if self._silo not in reply.present:
                 raise PlacePassed(f"the sum of round {place.at.round} goes on without {self._silo}")
             self._permit(place, reply.present)
@@ -437,12 +455,8 @@ class SiloSums:
                 f"over {', '.join(present)}: {reason}"
             )
 
-    def _check_group(self, present: tuple[Silo, ...]) -> None:
-        assert self._group is not None
-        self._check_size(present, len(self._group.members))
-
-    def _check_size(self, present: tuple[Silo, ...], n_members: int) -> None:
-        least = self._parameters.least_of(n_members)
+    def _check_size(self, present: tuple[Silo, ...]) -> None:
+        least = self._parameters.least_of(self._n_drawn)
         if len(present) < least:
             raise SumRefused(f"expected a sum over at least {least} silos, received {len(present)}")
 
@@ -471,7 +485,7 @@ class SiloSums:
         )
 
     def _key_statement(self, silo: Silo, key: bytes) -> bytes:
-        return key_statement(self._session, self._roster, self._parameters, silo, key)
+        return key_statement(self._session, self._allowed, self._parameters, silo, key)
 
     @property
     def _vault(self) -> Vault:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.trees.ensemble import Tree, blank
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.genetics import LEAF, Genes, gene_count
 from hedgerow.boosting.trees.node_cuts import Cut
 
@@ -217,15 +217,17 @@ class DecisionTree:
             ],
         }
 
+    def header(self) -> Ensemble:
+        """Return the stock XGBoost model without the tree: a margin of 0 before it."""
+        base = 0.5 if self.schema.task is Task.BINARY else 0.0
+        return blank(self.schema, OBJECTIVES[self.schema.task], Booster(), base)
+
     def files(self) -> dict[str, bytes]:
         """Return the tree as a stock XGBoost model, a drawing, a graph and plain values."""
-        # Base scores that make a margin of 0 before the tree.
-        base = 0.5 if self.schema.task is Task.BINARY else 0.0
-        header = blank(self.schema, OBJECTIVES[self.schema.task], Booster(), base)
         return {
-            MODEL_FILE: header.extend(
-                tuple(tree.by_level() for tree in self.trees()), n_steps=1
-            ).save(),
+            MODEL_FILE: self.header()
+            .extend(tuple(tree.by_level() for tree in self.trees()), n_steps=1)
+            .save(),
             "tree.txt": self.draw().encode(),
             "tree.dot": self.graph().encode(),
             "tree.json": (json.dumps(self.document(), indent=1) + "\n").encode(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -303,14 +304,7 @@ class Ensemble:
         """
         if start is None:
             start = self.base_margins(rows.num_row())
-        if not self.trees:
-            return start
-        rows.set_base_margin(start)
-        booster = self.booster(n_threads=n_threads)
-        margins: NDArray[np.float32] = booster.predict(
-            rows, output_margin=True, validate_features=False
-        )
-        return margins
+        return Forest(self, n_threads).margins(rows, start)
 
     def base_margins(self, n_samples: int) -> NDArray[np.float32]:
         """Return the margins before any tree, shape (n_samples,) or (n_samples, n_outputs)."""
@@ -318,6 +312,25 @@ class Ensemble:
         if len(base) == 1:
             return np.full(n_samples, base[0], np.float32)
         return np.tile(base, (n_samples, 1))
+
+
+class Forest:
+    """Trees loaded once for all rows that they are added to, by any thread."""
+
+    def __init__(self, trees: Ensemble, n_threads: int) -> None:
+        self._booster = trees.booster(n_threads=n_threads) if trees.trees else None
+        self._lock = threading.Lock()  # XGBoost's cache of predictions is not safe without
+
+    def margins(self, rows: xgboost.DMatrix, start: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return margins as :meth:`Ensemble.margins`; the rows' base margin is overwritten."""
+        if self._booster is None:
+            return start
+        rows.set_base_margin(start)
+        with self._lock:
+            margins: NDArray[np.float32] = self._booster.predict(
+                rows, output_margin=True, validate_features=False
+            )
+        return margins
 
 
 def blank(

@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-Genes = NDArray[np.int16]
+from hedgerow.boosting.payloads import Elements
+
+Genes = Annotated[NDArray[np.int16], Elements("<i2", 2)]
 """One structure, shape (n_genes,), or a population of them, shape (n_structures, n_genes)."""
 
 LEAF = -1

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, first_line
+from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected
+from hedgerow.boosting.trees.ensemble import Ensemble, Forest, Tree, blank, first_line
 from hedgerow.boosting.trees.loading import trees_of
 
 if TYPE_CHECKING:
     import xgboost
 
-    from hedgerow.boosting.dataset import Dataset
+    from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.job import Booster
 
@@ -41,15 +41,32 @@ def booster_parameters(
     return parameters
 
 
+def check_fits(booster: Booster, objective: str, schema: Schema) -> None:
+    """Raise :class:`InvalidJob` where XGBoost's parameters do not suit the silos' tables."""
+    if booster.tree_method == "exact" and "c" in schema.feature_types:
+        raise InvalidJob("[booster] tree_method: exact supports no categorical features")
+    n_constraints = len(booster.monotone_constraints)
+    if n_constraints not in (0, schema.n_features):
+        raise InvalidJob(
+            f"[booster] monotone_constraints: expected {schema.n_features}, "
+            f"received {n_constraints}"
+        )
+    try:
+        blank(schema, objective, booster, 0.5)
+    except ModelRejected as error:
+        raise InvalidJob(f"[booster] {error}") from error
+
+
 def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
     """Return rows in XGBoost's form: categorical features as codes, missing values as NaN."""
     import xgboost
 
+    types = dataset.schema.feature_types
     return xgboost.DMatrix(
         dataset.X,
         label=dataset.y,
         weight=dataset.weight,
-        feature_types=dataset.schema.feature_types,
+        feature_types=types if "c" in types else None,  # numbers without are read faster
         enable_categorical=True,
         nthread=n_threads,
     )
@@ -80,10 +97,12 @@ class ScoredRows:
         self.margins = start.base_margins(dataset.n_samples)
         self._matrix = matrix(dataset, n_threads) if dataset.n_samples else None
 
-    def add(self, trees: Ensemble) -> None:
+    def add(self, trees: Ensemble | Forest) -> None:
         """Add the trees of ``trees`` to the margins."""
-        if self._matrix is not None:
-            self.margins = trees.margins(self._matrix, start=self.margins, n_threads=self.n_threads)
+        if self._matrix is None:
+            return
+        forest = Forest(trees, self.n_threads) if isinstance(trees, Ensemble) else trees
+        self.margins = forest.margins(self._matrix, self.margins)
 
     def train(
         self,
@@ -110,6 +129,30 @@ class ScoredRows:
             for step in range(n_steps):
                 check()
                 booster.update(self._matrix, step)
+        except xgboost.core.XGBoostError as error:
+            raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
+        return trees_of(booster)
+
+    def boost(
+        self,
+        parameters: Mapping[str, Any],
+        gradients: NDArray[np.float32],
+        hessians: NDArray[np.float32],
+    ) -> list[Tree]:
+        """Return the trees of one boosting step on given derivatives of the loss.
+
+        Parameters
+        ----------
+        parameters : Mapping
+            XGBoost's.
+        gradients, hessians : ndarray of shape (n_samples, n_outputs), float32
+        """
+        import xgboost
+
+        assert self._matrix is not None, "expected rows to train on"
+        try:
+            booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
+            booster.boost(self._matrix, 0, grad=gradients, hess=hessians)
         except xgboost.core.XGBoostError as error:
             raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
         return trees_of(booster)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,9 @@ MAX_TREES = 1 << 16
 
 MAX_NODES = 1 << 24
 """Most nodes of one pack, all trees together."""
+SMALL_BYTES = 512
+"""Largest pack that is remembered: reading one costs the same whatever its size, and a coordinator
+reads each when it arrives and again for the result."""
 
 _FORMAT = 1
 _STATS, _DEFAULTS, _CATEGORIES, _SCATTERED = 1, 2, 4, 8  # flags
@@ -263,9 +267,17 @@ def unpack(data: bytes, *, stats: bool = True, max_nodes: int = MAX_NODES) -> li
     if not data:
         return []
     try:
-        return _unpack(data, stats, max_nodes)
+        if len(data) > SMALL_BYTES:
+            return _unpack(data, stats, max_nodes)
+        trees = _unpack_small(data, max_nodes)
+        return list(trees) if stats else [tree.scrubbed() for tree in trees]
     except (IndexError, struct.error, OverflowError) as error:
         raise OfferRejected("packed trees end too early or are damaged") from error
+
+
+@lru_cache(maxsize=1 << 14)
+def _unpack_small(data: bytes, max_nodes: int) -> tuple[Tree, ...]:
+    return tuple(_unpack(data, True, max_nodes))
 
 
 def _unpack(data: bytes, stats: bool, max_nodes: int) -> list[Tree]:

@@ -20,7 +20,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode
+from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode, stacked
 from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job, read_table, short_name
@@ -65,7 +65,7 @@ def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
     """
     own = {name: for_job(read_table(path), job, short_name(path)) for name, path in silos.items()}
     empty = {name for name, table in own.items() if table.is_empty}
-    schema = merge({name: table.schema for name, table in own.items()}, empty)
+    schema = merge({name: table.schema for name, table in own.items()}, empty, job.columns.positive)
     rows = recode(for_job(read_table(test), job, short_name(test)), schema)
     return Cohort(schema, {name: recode(table, schema) for name, table in own.items()}, rows)
 
@@ -113,12 +113,7 @@ def baselines(
         for k, margin in alone.items():
             mean[k] = mean.get(k, np.zeros_like(margin)) + margin / len(with_rows)
     found.append(curve("mean of the silos' models", "mean", mean))
-    pooled = Dataset(
-        tables.schema,
-        np.concatenate([table.X for table in with_rows.values()]),
-        np.concatenate([table.labels for table in with_rows.values()]),
-        _weights(with_rows),
-    )
+    pooled = stacked(with_rows.values(), tables.schema)
     every = _margins(parameters, pooled, test, n_steps, scored)
     return (*found, curve("all rows pooled", "pooled", every))
 
@@ -287,11 +282,6 @@ def _matrix(table: Dataset) -> xgboost.DMatrix:
         feature_types=table.schema.feature_types,
         enable_categorical=True,
     )
-
-
-def _weights(tables: Mapping[str, Dataset]) -> Floats | None:
-    found = [t.weight for t in tables.values() if t.weight is not None]
-    return np.concatenate(found) if len(found) == len(tables) else None
 
 
 def _scored_steps(n_steps: int) -> frozenset[int]:

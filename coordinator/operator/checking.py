@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.tables import is_feature, is_number, is_text
+from hedgerow.boosting.job import DatePart, is_feature
+from hedgerow.boosting.tables.prepared import category, day_of
+from hedgerow.boosting.tables.values import is_number, is_text
 
 RARE_ROWS = 5
 """Rows of a category below which a warning is due: it may identify people."""
 _EXACT_INTEGERS = 1 << 24
 _LEAST_ROWS = 20
-_DATE = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$|^\d{1,2}[./]\d{1,2}[./]\d{2,4}$"
+_AMBIGUOUS_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}( .*)?$"
+_SHOWN = 30
+"""Characters of a value that are shown, in one line."""
+_FEW = range(3, 51)
+"""Different whole numbers of a column that may be codes."""
 _MOST_CLASSES = 20
+_NUMBER = r"\s*[+-]?[\d.,' ]*\d\s*%?"
+_MARKS = 5
+"""Different texts below which those beside numbers are marks of gaps, such as ``?``."""
+_PARTS = tuple(part.value for part in DatePart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +44,8 @@ class ColumnFacts:
         Smallest and largest number, or the commonest values with their rows.
     use : str
         What a job makes of it.
-    suggested : bool
-        Whether it is a feature of the suggested job.
+    rule : str
+        The key of ``[columns]`` of the suggested job that has it: ``dates``, ``drop`` or none.
     """
 
     name: str
@@ -41,7 +54,7 @@ class ColumnFacts:
     distinct: int
     range: str
     use: str
-    suggested: bool
+    rule: str
     warnings: list[str] = field(default_factory=list)
 
 
@@ -73,30 +86,38 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
         column = pc.if_else(pc.is_nan(column), None, column)
     text, number = is_text(column.type), is_number(column.type)
     n_rows, gaps = len(column), column.null_count
-    countable = text or number
-    distinct = pc.count_distinct(column).as_py() if countable else 0
-    feature, usable = is_feature(name, label), countable or pa.types.is_null(column.type)
+    temporal = pa.types.is_temporal(column.type)
+    distinct = pc.count_distinct(column).as_py() if text or number or temporal else 0
+    feature, usable = is_feature(name, label), text or number or pa.types.is_null(column.type)
     counts = _counts(column) if text else []
     warnings = list(_warnings(column, distinct, counts)) if feature or name == label else []
-    if feature and not usable:
-        warnings.append("a job refuses this type: leave it out, or turn it into numbers or text")
+    dates = feature and _are_dates(column, counts)
+    if feature and not usable and not dates:
+        warnings.append("a job refuses this type: drop it, or turn it into numbers or text")
     if name == label:
         use = "label"
         warnings = _of_label(distinct, gaps, n_rows)
     elif not feature:
         use = "left out, by its name"
+    elif dates:
+        use = "numbers: " + ", ".join(_PARTS)
     elif not usable:
-        use = "refused"
+        use = "dropped"
     else:
         use = f"{distinct} categories" if text else "number"
-    alone = any(w.startswith(("likely", "constant", "dates")) for w in warnings)
-    shown = ", ".join(f"{word} ({n})" for n, word in counts[:3])
+    alone = any(w.startswith(("likely", "constant", "dates of")) for w in warnings)
+    shown = ", ".join(f"{shorten(word, _SHOWN, placeholder='…')} ({n})" for n, word in counts[:3])
     if number and distinct:
         ends = pc.min_max(column).as_py()
         shown = f"{_short(ends['min'])} to {_short(ends['max'])}"
-    suggested = feature and usable and not alone
+    if temporal and gaps < n_rows:
+        ends = pc.min_max(column).as_py()
+        shown = f"{ends['min']} to {ends['max']}"
+    rule = "drop" if feature and (alone or not (usable or dates)) else "dates" if dates else ""
+    if rule == "drop":
+        use = "dropped"
     kind = "text" if text else str(column.type)
-    return ColumnFacts(name, kind, gaps, distinct, shown, use, suggested, warnings)
+    return ColumnFacts(name, kind, gaps, distinct, shown, use, rule, warnings)
 
 
 def _short(value: Any) -> str:
@@ -111,6 +132,20 @@ def _counts(column: Any) -> list[tuple[int, str]]:
     return sorted(((n, v) for v, n in found if v is not None), key=lambda e: (-e[0], e[1]))
 
 
+def _are_dates(column: Any, counts: list[tuple[int, str]]) -> bool:
+    """Return whether all values are dates that a job reads."""
+    import pyarrow as pa
+
+    try:
+        return (
+            pa.types.is_date(column.type)
+            or pa.types.is_timestamp(column.type)
+            or (bool(counts) and all(day_of(word) for _, word in counts))
+        )
+    except ValueError:
+        return False
+
+
 def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iterator[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -123,19 +158,25 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
         yield "constant: it has one value only"
     elif distinct == known >= _LEAST_ROWS and (whole or counts):
         yield "likely an identifier: every row has a value of its own"
-    if counts and pc.all(pc.match_substring_regex(column, _DATE)).as_py():
-        yield "dates as text: each day would be a category"
-    if pa.types.is_temporal(kind):
-        yield "dates: a job takes numbers and text"
+    if counts and pc.all(pc.match_substring_regex(column, _AMBIGUOUS_DATE)).as_py():
+        yield "dates of which the day may be the month: write YYYY-MM-DD"
     if whole and known:
         ends = pc.min_max(column).as_py()
         if max(-ends["min"], ends["max"]) > _EXACT_INTEGERS:
             yield "integers beyond 2^24: float32 does not tell all of them apart"
     if pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py():
         yield "infinite values: a job refuses them"
-    rare = sum(n < RARE_ROWS for n, _ in counts)
+    dates = _are_dates(column, counts)
+    others = [word for _, word in counts if not re.fullmatch(_NUMBER, word)]
+    if not dates and others and len(others) < _MARKS < len(counts) - len(others):
+        shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
+        yield f"numbers beside {shown}: read as text; leave the cell empty where there is none"
+    elif counts and not dates and not others and re.search(r"[.,' %]", counts[0][1].strip()):
+        yield f"numbers such as {counts[0][1]!r} are text: write them without marks and units"
+    rare = [] if dates else [word for n, word in counts if n < RARE_ROWS]
     if rare and distinct < known:
-        yield f"{rare} rare categories with fewer than {RARE_ROWS} rows: all silos learn of them"
+        some = "1 rare category" if len(rare) == 1 else f"{len(rare)} rare categories"
+        yield f"{some} with fewer than {RARE_ROWS} rows: all silos learn of it"
 
 
 def _of_label(distinct: int, gaps: int, n_rows: int) -> list[str]:
@@ -152,26 +193,55 @@ def _task(column: Any, facts: ColumnFacts) -> Task:
     values = set(pc.unique(column).to_pylist()[: _MOST_CLASSES + 1]) - {None}
     if values <= {0, 1} or values <= {-1, 1}:
         return Task.BINARY
+    if pa.types.is_integer(column.type) and len(values) == 2:
+        return Task.BINARY
     whole = pa.types.is_integer(column.type) and values == set(range(len(values)))
     return Task.MULTICLASS if whole and len(values) <= _MOST_CLASSES else Task.REGRESSION
 
 
-def job_file(name: str, label: str, task: Task, columns: list[ColumnFacts]) -> str:
+def job_file(name: str, table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> str:
     """Return the text of a job to start from."""
-    import json
-
-    chosen = [column.name for column in columns if column.suggested]
-    left = [json.dumps(c.name) for c in columns if is_feature(c.name, label) and not c.suggested]
-    features = f"features = {json.dumps(chosen, ensure_ascii=False)}   # not {', '.join(left)}\n"
     return (
         f"# A job to start from: hedgerow plan, hedgerow local, hedgerow submit.\n"
-        f"name = {json.dumps(name, ensure_ascii=False)}\n"
+        f"name = {_quoted(name)}\n"
         'strategy = "bagging"   # also histogram, fedxgbllr, fedga, dp_tree; docs/strategies\n'
-        f"label = {json.dumps(label, ensure_ascii=False)}\n"
+        f"label = {_quoted(label)}\n"
         f'task = "{task.value}"   # binary, multiclass or regression\n'
-        + (features if left else "# features = [...]   # all columns; or name those to use\n")
-        + f"metrics = {json.dumps(list(metrics.defaults(task)))}   # the first selects the best\n"
+        "# features = [...]   # all columns; or name those to use\n"
+        f"metrics = {json.dumps(list(metrics.defaults(task)))}   # the first decides early stops\n"
         "seed = 1\n# min_silos = 3   # silos with rows, without which the job does not start\n\n"
-        "[bagging]\nrounds = 20   # federated rounds; in each every silo adds its trees\n\n"
+        + _rules(table, label, task, columns)
+        + "[bagging]\nrounds = 20   # federated rounds; in each every silo adds its trees\n\n"
         "[booster]   # XGBoost's parameters, with its defaults\neta = 0.3\nmax_depth = 6\n"
     )
+
+
+def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> str:
+    """Return the table ``[columns]`` of a job to start from."""
+    import pyarrow.compute as pc
+
+    parts = ", ".join(f'"{part}"' for part in _PARTS)
+    dates = ", ".join(f"{_quoted(c.name)} = [{parts}]" for c in columns if c.rule == "dates")
+    drop = ", ".join(_quoted(c.name) for c in columns if c.rule == "drop")
+    codes = [
+        _quoted(c.name)
+        for c in columns
+        if c.use == "number" and "int" in c.type and c.distinct in _FEW
+    ]
+    lines = ["[columns]   # how columns become features; every silo does the same"]
+    lines += [f"dates = {{{dates}}}"] if dates else []
+    lines += [f"drop = [{drop}]"] if drop else []
+    if codes:
+        lines.append(f"# categorical = [{', '.join(codes)}]   # where the numbers are codes")
+    lines.append('# rename = {"their name" = "ours"}   # where silos have other names for a column')
+    found = [entry.values() for entry in pc.value_counts(table.column(label)).to_pylist()]
+    rows = {value: n for value, n in found if value is not None}
+    if task is Task.BINARY and len(rows) == 2 and not set(rows) <= {0, 1, -1}:
+        rare, other = sorted(rows, key=lambda value: (rows[value], value))
+        rare, other = (_quoted(str(category(value, label))) for value in (rare, other))
+        lines.append(f"positive = {rare}   # the class whose probability is given; else {other}")
+    return "\n".join(lines) + "\n\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

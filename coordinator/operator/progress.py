@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire.job_view import FinishedRound, JobView, SiloState
+from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, SiloState
 
 
 def size(n_bytes: float) -> str:
@@ -21,6 +22,11 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     raise AssertionError("the last unit returns")
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the sentences of a statement, each in one line."""
+    return [" ".join(part.split()) for part in re.split(r"(?<=\.)\s+(?=[A-Z])", text.strip())]
 
 
 class JobProgress:
@@ -49,12 +55,12 @@ class JobProgress:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.completed}/{task.total} rounds"),
+                TextColumn("{task.fields[rounds]}"),
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
             )
-            self._task = self._bar.add_task("waiting for silos", total=None)
+            self._task = self._bar.add_task("waiting for silos", total=None, rounds="")
             self._bar.start()
         return self
 
@@ -88,15 +94,18 @@ class JobProgress:
                     self._line(finished), markup=False, highlight=False, soft_wrap=True
                 )
         if self._bar is not None and self._shown:
+            rounds = f"{self._shown}/{self._total} rounds"
             self._bar.update(
-                self._task, description="training", completed=self._shown, total=self._total
-            )
+                self._task, description="training", completed=self._shown, total=self._total,
+                rounds=rounds,
+            )  # fmt: skip
 
     def _line(self, r: FinishedRound) -> str:
         scores = "  ".join(
             f"{data} {name} {value:.5f}"
             for data, metrics in sorted(r.metrics.items())
             for name, value in metrics.items()
+            if not data.startswith(OWN_TESTS)
         )
         n = max(len(r.silos), 1)
         elapsed = time.monotonic() - self._began
@@ -123,11 +132,20 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
             (r for r in report["rounds"] if r["round"] == report["best_round"]),
             report["rounds"][-1],
         )
-        for data, scores in sorted(best["metrics"].items()):
+        own = {k: v for k, v in report["rounds"][-1]["metrics"].items() if k.startswith(OWN_TESTS)}
+        for data, scores in sorted((best["metrics"] | own).items()):
             text = ", ".join(
                 f"{name} {value:.5f}" for name, value in scores.items() if value is not None
             )
-            if text:
+            if text and data in own:
+                yield f"test rows of silo {data.removeprefix(OWN_TESTS)}: {text}"
+            elif text:
                 yield f"round {best['round'] + first}, {data}: {text}"
             if (scores.get("auc") or 1.0) <= 0.5:
                 yield f"warning: auc of {data} is no better than chance, which is 0.5"
+        for silo in report["silos"]:
+            if silo["state"] != SiloState.PRESENT.value:
+                why = f": {silo['detail']}" if silo["detail"] else ""
+                yield f"without silo {silo['name']}, {silo['state']}{why}"
+            elif silo["detail"]:
+                yield f"silo {silo['name']} {silo['detail']}"

@@ -11,13 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting import spreadsheet
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import JobView, PlanView
+from hedgerow.services.wire.results import check_file_names
 
 REPORT_SCHEMA = 1
 """Version of report.json."""
@@ -202,12 +203,16 @@ def write(
     ----------
     plan : Mapping, optional
         What was expected; made of the result's schema where it has one, if not given.
+
+    Raises
+    ------
+    ModelRejected
+        A file's name has a path: a coordinator may lie about names, too.
     """
+    check_file_names(files, f"the result of job {view.job_id}")
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, data, 0o644)
+        write_atomically(folder / name, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view), 0o644)
     text = json.dumps(report(view, plan or planned(view, files)), indent=1, allow_nan=False)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.tables import is_feature
+from hedgerow.boosting.job import is_feature
 from hedgerow.crypto.durable import write_atomically
 
 Rows = NDArray[np.intp]

@@ -18,6 +18,7 @@ import structlog
 
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.rpc.errors import Damaged
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -33,10 +34,6 @@ class StorageFailed(Unreachable):
 
     What was stored is safe, and the store may work again: callers try again.
     """
-
-
-class ArtefactDamaged(StorageFailed):
-    """A file is not what was stored."""
 
 
 def storage_failure(doing: str, error: Exception) -> StorageFailed:
@@ -71,8 +68,8 @@ class Artefacts:
                 raise StorageFailed(f"artefact store {url}: {error}") from error
             self._root = str(root).rstrip("/")
 
-    def write(self, job_id: str, name: str, data: bytes) -> None:
-        """Store a file, replacing one of the same name.
+    def write(self, job_id: str, name: str, data: bytes) -> str:
+        """Store a file, replacing one of the same name; return its SHA-256 in hex.
 
         Raises
         ------
@@ -88,15 +85,31 @@ class Artefacts:
                 self._remote.pipe_file(path, data)
         except OSError as error:
             raise storage_failure(f"writing {name} of job {job_id}", error) from error
+        return hashlib.sha256(data).hexdigest()
 
-    def read(self, job_id: str, name: str) -> bytes:
+    def read(self, job_id: str, name: str, digest: str = "") -> bytes:
         """Return a file's bytes.
+
+        Parameters
+        ----------
+        digest : str
+            What :meth:`write` returned; empty where it is not known.
 
         Raises
         ------
         StorageFailed
             There is no such file, or it cannot be read.
+        Damaged
+            It is not the file that was stored.
         """
+        if digest and not self.exists(job_id, name):
+            raise Damaged(f"{name} of job {job_id} is missing")
+        data = self._read(job_id, name)
+        if digest and hashlib.sha256(data).hexdigest() != digest:
+            raise Damaged(f"{name} of job {job_id} is damaged: it is not the file that was stored")
+        return data
+
+    def _read(self, job_id: str, name: str) -> bytes:
         path = self._path(job_id, name)
         try:
             if self._remote is None:
@@ -131,6 +144,18 @@ class Artefacts:
         names = (path[len(folder) :].lstrip("/") for path in found)
         return tuple(sorted(n for n in names if not n.rpartition("/")[2].startswith(".")))
 
+    def jobs(self) -> frozenset[str]:
+        """Return the jobs that have files."""
+        try:
+            if self._remote is None:
+                return frozenset(p.name for p in Path(self._root).glob("*/"))
+            found = self._remote.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise storage_failure("listing the jobs that have files", error) from error
+        return frozenset(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
     def delete(self, job_id: str, name: str) -> None:
         """Remove a file; one that is not there is no error."""
         path = self._path(job_id, name)
@@ -148,10 +173,10 @@ class Artefacts:
         self.write(job_id, name, hashlib.sha256(data).digest() + data)
 
     def read_checked(self, job_id: str, name: str) -> bytes:
-        """Return a file of :meth:`write_checked`; raises ArtefactDamaged too."""
+        """Return a file of :meth:`write_checked`; raises Damaged too."""
         found = self.read(job_id, name)
         if hashlib.sha256(found[32:]).digest() != found[:32]:
-            raise ArtefactDamaged(f"{name} of job {job_id} is damaged")
+            raise Damaged(f"{name} of job {job_id} is damaged")
         return found[32:]
 
     def write_checkpoint(self, job_id: str, round: int, data: bytes) -> None:
@@ -168,7 +193,7 @@ class Artefacts:
             try:
                 self.read_checkpoint(job_id, round)
                 return round + 1
-            except ArtefactDamaged as error:
+            except Damaged as error:
                 log.warning("round is repeated", job=job_id, round=round, why=str(error))
         return 0
 

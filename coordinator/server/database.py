@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,16 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
+from hedgerow.boosting.errors import FOREIGN
 from hedgerow.coordinator.server.artefacts import StorageFailed
 
 SCHEMA_VERSION = 2
 """Version of the tables; a database of another version is refused."""
+
+CHECKSUM = "hedgerow_checksum"
+"""Name of the column of checksums, and of the function that SQLite calls for them."""
+_TYPED = "typeof({0}), CASE typeof({0}) WHEN 'text' THEN CAST({0} AS BLOB) ELSE {0} END"
+"""A value as the function gets it: damaged text may be no UTF-8."""
 
 META = sql.MetaData()
 _text = sql.Text
@@ -92,6 +99,15 @@ STEP_BYTES = sql.Table(
         for name in ("calls", "messages_up", "messages_down", "bytes_up", "bytes_down")
     ),
 )
+SENT = sql.Table(
+    "sent_payloads",
+    META,
+    _job_key(),
+    sql.Column("silo", _text, primary_key=True),
+    sql.Column("method", _text, primary_key=True),
+    sql.Column("payloads", sql.BigInteger, nullable=False),
+    sql.Column("bytes", sql.BigInteger, nullable=False),
+)
 SILOS = sql.Table(
     "silos",
     META,
@@ -112,16 +128,72 @@ def failures(doing: str) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         raise _failure(doing, error) from error
+    except FOREIGN as error:
+        # Its text may hold the value.
+        reason = f"a value is not what was stored ({type(error).__name__})"
+        raise StorageFailed(f"{doing} failed: the database is damaged: {reason}") from error
 
 
 def _failure(doing: str, error: SQLAlchemyError) -> StorageFailed:
     """Return the failure without the statement and its values, which the error's text holds."""
-    reason = str(getattr(error, "orig", None) or type(error).__name__).strip()
+    reason = str(getattr(error, "orig", None) or type(error).__name__).strip()[:300]
+    if "malformed" in reason or "not a database" in reason:
+        return _damaged(reason)
     if "disk is full" in reason or "No space left" in reason or "disk I/O error" in reason:
         return StorageFailed(f"no room left while {doing}: the database's disk is full ({reason})")
     if isinstance(error, OperationalError):
         return StorageFailed(f"{doing} failed: {reason}")
     return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason.splitlines()[0]}")
+
+
+def prepare(connection: Connection) -> None:
+    """Create the tables that are missing, and check all that is stored.
+
+    SQLite checks the structure of its file and no values: here each row has a checksum, which
+    triggers renew. PostgreSQL checks its own.
+
+    Raises
+    ------
+    StorageFailed
+        A SQLite file is damaged; names the row.
+    """
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite:
+        found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
+        if found != "ok":
+            raise _damaged(found)
+    META.create_all(connection)
+    for table in META.sorted_tables if sqlite else ():
+        _check_rows(connection, table)
+
+
+def _check_rows(connection: Connection, table: sql.Table) -> None:
+    name, columns = table.name, [column.name for column in table.columns]
+    value = f"{CHECKSUM}({', '.join(_TYPED.format(column) for column in columns)})"
+    have = {row.name for row in connection.exec_driver_sql(f"PRAGMA table_info({name})")}
+    if CHECKSUM not in have:  # new, or of a version without checksums
+        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {CHECKSUM} INTEGER")
+        connection.exec_driver_sql(f"UPDATE {name} SET {CHECKSUM} = {value}")  # noqa: S608
+        for event in ("INSERT", f"UPDATE OF {', '.join(columns)}"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {name}_{event.split()[0]} AFTER {event} ON {name} BEGIN "  # noqa: S608
+                f"UPDATE {name} SET {CHECKSUM} = {value} WHERE rowid = NEW.rowid; END"
+            )
+    key = f"CAST({next(iter(table.primary_key)).name} AS BLOB)"
+    wrong = f"SELECT rowid, {key} FROM {name} WHERE {CHECKSUM} IS NOT {value} LIMIT 1"  # noqa: S608
+    for row in connection.exec_driver_sql(wrong):
+        of = bytes(row[1] or b"").decode(errors="replace")[:100]
+        raise _damaged(f"row {row[0]} of table {name} ({of}) is not what was stored")
+
+
+def _damaged(what: str) -> StorageFailed:
+    what = " ".join(what.split())[:200]
+    return StorageFailed(f"the database is damaged, restore a backup of it: {what}")
+
+
+def checksum(*values: object) -> int:
+    """Return the checksum of a row: its types and values."""
+    return zlib.crc32(repr(values).encode())
 
 
 def engine_of(url: str) -> Engine:
@@ -169,6 +241,7 @@ def engine_of(url: str) -> Engine:
         connection.isolation_level = None  # transactions are begun below, not by the driver
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
+        connection.create_function(CHECKSUM, -1, checksum, deterministic=True)
 
     @sql.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

@@ -23,21 +23,27 @@ class JobEnvironment:
     ----------
     registered : callable
         Silos that hold a lease, as their agents describe them.
+    allowed : callable
+        Silos that may register; empty where every silo of the federation may.
     evaluation : callable
         Loads a table of the coordinator, by (job, schema, name of the table); None for no name.
     now : callable
         Seconds since 1970.
     verify : callable
         (silo, certificate, message, signature); raises SignatureInvalid.
+    without_crypto : callable
+        Silos that hold a lease and whose crypto process does not answer, as they say.
     open_job : callable
-        Checks a job that an operator has signed.
+        Checks a job that an operator has signed, by what the signature is for.
     """
 
     store: Store
     artefacts: Artefacts
     metrics: Metrics
     registered: Callable[[], dict[Silo, Registration]]
+    allowed: Callable[[], frozenset[Silo]]
     evaluation: Callable[[JobParameters, Schema, str], Dataset | None]
     now: Callable[[], float]
     verify: Callable[[Silo, bytes, bytes, bytes], None]
-    open_job: Callable[[SignedJob], OpenedJob]
+    open_job: Callable[[SignedJob, bytes], OpenedJob]
+    without_crypto: Callable[[], frozenset[Silo]] = frozenset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.boosting.dataset import Schema, fits, merge
@@ -15,18 +15,24 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
-from hedgerow.coordinator.server.waiting import Waiting, clock_of
-from hedgerow.services.rpc.federation import Acceptance, Agreement, Registration, accept_message
+from hedgerow.coordinator.server.waiting import ANSWERS, SILOS, Waiting, clock_of
+from hedgerow.services.rpc.errors import Damaged
+from hedgerow.services.rpc.federation import Agreement, Registration
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.acceptance import Acceptance, accept_message
 from hedgerow.services.wire.job_view import JobSilo, SiloState
+from hedgerow.services.wire.results import Outcome
 
 SETTLE_SECONDS = 1.5
 """A job without a list of silos starts when no new silo has registered for this long."""
 RETURN_SECONDS = 30.0
 """How long a later attempt waits for the silos of an earlier one."""
+MOST_LOST_ATTEMPTS = 1000
+"""Silos cannot make the numbers of attempts grow faster."""
 AGREED_SCHEMA = "schema.json"
 """File of a job with the schema on which its silos agreed."""
 
@@ -47,10 +53,14 @@ class JobAttempt:
         Silos whose answer was refused or whose half failed: they wait for nobody's question.
     exchanging : set of Silo
         Silos that have opened an exchange since they accepted.
+    assigned : set of Silo
+        Silos that have been asked.
     outcomes : dict
         Silos whose half has ended; empty text for success.
     now : callable
         Seconds since 1970.
+    lost_number : int
+        The newest attempt that a silo holds and the database has lost; 0 where it has lost none.
     """
 
     number: int
@@ -62,11 +72,13 @@ class JobAttempt:
     failure: FederationError | None = None
     hub: Rendezvous | None = None
     exchanging: set[Silo] = field(default_factory=set)
-    outcomes: dict[Silo, str] = field(default_factory=dict)
+    assigned: set[Silo] = field(default_factory=set)
+    outcomes: dict[Silo, Outcome] = field(default_factory=dict)
     ended: bool = False
     now: Callable[[], float] = time.time
     notes: dict[Silo, str] = field(default_factory=dict)
     barred: set[Silo] = field(default_factory=set)
+    lost_number: int = 0
     opened: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +87,18 @@ class JobAttempt:
     def asks(self, silo: Silo) -> bool:
         """Whether a silo may take part."""
         return silo in (self.candidates if self.agreement is None else self.agreement.silos)
+
+    def held_before(self, silo: Silo, attempts: Iterable[int]) -> None:
+        """Note which attempts of the job a silo holds; none may be newer than this one.
+
+        One that this process has not assigned was stored and is lost: the database is older than
+        the silo's memory, which would never answer to the same number again.
+        """
+        known = self.number if silo in self.assigned else self.number - 1
+        newest = max(attempts, default=0)
+        if known < newest <= self.number + MOST_LOST_ATTEMPTS and self.agreement is None:
+            self.lost_number = max(newest, self.lost_number)
+            self.note(silo, f"holds attempt {newest}, which the database does not have")
 
     @property
     def answered(self) -> set[Silo]:
@@ -116,6 +140,10 @@ class JobAttempt:
         order = [*self.declined, *sorted(set(asked) - self.declined.keys())]
         return {silo: self.notes.get(silo, silent) for silo in order if silo not in there}
 
+    def unnamed(self, error: str) -> list[str]:
+        """Return why silos take no part, of those whose reason an error does not have."""
+        return [f"{s} {why}" for s, why in self.absences().items() if f"{s} (" not in error]
+
     @property
     def waiting(self) -> Waiting | None:
         """What the attempt waits for: answers of its silos, or offers of a step."""
@@ -127,7 +155,7 @@ class JobAttempt:
         if self.candidates and not silos:
             return None
         why = "; ".join(f"{s} {self.notes[s]}" for s in silos if s in self.notes)
-        return Waiting("answers to the job" if silos else "silos", self.opened, silos, why)
+        return Waiting(ANSWERS if silos else SILOS, self.opened, silos, why)
 
     def drop(self, silo: Silo, reason: str) -> None:
         """Take a silo out of the exchanges, while there are any."""
@@ -158,7 +186,9 @@ class JobAttempt:
             self.drop(silo, "it has declined")
 
     def lose(self, silo: Silo, reason: str) -> None:
-        """Take a silo out whose lease has ended."""
+        """Take a silo out whose lease has ended; not one whose half has ended well before."""
+        if silo in self.outcomes and not self.outcomes[silo].error:
+            return
         if self.asks(silo):
             self.note(silo, f"was lost ({reason})")
         if self.agreement is None:
@@ -204,13 +234,26 @@ class Gathering:
         self._deadline = now + patience
         self._end = self._deadline + patience
         self._alive: frozenset[Silo] = frozenset()
+        self._allowed: frozenset[Silo] = frozenset()
+        self._unable: frozenset[Silo] = frozenset()
         self._named = bool(attempt.candidates)
         self._seen: set[Silo] = set()
         self._settled = now + SETTLE_SECONDS
 
-    def look(self, registered: Mapping[Silo, Registration], now: float) -> bool:
-        """Ask silos that hold a lease, where the job has no list; return whether any is new."""
-        self._alive = frozenset(registered)
+    def look(
+        self,
+        registered: Mapping[Silo, Registration],
+        now: float,
+        allowed: frozenset[Silo] = frozenset(),
+    ) -> bool:
+        """Ask silos that hold a lease, where the job has no list; return whether any is new.
+
+        Parameters
+        ----------
+        allowed : frozenset of Silo
+            Roster of the federation; empty where every silo with a certificate may register.
+        """
+        self._alive, self._allowed = frozenset(registered), allowed
         if self._named:
             return False
         strategy = self._job.strategy.name
@@ -219,13 +262,14 @@ class Gathering:
             for silo, one in registered.items()
             if not one.strategies or strategy in one.strategies
         }
+        self._unable = self._alive - alive
         if alive - self._seen:
             self._seen |= alive
             self._settled = now + SETTLE_SECONDS
         candidates = self._attempt.candidates
         # With whom a silo computes is part of what it agrees to: no silo is asked before the
         # first ones are together.
-        together = len(alive) >= self._job.min_silos and now > self._settled
+        together = len(alive) >= self._job.least_silos and now > self._settled
         if not alive - candidates or not (candidates or together):
             return False
         candidates |= alive
@@ -234,31 +278,57 @@ class Gathering:
     def over(self, now: float) -> bool:
         """Whether there is nothing more to wait for: all have answered, or time is up.
 
-        A silo that is alive and has not said why it takes no part, as one that was frozen until
-        now, has as much time again.
+        Where silos have declined and too few are left that may still accept, it is over when all
+        that are alive have answered. A silo that is alive and has not said why it takes no part,
+        as one that was frozen until now, has as much time again.
         """
         attempt = self._attempt
-        if now > self._deadline:
-            coming = (attempt.candidates & self._alive) - attempt.answered - attempt.barred
+        coming = (attempt.candidates & self._alive) - attempt.answered - attempt.barred
+        if now > self._deadline or self._hopeless:
             return now > self._end or not coming
         if not attempt.answered >= attempt.candidates:
             return False
         if self._named or (attempt.declined and not attempt.accepted):
             return True
-        return len(attempt.with_rows) >= self._job.min_silos and now > self._settled
+        return len(attempt.with_rows) >= self._job.least_silos and now > self._settled
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether no silo that may still accept can make up for those that have declined."""
+        attempt = self._attempt
+        who = attempt.candidates if self._named else self._allowed
+        if not attempt.declined or not who:
+            return False
+        lost = attempt.declined.keys() | (attempt.accepted.keys() - set(attempt.with_rows))
+        return len(who - lost) < self._needed
+
+    @property
+    def _needed(self) -> int:
+        return self._job.least_silos
 
     def check_quorum(self) -> None:
         """Raise :class:`SchemaMismatch` where too few silos have accepted; names the others."""
-        attempt = self._attempt
-        needed = max(self._job.min_silos, 1)
+        attempt, needed = self._attempt, self._needed
         if len(attempt.with_rows) >= needed:
             return
-        reasons = [f"{silo} {why}" for silo, why in attempt.absences().items()]
+        # Who has not had its time is not to blame.
+        absences = {
+            silo: why
+            for silo, why in attempt.absences().items()
+            if not self._hopeless or silo in attempt.notes
+        }
+        reasons = [f"{silo} {why}" for silo, why in absences.items()]
         empty = attempt.accepted.keys() - set(attempt.with_rows)
         reasons += [f"{silo} has no rows" for silo in sorted(empty)]
-        reasons += [f"{silo} waited for others" for silo in sorted(self._seen - attempt.candidates)]
+        if not self._hopeless:
+            waited, unable = self._seen - attempt.candidates, self._unable
+            away = self._allowed - self._alive - self._seen if not self._named else ()
+            reasons += [f"{silo} waited for others" for silo in sorted(waited)]
+            name = self._job.strategy.name
+            reasons += [f"{silo} does not take part in {name} jobs" for silo in sorted(unable)]
+            reasons += [f"{silo} is not registered" for silo in sorted(away)]
         raise SchemaMismatch(
-            f"the job needs {needed} silos, {len(attempt.with_rows)} accepted; "
+            f"the job needs {needed} silo{'s' * (needed > 1)}, {len(attempt.with_rows)} accepted; "
             + ("; ".join(reasons) or "none is registered")
         )
 
@@ -325,24 +395,20 @@ class AgreedJob:
                 raise SchemaMismatch(f"the active party {active!r} did not accept")
             schema = schemas[active]
         elif settled_before:
-            schema = schema_wire.load(artefacts.read(self._job_id, AGREED_SCHEMA))
+            agreed = agreed_schema(artefacts, self._job_id)
+            schema = schema_wire.load(agreed or b"")
             for silo, own in schemas.items():
                 fits(silo, own, schema)
         else:
-            empty = {str(silo) for silo, one in accepted.items() if not one.n_samples}
-            schema = merge({str(silo): own for silo, own in schemas.items()}, empty)
-            orders = {own.names for own in schemas.values()}
-            if self._job.booster.monotone_constraints and len(orders) > 1:
-                raise SchemaMismatch(
-                    "the silos have their columns in different orders: with monotone_constraints "
-                    "the job needs 'features', whose order they follow"
-                )
-            schema_wire.check_size(schemas, schema)
-            artefacts.write(self._job_id, AGREED_SCHEMA, schema_wire.dump(schema))
-        for silo, acceptance in accepted.items():
-            note = "" if acceptance.n_samples else "has no rows"
-            present = JobSilo(silo, acceptance.n_samples, SiloState.PRESENT, note)
-            self._environment.store.set_job_silo(self._job_id, present)
+            empty = {silo for silo, one in accepted.items() if not one.n_samples}
+            schema = common_schema(self._job, schemas, empty)
+            digest = artefacts.write(self._job_id, AGREED_SCHEMA, schema_wire.dump(schema))
+            JobJournal(artefacts, self._job_id).remember("schema", digest.encode())
+        present = (
+            JobSilo(silo, one.n_samples, SiloState.PRESENT, "" if one.n_samples else "has no rows")
+            for silo, one in accepted.items()
+        )
+        self._environment.store.set_job_silos(self._job_id, present)
         return schema
 
     def shown_to(self, silo: Silo, agreement: Agreement) -> Agreement:
@@ -351,6 +417,44 @@ class AgreedJob:
             return agreement
         task = Schema((), "", agreement.schema.task, 0)
         return replace(agreement, schema=task)
+
+
+def agreed_schema(artefacts: Artefacts, job_id: str) -> bytes | None:
+    """Return the schema on which a job's silos agreed, as it was stored; blocks.
+
+    Raises
+    ------
+    Damaged
+        The file is another than the one that was stored.
+    """
+    digest = JobJournal(artefacts, job_id).recall("schema")  # an older version stored none
+    if not artefacts.exists(job_id, AGREED_SCHEMA):
+        if digest is not None:
+            raise Damaged(f"{AGREED_SCHEMA} of job {job_id} is missing")
+        return None
+    return artefacts.read(job_id, AGREED_SCHEMA, (digest or b"").decode())
+
+
+def common_schema(
+    job: JobParameters, schemas: Mapping[Silo, Schema], empty: Collection[Silo] = ()
+) -> Schema:
+    """Return the schema of all silos of a horizontal job.
+
+    Raises
+    ------
+    SchemaMismatch
+        The tables do not fit together.
+    """
+    own = {str(silo): schema for silo, schema in schemas.items()}
+    schema = merge(own, set(map(str, empty)), job.columns.positive)
+    orders = {own.names for own in schemas.values()}
+    if job.booster.monotone_constraints and len(orders) > 1:
+        raise SchemaMismatch(
+            "the silos have their columns in different orders: with monotone_constraints "
+            "the job needs 'features', whose order they follow"
+        )
+    schema_wire.check_size(schemas, schema)
+    return schema
 
 
 def nameless(schema: Schema) -> Schema:

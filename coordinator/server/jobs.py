@@ -14,8 +14,11 @@ import structlog
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
+from hedgerow.coordinator.server.preflights import Preflights
+from hedgerow.coordinator.server.results import result_for
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import JobRecord
@@ -25,27 +28,34 @@ from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
 from hedgerow.services.rpc.federation import (
     Agreement,
-    Answer,
     Assignment,
     AttemptKey,
     LeaseGrant,
+    Preflight,
     Registration,
 )
 from hedgerow.services.rpc.metering import CallCount
 from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.acceptance import Answer, PreflightAnswer
 from hedgerow.services.wire.job_view import (
     FinishedRound,
     JobSilo,
     JobState,
     JobView,
     PlanView,
+    PreflightView,
+    SentPayloads,
+    SiloView,
     StepTotal,
 )
-from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
+from hedgerow.services.wire.results import JobResult, Outcome
+from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
 
 SWEEP_SECONDS = 0.5
 LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
+MOST_NAMED = 8
+"""Jobs that one line of the log names."""
 MOST_KEPT_JOBS = 16
 """Ended jobs that an agent may ask about with one renewal."""
 
@@ -60,6 +70,7 @@ class _Stored:
     silos: tuple[JobSilo, ...]
     totals: tuple[StepTotal, ...] = ()
     rounds: tuple[FinishedRound, ...] = ()
+    sent: tuple[SentPayloads, ...] = ()
 
 
 class Jobs:
@@ -75,15 +86,23 @@ class Jobs:
         self._environment = environment
         self._roster = roster
         self._runs: dict[str, JobRun] = {}
-        self._arrived = asyncio.Event()
+        self._arrived = Changes()
+        self._preflights = Preflights(
+            environment.open_job, roster, time.monotonic, self._arrived.notify
+        )
         self._sweeper: asyncio.Task[None] | None = None
         self._unstored: dict[Silo, Registration] = {}
+        self._storing = asyncio.Lock()
         self._logged: dict[str, tuple[str, float]] = {}
 
     def start(self) -> None:
         """Continue the jobs that an earlier process left, and watch the leases."""
-        for record in reversed(self._environment.store.unfinished_jobs()):
+        store = self._environment.store
+        for record in reversed(store.unfinished_jobs()):
             self._launch(record)
+        unknown = sorted(job for job in self._environment.artefacts.jobs() if not store.job(job))
+        if unknown:  # the database is older, or another one
+            log.warning("jobs have files and are not in the database", jobs=unknown[:MOST_NAMED])
         self._sweeper = asyncio.create_task(self._sweep(), name="lease sweeper")
 
     async def shut_down(self) -> None:
@@ -121,23 +140,28 @@ class Jobs:
                 self._log_once("", "store failed", "store failed", why=str(error))
             except Exception as error:  # nor may a defect end the watch
                 self._log_once("", "sweep failed", "sweep failed", **defect(error))
-            self._wake()
+            self._arrived.notify()
 
     def _report(self) -> None:
         """Log what jobs wait for, and show it in the metrics."""
         longest: dict[str, float] = {}
+        silos = dict.fromkeys(map(str, self._environment.registered()), 0.0)
         for job_id, run in self._runs.items():
             situation, waiting = run.situation(), run.waiting
             if run.ended or not situation:
                 self._logged.pop(job_id, None)
             else:
-                about = situation if waiting is None else f"{waiting.what} {waiting.since}"
+                about = situation
+                if waiting is not None and str(waiting) in situation:  # else it is too new to say
+                    about = f"{waiting.what} {waiting.since}"
                 self._log_once(job_id, about, "waiting", job=job_id, why=situation)
             if waiting is not None and not run.ended:
                 seconds = self._environment.now() - waiting.since
                 what = waiting.what.partition(" of round ")[0]
                 longest[what] = max(seconds, longest.get(what, 0.0))
-        self._environment.metrics.waits(longest)
+                for silo in waiting.silos:
+                    silos[silo] = max(seconds, silos.get(silo, 0.0))
+        self._environment.metrics.waits(longest, silos)
 
     def _log_once(self, job_id: str, about: str, event: str, **fields: object) -> None:
         """Log what is new about a job at once, and the same again after a while."""
@@ -158,18 +182,18 @@ class Jobs:
 
     async def _store_silos(self) -> None:
         """Store who has registered; what the store refuses is stored at a later sweep."""
-        now, register = self._environment.now(), self._environment.store.register_silo
-        for silo, registration in list(self._unstored.items()):
-            await asyncio.to_thread(register, silo, registration, now)
-            if self._unstored.get(silo) is registration:
-                del self._unstored[silo]
+        # One at a time, and all that wait at once: many silos may register together.
+        async with self._storing:
+            batch, now = dict(self._unstored), self._environment.now()
+            if batch:
+                await asyncio.to_thread(self._environment.store.register_silos, batch, now)
+            for silo, registration in batch.items():
+                if self._unstored.get(silo) is registration:
+                    del self._unstored[silo]
 
     async def _gauge(self) -> None:
         def read() -> tuple[dict[JobState, int], int]:
-            states = dict.fromkeys(JobState, 0)
-            for record in self._environment.store.jobs(limit=1000):
-                states[record.state] += 1
-            return states, len(self._environment.store.silos())
+            return self._environment.store.states(), len(self._environment.store.silos())
 
         states, known = await asyncio.to_thread(read)
         for state, number in states.items():
@@ -178,16 +202,13 @@ class Jobs:
         self._environment.metrics.silos.labels("alive").set(alive)
         self._environment.metrics.silos.labels("away").set(max(known - alive, 0))
 
-    def _wake(self) -> None:
-        # Not a condition: a call that is cancelled twice while it waits would keep its lock.
-        arrived, self._arrived = self._arrived, asyncio.Event()
-        arrived.set()
-
     # --- hedgerow.services.rpc.federation.FederationBackend ---
 
-    async def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+    async def register(
+        self, silo: Silo, registration: Registration, certificate_end: float = 0.0
+    ) -> LeaseGrant:
         """Grant a lease."""
-        grant = self._roster.register(silo, registration)
+        grant = self._roster.register(silo, registration, certificate_end)
         self._unstored[silo] = registration
         with suppress(StorageFailed):
             await self._store_silos()
@@ -197,8 +218,8 @@ class Jobs:
 
     async def assignment(
         self, silo: Silo, lease_id: str, held: frozenset[AttemptKey], timeout_seconds: float
-    ) -> Assignment | None:
-        """Wait for an assignment that the agent does not hold yet."""
+    ) -> Assignment | Preflight | None:
+        """Wait for an assignment that the agent does not hold yet, or for a question."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             self._roster.touch(silo, lease_id)
@@ -206,12 +227,18 @@ class Jobs:
                 found = run.assignment(silo, held)
                 if found is not None:
                     return found
+            question = self._preflights.question(silo)
+            if question is not None:
+                return question
             remaining = deadline - time.monotonic()
             if remaining <= 0.0:
                 return None
-            with suppress(TimeoutError):  # wait_for of Python 3.11 may lose a cancellation
-                async with asyncio.timeout(min(remaining, SWEEP_SECONDS)):
-                    await self._arrived.wait()
+            await self._arrived.wait(min(remaining, SWEEP_SECONDS))
+
+    def preflight_answer(self, silo: Silo, lease_id: str, answer: PreflightAnswer) -> None:
+        """Take a silo's answer to a preflight."""
+        self._roster.touch(silo, lease_id)
+        self._preflights.answer(silo, answer)
 
     async def accept(
         self, silo: Silo, lease_id: str, key: AttemptKey, answer: Answer, timeout_seconds: float
@@ -221,10 +248,14 @@ class Jobs:
         return await self._run(key.job_id).accept(silo, key.attempt, answer, timeout_seconds)
 
     def renew(
-        self, silo: Silo, lease_id: str, working: tuple[AttemptKey, ...]
+        self,
+        silo: Silo,
+        lease_id: str,
+        working: tuple[AttemptKey, ...],
+        crypto_answers: bool | None = None,
     ) -> tuple[AttemptKey, ...]:
         """Keep a lease; returns what to stop."""
-        self._roster.touch(silo, lease_id)
+        self._roster.touch(silo, lease_id).crypto_answers = crypto_answers
         return tuple(key for key in working if not self._is_current(key))
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -245,12 +276,36 @@ class Jobs:
         run = self._runs.get(key.job_id)
         return run is not None and not run.ended and run.is_current(key.attempt)
 
-    def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, error: str) -> None:
-        """Note how a silo's half ended."""
+    async def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, outcome: Outcome) -> None:
+        """Note how a silo's half ended, and what it says that it sent."""
         self._roster.touch(silo, lease_id)
         run = self._runs.get(key.job_id)
         if run is not None:
-            run.outcome(silo, key.attempt, error)
+            run.outcome(silo, key.attempt, outcome)
+        if outcome.sent:
+            try:
+                await asyncio.to_thread(self._environment.store.set_sent, key.job_id, outcome.sent)
+            except StorageFailed as error:  # operators see that the silo has not reported
+                log.warning(
+                    "what a silo sent not stored", job=key.job_id, silo=silo, why=str(error)
+                )
+
+    async def result(
+        self, silo: Silo, lease_id: str, job_id: str, timeout_seconds: float
+    ) -> JobResult | None:
+        """Wait for a job's result; None where there is none yet."""
+        self._roster.touch(silo, lease_id)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            found = await asyncio.to_thread(result_for, self._environment, silo, job_id)
+            run = self._runs.get(job_id)
+            if found is not None or run is None:
+                return found
+            while not (run.has_result or run.ended):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0.0:
+                    return None
+                await run.changed(remaining)
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease; its silo is lost to all jobs."""
@@ -276,11 +331,14 @@ class Jobs:
 
     async def create(self, signed: SignedJob, operator: str) -> str:
         """Check, store and start a job of the operator's own."""
-        opened = self._environment.open_job(signed)
+        opened = self._environment.open_job(signed, LABEL)
         if opened.operator != operator:
             raise SignatureInvalid(f"operator {opened.operator} signed the job, not {operator}")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
+        allowed = job.silos or tuple(self._roster.allowed)
+        if allowed:
+            job.check_cohort(len(allowed))
         # A caller that disconnects must not leave a job stored and not started.
         return await asyncio.shield(self._store_new(opened, job.name))
 
@@ -294,7 +352,7 @@ class Jobs:
         record = await asyncio.to_thread(store)
         if record is not None:
             self._launch(record)
-            self._wake()
+            self._arrived.notify()
         return job_id
 
     async def operator_of(self, job_id: str) -> str | None:
@@ -328,7 +386,8 @@ class Jobs:
         silos = store.job_silos(job_id)
         if brief:
             return _Stored(record, silos)
-        return _Stored(record, silos, store.byte_totals(job_id), store.rounds(job_id))
+        totals, rounds = store.byte_totals(job_id), store.rounds(job_id)
+        return _Stored(record, silos, totals, rounds, store.sent(job_id))
 
     async def list(
         self, page_size: int, page_token: str, operator: str | None
@@ -371,7 +430,26 @@ class Jobs:
         if name not in record.artefacts:
             have = ", ".join(record.artefacts) or f"none: the job is {record.state.value}"
             raise NotFound(f"job {job_id} has no file {name!r}; it has {have}")
-        return name, await asyncio.to_thread(self._environment.artefacts.read, job_id, name)
+        read, digest = self._environment.artefacts.read, record.artefacts[name]
+        return name, await asyncio.to_thread(read, job_id, name, digest)
+
+    async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
+        """Ask the silos of a job whether they would take part."""
+        known = await asyncio.to_thread(self._environment.store.silos)
+        names = {one.name for one in known} & (self._roster.allowed or {s.name for s in known})
+        return await self._preflights.ask(signed, operator, names | self._roster.allowed)
+
+    async def silos(self, operator: str | None) -> tuple[SiloView, ...]:
+        """Return the silos of the federation; what an operator's jobs, or all, await of them."""
+        stored = await asyncio.to_thread(self._environment.store.silos)
+        awaited: dict[str, tuple[str, ...]] = {}
+        for job_id, run in self._runs.items():
+            waiting = run.waiting
+            if waiting is not None and not run.ended and operator in (None, run.operator):
+                what = f"{run.job.name} ({job_id}): {waiting.what}"
+                for silo in waiting.silos:
+                    awaited[silo] = (*awaited.get(silo, ()), what)
+        return self._roster.views(stored, awaited, self._environment.now())
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job is expected to cost with the silos that are registered."""
@@ -406,10 +484,11 @@ def _view(stored: _Stored, moved: NewTraffic) -> JobView:
         end_time=record.ended or None,
         operator=record.operator,
         best_round=record.best_round,
-        artefacts=record.artefacts,
+        artefacts=tuple(record.artefacts),
         model=record.model,
         reveals=job_wire.decode(record.spec).strategy.reveals,
         control_bytes_up=record.control_bytes_up + moved.control_up,
         control_bytes_down=record.control_bytes_down + moved.control_down,
         job_digest=record.signed.digest.hex(),
+        sent=stored.sent,
     )

@@ -44,9 +44,8 @@ def plan_of(job: JobParameters, registered: Mapping[Silo, Registration]) -> Plan
         found = {str(silo): plan for silo, plan in plans.items()}
     else:
         # One column is the label. Silos of a horizontal job move the same.
-        features = tuple(map(Feature, job.features)) or unnamed(
-            max((one.n_columns for one in known.values()), default=0) - 1
-        )
+        n_columns = max((one.n_columns for one in known.values()), default=0) - 1
+        features = tuple(map(Feature, job.features)) or unnamed(job.columns.n_features(n_columns))
         schema = Schema(features, job.label, job.task, job.classes)
         every = job.strategy.forecast(job.parameters, job, schema, n_samples)
         found = dict.fromkeys(n_samples or ("each silo",), every)
@@ -60,8 +59,8 @@ def bytes_a_round(
     schema: Schema,
     n_samples: Mapping[Silo, int],
     registered: Mapping[Silo, Registration],
-) -> tuple[float, float]:
-    """Return the expected bytes (up, down) of a silo in a round: the mean of the silos'."""
+) -> dict[str, tuple[float, float]]:
+    """Return a silo's expected bytes (up, down) in a round by exchange: the mean of the silos'."""
     layout = job.strategy.layout
     if isinstance(layout, Vertical):
         schemas = {
@@ -72,9 +71,10 @@ def bytes_a_round(
         plans = list(layout.forecasts(job.parameters, job, schemas, n_samples).values())
     else:
         plans = [job.strategy.forecast(job.parameters, job, schema, n_samples)]
-    up = down = 0.0
+    found: dict[str, tuple[float, float]] = {}
     for plan in plans:
         share = 1 / max(plan.rounds, 1) / len(plans)
-        up += share * sum(step_up for _, step_up, _ in plan.steps.values())
-        down += share * sum(step_down for *_, step_down in plan.steps.values())
-    return up, down
+        for method, (_, step_up, step_down) in plan.steps.items():
+            up, down = found.get(method, (0.0, 0.0))
+            found[method] = up + share * step_up, down + share * step_down
+    return found

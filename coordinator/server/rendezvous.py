@@ -123,8 +123,7 @@ class Rendezvous:
         self._unclaimed: dict[Silo, tuple[Key, _Entry]] = {}
         self._serving: dict[Silo, tuple[Key, _Entry, asyncio.Task[None]]] = {}
         self._undelivered: set[tuple[Silo, str, Place]] = set()
-        self._sent = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._sent, self._changed = asyncio.Event(), asyncio.Event()
         self._changes = 0
         self._ended: Exception | None = None
 
@@ -139,6 +138,11 @@ class Rendezvous:
     def away(self) -> frozenset[Silo]:
         """Silos of the roster that do not take part now."""
         return self._roster - self._present
+
+    @property
+    def unclaimed(self) -> frozenset[Silo]:
+        """Silos whose offer waits for a step that the strategy's half has not come to."""
+        return frozenset(self._unclaimed)
 
     async def collect(
         self,
@@ -186,7 +190,7 @@ class Rendezvous:
         missing = sorted(expected - opened.keys())
         if len(opened) < needed or (quorum is None and missing):
             # Why the others are away is the attempt's to say, in one place for all barriers.
-            lost = [silo for silo in missing if silo not in self._present]
+            lost = sorted(self.away if quorum is not None else self.away & expected)
             names = [f"{s} ({refused[s]})" if s in refused else str(s) for s in lost]
             raise QuorumLost(
                 f"step {step.name!r} of round {at.round} needs {needed} silos, "
@@ -371,9 +375,8 @@ class Rendezvous:
         for barrier in self._barriers.values():
             for entry in barrier.entries.values():
                 self._refuse(entry, error)
-        self._barriers.clear()
-        self._unclaimed.clear()
-        self._last.clear()
+        for kept in (self._barriers, self._unclaimed, self._last):
+            kept.clear()
         self._note_change()
 
     @property

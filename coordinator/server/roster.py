@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from hedgerow.boosting.errors import (
     Unauthorised,
 )
 from hedgerow.boosting.exchange import Silo
+from hedgerow.coordinator.server.store import RegisteredSilo
 from hedgerow.services.rpc.errors import (
     LeaseHeld,
     LeaseLost,
     VersionRefused,
 )
 from hedgerow.services.rpc.federation import LeaseGrant, Registration
+from hedgerow.services.wire.job_view import SiloView
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """A registered agent; ``expires`` is on the clock that the roster was given."""
+    """A registered agent; ``expires`` is on the clock that the roster was given.
+
+    Parameters
+    ----------
+    certificate_end : float
+        Seconds since 1970.
+    crypto_answers : bool or None
+        Whether the silo's crypto process does, as its agent said last.
+    """
 
     silo: Silo
     lease_id: str
     registration: Registration
     expires: float
+    certificate_end: float = 0.0
+    crypto_answers: bool | None = None
 
 
 class Roster:
@@ -62,6 +74,11 @@ class Roster:
         if self._allowed and silo not in self._allowed:
             raise Unauthorised(f"{silo} is not on the roster of this federation")
 
+    @property
+    def allowed(self) -> frozenset[Silo]:
+        """Silos that may register; empty where every silo of the federation may."""
+        return frozenset(map(Silo, self._allowed))
+
     def allow(self, allowed: frozenset[str]) -> None:
         """Replace the silos that may register; the leases of others end at the next sweep."""
         self._allowed = allowed
@@ -69,7 +86,9 @@ class Roster:
             if allowed and silo not in allowed:
                 lease.expires = self._now()
 
-    def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
+    def register(
+        self, silo: Silo, registration: Registration, certificate_end: float = 0.0
+    ) -> LeaseGrant:
         """Grant a lease.
 
         Raises
@@ -94,7 +113,11 @@ class Roster:
                 seconds=f"{remaining:.0f}",
             )
         lease = HeldLease(
-            silo, secrets.token_hex(16), registration, self._now() + self._lease_seconds
+            silo,
+            secrets.token_hex(16),
+            registration,
+            self._now() + self._lease_seconds,
+            certificate_end,
         )
         self._leases[silo] = lease
         return LeaseGrant(lease.lease_id, self._lease_seconds, self._version)
@@ -130,6 +153,55 @@ class Roster:
         for silo in ended:
             del self._leases[silo]
         return ended
+
+    @property
+    def without_crypto(self) -> frozenset[Silo]:
+        """Silos whose crypto process does not answer, as their agents say."""
+        return frozenset(s for s, one in self._leases.items() if one.crypto_answers is False)
+
+    def views(
+        self,
+        stored: Iterable[RegisteredSilo],
+        awaited: Mapping[str, tuple[str, ...]],
+        now: float,
+    ) -> tuple[SiloView, ...]:
+        """Return all silos as operators see them, sorted by name.
+
+        Parameters
+        ----------
+        stored : iterable of RegisteredSilo
+            Those that ever registered.
+        awaited : Mapping
+            What is awaited of each.
+        now : float
+            Seconds since 1970.
+        """
+        found = {name: SiloView(name, alive=False) for name in self._allowed}
+        for one in stored:
+            found[one.name] = SiloView(
+                one.name,
+                alive=False,
+                version=one.version,
+                strategies=one.strategies,
+                row_count_class=one.row_count_class,
+                last_seen=one.last_seen,
+            )
+        for silo, lease in self._leases.items():
+            own = lease.registration
+            silent = self._lease_seconds - (lease.expires - self._now())
+            found[silo] = SiloView(
+                silo,
+                alive=True,
+                version=own.version,
+                strategies=own.strategies,
+                policy=own.policy,
+                row_count_class=own.row_count_class,
+                n_columns=own.n_columns,
+                last_seen=now - max(silent, 0.0),
+                certificate_end=lease.certificate_end or None,
+                crypto_answers=lease.crypto_answers,
+            )
+        return tuple(replace(found[s], awaited=awaited.get(s, ())) for s in sorted(found))
 
     @property
     def alive(self) -> dict[Silo, Registration]:

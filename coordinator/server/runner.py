@@ -7,7 +7,6 @@ store, counts bytes, and starts another attempt where one has lost its quorum.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import structlog
 
@@ -21,32 +20,22 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
 from hedgerow.coordinator.server.artefacts import JobJournal, StorageFailed
+from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
-from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, AgreedJob, Gathering, JobAttempt
+from hedgerow.coordinator.server.gathering import AgreedJob, Gathering, JobAttempt, agreed_schema
 from hedgerow.coordinator.server.plans import bytes_a_round
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
-from hedgerow.coordinator.server.waiting import StorePatience, Waiting, situation
+from hedgerow.coordinator.server.waiting import StorePatience, Waiting, explained, situation
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseLost
-from hedgerow.services.rpc.federation import (
-    Acceptance,
-    Agreement,
-    Answer,
-    Assignment,
-    AttemptKey,
-    Declined,
-)
+from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire.job_view import (
-    FinishedRound,
-    JobSilo,
-    JobState,
-    SiloState,
-    scores_of,
-)
+from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined
+from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState, SiloState, scores_of
+from hedgerow.services.wire.results import Outcome
 
 FAREWELL_SECONDS = 20.0
 """How long the coordinator waits for the silos' halves to end after the last round."""
@@ -82,6 +71,7 @@ class JobRun:
     ) -> None:
         self.job_id = record.job_id
         self.job = job
+        self.operator = record.operator
         self._storing = JobStoring(record.job_id, job, environment)
         self.traffic = self._storing.traffic
         self._record = record
@@ -89,8 +79,8 @@ class JobRun:
         self._agreed_job = AgreedJob(record, job, environment)
         self._max_attempts = max_attempts
         self._attempt: JobAttempt | None = None
-        self._changed = asyncio.Event()
-        self._planned = (0.0, 0.0)
+        self._changes = Changes()
+        self._planned: dict[str, tuple[float, float]] = {}
         self._last_end = ""
         self._end_as: JobState | None = None
         self._task: asyncio.Task[None] | None = None
@@ -103,6 +93,11 @@ class JobRun:
         """Whether the job has reached its last state."""
         return self._ended_at is not None
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the result is stored."""
+        return self._storing.has_result
+
     def ended_for(self, seconds: float) -> bool:
         """Whether the job ended at least ``seconds`` ago."""
         return self._ended_at is not None and self._environment.now() - self._ended_at >= seconds
@@ -113,12 +108,17 @@ class JobRun:
         store = self._storing.patience.waiting
         if store is not None or self._attempt is None or self._attempt.ended:
             return store
-        return self._attempt.waiting
+        waiting, environment = self._attempt.waiting, self._environment
+        if waiting is None:
+            return None
+        there, without = environment.registered(), environment.without_crypto()
+        return explained(waiting, there, without, self.job.least_silos)
 
     def situation(self) -> str:
         """Return what the job waits for, and why its last attempt ended; "" where all is well."""
         waiting = self.waiting
-        if waiting is not None and self._environment.now() - waiting.since < SHOWN_SECONDS:
+        new = waiting is not None and self._environment.now() - waiting.since < SHOWN_SECONDS
+        if waiting is not None and new and not waiting.urgent:
             waiting = None
         end = self._last_end
         if self._end_as is not None and waiting is not None:
@@ -168,8 +168,12 @@ class JobRun:
         if attempt is None or attempt.ended or silo in attempt.declined:
             return None
         key = AttemptKey(self.job_id, attempt.number)
-        if key in held or not attempt.asks(silo):
+        if not attempt.asks(silo):
             return None
+        attempt.held_before(silo, (one.attempt for one in held if one.job_id == self.job_id))
+        if key in held:
+            return None
+        attempt.assigned.add(silo)
         silos = tuple(sorted(attempt.candidates))
         return Assignment(key, silos, self._record.signed)
 
@@ -184,7 +188,7 @@ class JobRun:
             # Stored first: the last answer may end the job, and its record must say why.
             declined = JobSilo(silo, 0, SiloState.DECLINED, answer.reason)
             store = self._environment.store
-            await self._storing.stored(lambda: store.set_job_silo(self.job_id, declined))
+            await self._storing.stored(lambda: store.set_job_silos(self.job_id, [declined]))
             attempt.decline(silo, answer.reason)
             self.notify()
             raise JobStopped(f"{silo} declined: {answer.reason}")
@@ -230,14 +234,14 @@ class JobRun:
         """Whether an attempt is the job's last one."""
         return self._attempt is not None and self._attempt.number == number
 
-    def outcome(self, silo: Silo, number: int, error: str) -> None:
+    def outcome(self, silo: Silo, number: int, outcome: Outcome) -> None:
         """Note how a silo's half ended; a failure takes the silo out."""
         attempt = self._attempt
         if attempt is None or attempt.number != number or not attempt.asks(silo):
             return
-        attempt.outcomes[silo] = error
-        if error:
-            attempt.fail(silo, error)
+        attempt.outcomes[silo] = outcome
+        if outcome.error:
+            attempt.fail(silo, outcome.error)
         self.notify()
 
     def lost(self, silo: Silo, reason: str = "its lease ended: no sign of life") -> None:
@@ -248,15 +252,11 @@ class JobRun:
 
     def notify(self) -> None:
         """Wake what waits for a change of the job or of its silos."""
-        # Not a condition: a call that is cancelled twice while it waits would keep its lock.
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._changes.notify()
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something about the job has changed, or until the time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_seconds):
-                await self._changed.wait()
+        await self._changes.wait(timeout_seconds)
 
     # --- attempts ---
 
@@ -284,7 +284,7 @@ class JobRun:
         failures, done = 0, -1
         patience = StorePatience(self.job.step_timeout_seconds, self._environment.now)
         while True:
-            before, done = done, await self._storing.stored(self._rounds_done)
+            before, done = done, await self._storing.stored(self._storing.rounds_done)
             if done > before:
                 failures = 0
                 patience.worked()
@@ -301,13 +301,10 @@ class JobRun:
                     await asyncio.sleep(patience.failed(error))
                     continue
                 log.warning("attempt ended", job=self.job_id, attempt=number, why=str(error))
-                done_now = await self._storing.stored(self._rounds_done)
+                done_now = await self._storing.stored(self._storing.rounds_done)
                 failures = 1 if done_now > done else failures + 1
                 if failures >= self._max_attempts:
                     raise
-
-    def _rounds_done(self) -> int:
-        return self._environment.artefacts.rounds_done(self.job_id)
 
     async def _one_attempt(self) -> None:
         attempt = await self._open_attempt()
@@ -315,7 +312,7 @@ class JobRun:
             await self._gather(attempt)
             await self._train(attempt)
         except QuorumLost as error:
-            attempt.failure = QuorumLost("; ".join([str(error), *_unnamed(attempt, str(error))]))
+            attempt.failure = QuorumLost("; ".join([str(error), *attempt.unnamed(str(error))]))
             raise attempt.failure from error
         except FederationError as error:
             attempt.failure = error
@@ -333,13 +330,16 @@ class JobRun:
 
     async def _open_attempt(self) -> JobAttempt:
         previous = self._record.attempt or (self._attempt.number if self._attempt else 0)
+        after = 0 if self._attempt is None else self._attempt.lost_number
 
         def begin() -> tuple[JobAttempt, JobRecord | None]:
             store = self._environment.store
             known = store.roster(self.job_id, previous) if previous else self.job.silos
             silos = {Silo(silo) for silo in known}
-            number = store.start_attempt(self.job_id, silos, self._environment.now())
-            attempt = JobAttempt(number, silos, self._rounds_done(), now=self._environment.now)
+            number = store.start_attempt(self.job_id, silos, self._environment.now(), after)
+            attempt = JobAttempt(
+                number, silos, self._storing.rounds_done(), now=self._environment.now
+            )
             return attempt, store.job(self.job_id)
 
         attempt, record = await self._storing.stored(begin)
@@ -351,23 +351,26 @@ class JobRun:
         """Wait until the silos have accepted, then agree on the schema."""
         clock = asyncio.get_running_loop().time
         gathering = Gathering(self.job, attempt, clock())
+        environment, artefacts = self._environment, self._environment.artefacts
+        settled_before: bool | None = None
         while True:
-            if gathering.look(self._environment.registered(), clock()):
+            if gathering.look(environment.registered(), clock(), environment.allowed()):
                 self.notify()
-            if gathering.over(clock()):
-                break
-            await self.changed(POLL_SECONDS)
-        artefacts = self._environment.artefacts
-        settled_before = await self._storing.stored(
-            lambda: artefacts.exists(self.job_id, AGREED_SCHEMA)
-        )
-        while True:
+            if attempt.lost_number:
+                raise QuorumLost(f"the database has lost attempt {attempt.lost_number}")
+            if not gathering.over(clock()):
+                await self.changed(POLL_SECONDS)
+                continue
             agreed = dict(sorted(attempt.accepted.items()))
             gathering.check_quorum()
+            if settled_before is None:
+                settled_before = await self._storing.stored(
+                    lambda: agreed_schema(artefacts, self.job_id) is not None
+                )
             schema = await self._storing.stored(
-                lambda agreed=agreed: self._agreed_job.schema(agreed, settled_before)  # type: ignore[misc]
+                lambda agreed=agreed, before=settled_before: self._agreed_job.schema(agreed, before)  # type: ignore[misc]
             )
-            if agreed.keys() == attempt.accepted.keys():  # else a silo has accepted meanwhile
+            if agreed.keys() == attempt.accepted.keys():  # else one was lost or came meanwhile
                 break
         # Silos that are away may return; those that declined do not.
         roster = tuple(sorted(attempt.candidates - attempt.declined.keys()))
@@ -409,10 +412,12 @@ class JobRun:
                     break
         finally:
             await stream.aclose()  # type: ignore[attr-defined]
-        await self._farewell(attempt, hub)
         if last is None:
             raise JobStopped("the strategy ended without a round")
         await self._storing.save_result(schema, last, best)
+        self.notify()
+        await self._farewell(attempt, hub)
+        await self._storing.save_outcomes(attempt.outcomes)
         self._end_attempt(JobStopped("the job has ended"))
         await self._finish(JobState.SUCCEEDED, "")
 
@@ -467,12 +472,12 @@ class JobRun:
         self.notify()
 
     async def _farewell(self, attempt: JobAttempt, hub: Rendezvous, *, parts: bool = False) -> None:
-        """Give the silos' halves time to receive their last replies and end."""
+        """Wait until the silos' halves have ended, or offer for steps that are no more."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + FAREWELL_SECONDS
-        while clock() < deadline and not attempt.outcomes.keys() >= set(hub.silos):
+        while clock() < deadline and not attempt.outcomes.keys() | hub.unclaimed >= set(hub.silos):
             await self.changed(POLL_SECONDS)
-        gone = hub.away - {silo for silo, error in attempt.outcomes.items() if not error}
+        gone = hub.away - {silo for silo, own in attempt.outcomes.items() if not own.error}
         if parts and gone:
             raise QuorumLost(f"parties keep parts of the model; missing {', '.join(sorted(gone))}")
 
@@ -491,8 +496,3 @@ class JobRun:
         if attempt is None or attempt.number != number or attempt.ended:
             raise StaleAttempt(f"attempt {number} of job {self.job_id} is not under way")
         return attempt
-
-
-def _unnamed(attempt: JobAttempt, error: str) -> list[str]:
-    """Return why silos take no part, of those whose reason an error does not have."""
-    return [f"{s} {why}" for s, why in attempt.absences().items() if f"{s} (" not in error]

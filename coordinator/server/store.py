@@ -7,7 +7,7 @@ loop makes them through a thread. Time is an argument everywhere: seconds since 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -17,20 +17,22 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from hedgerow.boosting.errors import InvalidJob, JobStopped
+from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
     JOB_SILOS,
     JOBS,
-    META,
     ROUNDS,
     SCHEMA_VERSION,
     SCORES,
+    SENT,
     SILOS,
     STEP_BYTES,
     VERSION,
     engine_of,
     failures,
+    prepare,
 )
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.bounds import cut
@@ -40,6 +42,7 @@ from hedgerow.services.wire.job_view import (
     JobSilo,
     JobState,
     Score,
+    SentPayloads,
     SiloState,
     StepTotal,
 )
@@ -58,8 +61,9 @@ class JobRecord:
         Attempts started so far; 0 before the first.
     created, ended : float
         Seconds since 1970; ``ended`` is 0 before.
-    artefacts : tuple of str
-        Files of the result, empty until there is one; ``model`` is one of them.
+    artefacts : mapping of str to str
+        Files of the result and the SHA-256 of each in hex, empty until there is one; ``model`` is
+        one of them. A digest is empty where an older version stored none.
     """
 
     job_id: str
@@ -72,7 +76,7 @@ class JobRecord:
     created: float
     ended: float
     best_round: int
-    artefacts: tuple[str, ...]
+    artefacts: Mapping[str, str]
     model: str
     control_bytes_up: int
     control_bytes_down: int
@@ -114,7 +118,7 @@ class Store:
     def __init__(self, url: str) -> None:
         self._engine = engine_of(url)
         with self._writing("opening the database") as connection:
-            META.create_all(connection)
+            prepare(connection)
             found = connection.execute(sql.select(VERSION.c.version)).scalar()
             if found is None:
                 connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
@@ -161,7 +165,7 @@ class Store:
             row = connection.execute(
                 sql.select(*_columns(JobRecord, JOBS)).where(JOBS.c.job_id == job_id)
             ).one_or_none()
-        return None if row is None else _job_record(row)
+            return None if row is None else _job_record(row)
 
     def jobs(
         self, limit: int = 100, offset: int = 0, operator: str | None = None
@@ -177,6 +181,13 @@ class Store:
         )
         with self._reading() as connection:
             return tuple(_job_record(row) for row in connection.execute(query))
+
+    def states(self) -> dict[JobState, int]:
+        """Return how many jobs are in each state."""
+        query = sql.select(JOBS.c.state, sql.func.count()).group_by(JOBS.c.state)
+        with self._reading() as connection:
+            found = {JobState(state): n for state, n in connection.execute(query)}
+        return {state: found.get(state, 0) for state in JobState}
 
     def unfinished_jobs(self) -> tuple[JobRecord, ...]:
         """Return the jobs that a restarted coordinator continues, oldest first."""
@@ -202,18 +213,23 @@ class Store:
             return bool(done.rowcount)
 
     def set_result(
-        self, job_id: str, artefacts: Sequence[str], model: str, best_round: int
+        self, job_id: str, artefacts: Mapping[str, str], model: str, best_round: int
     ) -> None:
-        """Record the files of a job's result."""
+        """Record the files of a job's result, by name with their SHA-256 in hex."""
         with self._writing("storing a job's result") as connection:
             connection.execute(
                 JOBS.update()
                 .where(JOBS.c.job_id == job_id)
-                .values(artefacts=list(artefacts), model=model, best_round=best_round)
+                .values(artefacts=dict(artefacts), model=model, best_round=best_round)
             )
 
-    def start_attempt(self, job_id: str, roster: Iterable[str], at: float) -> int:
+    def start_attempt(self, job_id: str, roster: Iterable[str], at: float, after: int = 0) -> int:
         """Record the next attempt of a job and set the job running; return its number.
+
+        Parameters
+        ----------
+        after : int
+            A number that is known to have been used.
 
         Raises
         ------
@@ -231,6 +247,10 @@ class Store:
             attempt = connection.execute(
                 sql.select(JOBS.c.attempt).where(JOBS.c.job_id == job_id)
             ).scalar_one()
+            if attempt <= after:
+                attempt = after + 1
+                number = JOBS.update().where(JOBS.c.job_id == job_id).values(attempt=attempt)
+                connection.execute(number)
             connection.execute(
                 ATTEMPTS.insert().values(
                     job_id=job_id, attempt=attempt, roster=sorted(roster), started=at
@@ -246,24 +266,23 @@ class Store:
         with self._reading() as connection:
             return tuple(connection.execute(query).scalar() or ())
 
-    def set_job_silo(self, job_id: str, silo: JobSilo) -> None:
-        """Record what a silo does in a job."""
-        with self._writing("storing a silo's state") as connection:
-            self._upsert(
-                connection,
-                JOB_SILOS,
-                {"job_id": job_id, "silo": silo.name},
-                {"n_samples": silo.n_samples, "state": silo.state, "detail": cut(silo.detail)},
-            )
+    def set_job_silos(self, job_id: str, silos: Iterable[JobSilo]) -> None:
+        """Record what silos do in a job."""
+        with self._writing("storing silos' states") as connection:
+            for silo in silos:
+                key = {"job_id": job_id, "silo": silo.name}
+                detail = cut(silo.detail)
+                values = {"n_samples": silo.n_samples, "state": silo.state, "detail": detail}
+                self._upsert(connection, JOB_SILOS, key, values)
 
     def job_silos(self, job_id: str) -> tuple[JobSilo, ...]:
         """Return the silos of a job, sorted by name."""
         query = sql.select(JOB_SILOS).where(JOB_SILOS.c.job_id == job_id)
         with self._reading() as connection:
             rows = connection.execute(query).all()
-        # An older version stored texts of any length.
-        found = (JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(r.detail)) for r in rows)
-        return tuple(sorted(found, key=lambda silo: silo.name))
+            # An older version stored texts of any length.
+            found = (JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(r.detail)) for r in rows)
+            return tuple(sorted(found, key=lambda silo: silo.name))
 
     def add_round(self, job_id: str, done: FinishedRound, best_round: int | None = None) -> None:
         """Record a finished round.
@@ -306,81 +325,87 @@ class Store:
                 sql.select(ROUNDS).where(ROUNDS.c.job_id == job_id).order_by(ROUNDS.c.round)
             ).all()
             found = connection.execute(sql.select(SCORES).where(SCORES.c.job_id == job_id)).all()
-        scores: dict[int, list[Score]] = {}
-        for score in sorted(found, key=lambda s: (s.round, s.data, s.metric)):
-            value = math.nan if score.value is None else score.value
-            scores.setdefault(score.round, []).append(Score(score.data, score.metric, value))
-        return tuple(
-            FinishedRound(
-                row.round,
-                row.attempt,
-                row.seconds,
-                tuple(scores.get(row.round, ())),
-                row.bytes_up,
-                row.bytes_down,
-                tuple(row.silos),
+            scores: dict[int, list[Score]] = {}
+            for score in sorted(found, key=lambda s: (s.round, s.data, s.metric)):
+                value = math.nan if score.value is None else score.value
+                scores.setdefault(score.round, []).append(Score(score.data, score.metric, value))
+            return tuple(
+                FinishedRound(
+                    row.round,
+                    row.attempt,
+                    row.seconds,
+                    tuple(scores.get(row.round, ())),
+                    row.bytes_up,
+                    row.bytes_down,
+                    tuple(row.silos),
+                )
+                for row in rows
             )
-            for row in rows
-        )
 
-    def add_traffic(
-        self, job_id: str, steps: Iterable[StepTotal], control_up: int = 0, control_down: int = 0
+    def set_traffic(
+        self, job_id: str, steps: Iterable[StepTotal], control_up: int, control_down: int
     ) -> None:
-        """Add to what a job's data plane and control plane moved, all in one transaction."""
-        rows = [asdict(total) | {"job_id": job_id} for total in steps]
-        key = ["job_id", "silo", "method"]
-        insert = self._insert(STEP_BYTES)
-        counts = {c.name for c in STEP_BYTES.columns} - set(key)
+        """Replace what a job's steps and its control plane moved, all in one transaction."""
         with self._writing("storing byte totals") as connection:
-            if rows:
-                add = insert.on_conflict_do_update(
-                    index_elements=key,
-                    set_={name: STEP_BYTES.c[name] + insert.excluded[name] for name in counts},
-                )
-                connection.execute(add, rows)
-            if control_up or control_down:
-                connection.execute(
-                    JOBS.update()
-                    .where(JOBS.c.job_id == job_id)
-                    .values(
-                        control_bytes_up=JOBS.c.control_bytes_up + control_up,
-                        control_bytes_down=JOBS.c.control_bytes_down + control_down,
-                    )
-                )
+            for total in steps:
+                key = {"job_id": job_id, "silo": total.silo, "method": total.method}
+                values = {k: v for k, v in asdict(total).items() if k not in key}
+                self._upsert(connection, STEP_BYTES, key, values)
+            connection.execute(
+                JOBS.update()
+                .where(JOBS.c.job_id == job_id)
+                .values(control_bytes_up=control_up, control_bytes_down=control_down)
+            )
 
     def byte_totals(self, job_id: str) -> tuple[StepTotal, ...]:
         """Return a job's data-plane totals, sorted by silo and method."""
         query = sql.select(*_columns(StepTotal, STEP_BYTES)).where(STEP_BYTES.c.job_id == job_id)
         with self._reading() as connection:
             rows = connection.execute(query).all()
-        return tuple(sorted((StepTotal(*row) for row in rows), key=lambda t: (t.silo, t.method)))
+            return tuple(
+                sorted((StepTotal(*row) for row in rows), key=lambda t: (t.silo, t.method))
+            )
 
-    def register_silo(self, name: str, registration: Registration, at: float) -> None:
-        """Record that a silo's agent has registered."""
-        with self._writing("registering a silo") as connection:
-            self._upsert(
-                connection,
-                SILOS,
-                {"name": name},
-                {
+    def set_sent(self, job_id: str, sent: Iterable[SentPayloads]) -> None:
+        """Record what silos say that they sent; of a silo that is not in the job, nothing."""
+        among = {silo.name for silo in self.job_silos(job_id)}
+        with self._writing("storing what a silo sent") as connection:
+            for one in sent:
+                if one.silo in among:
+                    key = {"job_id": job_id, "silo": one.silo, "method": one.method}
+                    values = {"payloads": one.payloads, "bytes": one.bytes}
+                    self._upsert(connection, SENT, key, values)
+
+    def sent(self, job_id: str) -> tuple[SentPayloads, ...]:
+        """Return what silos say that they sent, sorted by silo and method."""
+        query = sql.select(*_columns(SentPayloads, SENT)).where(SENT.c.job_id == job_id)
+        with self._reading() as connection:
+            rows = connection.execute(query).all()
+            return tuple(sorted((SentPayloads(*r) for r in rows), key=lambda t: (t.silo, t.method)))
+
+    def register_silos(self, registered: Mapping[Silo, Registration], at: float) -> None:
+        """Record that silos' agents have registered."""
+        with self._writing("registering silos") as connection:
+            for name, registration in registered.items():
+                values = {
                     "instance_id": registration.instance_id,
                     "version": registration.version,
                     "strategies": sorted(registration.strategies),
                     "row_count_class": registration.row_count_class,
                     "last_seen": at,
-                },
-                first={"first_seen": at},
-            )
+                }
+                first = {"first_seen": at}
+                self._upsert(connection, SILOS, {"name": name}, values, first=first)
 
     def silos(self) -> tuple[RegisteredSilo, ...]:
         """Return all silos that ever registered, sorted by name."""
         with self._reading() as connection:
             rows = connection.execute(sql.select(*_columns(RegisteredSilo, SILOS))).all()
-        records = (
-            RegisteredSilo(**(dict(row._mapping) | {"strategies": tuple(row.strategies)}))
-            for row in rows
-        )
-        return tuple(sorted(records, key=lambda r: r.name))
+            records = (
+                RegisteredSilo(**(dict(row._mapping) | {"strategies": tuple(row.strategies)}))
+                for row in rows
+            )
+            return tuple(sorted(records, key=lambda r: r.name))
 
     def _insert(self, table: sql.Table) -> Any:
         """Return the dialect's insert that can also update."""
@@ -418,6 +443,7 @@ def _job_record(row: sql.Row[Any]) -> JobRecord:
     values = dict(row._mapping)
     values["state"] = JobState(values["state"])
     values["signed"] = SignedJob.parse(values["signed"])
-    values["artefacts"] = tuple(values["artefacts"])
+    files = values["artefacts"]
+    values["artefacts"] = files if isinstance(files, dict) else dict.fromkeys(files, "")
     values["detail"] = cut(values["detail"])
     return JobRecord(**values)

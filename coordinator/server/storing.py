@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -16,11 +17,14 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, RoundResult
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
-from hedgerow.coordinator.server.gathering import AGREED_SCHEMA
+from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, agreed_schema
+from hedgerow.coordinator.server.results import keep_signatures, with_silo_scores
 from hedgerow.coordinator.server.traffic import JobTraffic
 from hedgerow.coordinator.server.waiting import StorePatience
 from hedgerow.services.process.logs import defect
+from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState
+from hedgerow.services.wire.results import Outcome
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -39,6 +43,8 @@ class JobStoring:
     ----------
     patience : StorePatience
         Says what the run waits for while the store fails.
+    has_result : bool
+        Whether this process has stored the result.
     """
 
     def __init__(self, job_id: str, job: JobParameters, environment: JobEnvironment) -> None:
@@ -50,6 +56,7 @@ class JobStoring:
         self._silos: dict[Silo, JobSilo] = {}
         self._writer: asyncio.Task[None] | None = None
         self._last_round: FinishedRound | None = None
+        self.has_result = False
 
     async def stored(self, work: Callable[[], T], *, for_ever: bool = False) -> T:
         """Do what reads or writes the store, in a thread, until it works.
@@ -68,6 +75,23 @@ class JobStoring:
             self.patience.worked()
             return result
 
+    def rounds_done(self) -> int:
+        """Return how many rounds need not be repeated; blocks.
+
+        Raises
+        ------
+        Damaged
+            The database lacks a round whose checkpoint was stored, which is done after it.
+        """
+        done = self._environment.artefacts.rounds_done(self._job_id)
+        known = len(self._environment.store.rounds(self._job_id))
+        if known < done:
+            raise Damaged(
+                f"the database is older than the checkpoints of job {self._job_id}: it has "
+                f"{known} rounds, they have {done}"
+            )
+        return done
+
     def silo_changed(self, silo: JobSilo) -> None:
         """Store a silo's state soon; the newest one, where the store fails meanwhile."""
         self._silos[Silo(silo.name)] = silo
@@ -75,12 +99,13 @@ class JobStoring:
             self._writer = asyncio.create_task(self._write_silos())
 
     async def _write_silos(self) -> None:
-        set_job_silo = self._environment.store.set_job_silo
+        set_job_silos = self._environment.store.set_job_silos
         while self._silos:
-            name, silo = next(iter(self._silos.items()))
-            await self.stored(partial(set_job_silo, self._job_id, silo), for_ever=True)
-            if self._silos.get(name) is silo:
-                del self._silos[name]
+            batch = dict(self._silos)
+            await self.stored(partial(set_job_silos, self._job_id, batch.values()), for_ever=True)
+            for name, silo in batch.items():
+                if self._silos.get(name) is silo:
+                    del self._silos[name]
 
     async def _flush(self, *, for_ever: bool = False) -> None:
         while True:
@@ -117,12 +142,29 @@ class JobStoring:
 
         def save() -> None:
             result = job.strategy.artefact(job.parameters, job, schema, checkpoint)
-            for name, data in result.files.items():
-                artefacts.write(self._job_id, name, data)
-            names = sorted(result.files)
-            if artefacts.exists(self._job_id, AGREED_SCHEMA):
-                names.append(AGREED_SCHEMA)  # whoever uses the model needs its category lists
-            self._environment.store.set_result(self._job_id, tuple(names), result.model, best_round)
+            digests = {
+                name: artefacts.write(self._job_id, name, data)
+                for name, data in sorted(result.files.items())
+            }
+            agreed = agreed_schema(artefacts, self._job_id)
+            if agreed is not None:  # whoever uses the model needs its category lists
+                digests[AGREED_SCHEMA] = hashlib.sha256(agreed).hexdigest()
+            self._environment.store.set_result(self._job_id, digests, result.model, best_round)
+
+        await self.stored(save)
+        self.has_result = True
+
+    async def save_outcomes(self, outcomes: Mapping[Silo, Outcome]) -> None:
+        """Store what silos have reported of the result: signatures, and scores of their own."""
+        store, artefacts = self._environment.store, self._environment.artefacts
+        if self._last_round is not None:
+            self._last_round = with_silo_scores(self._job, self._last_round, outcomes)
+        last = self._last_round
+
+        def save() -> None:
+            keep_signatures(artefacts, self._job_id, outcomes)
+            if last is not None:
+                store.add_round(self._job_id, last)
 
         await self.stored(save)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 
 from hedgerow.coordinator.server.artefacts import StorageFailed
@@ -38,6 +39,8 @@ class JobTraffic:
         self._steps: dict[tuple[str, str], StepTotal] = {}
         self._control = (0, 0)
         self._round = (0, 0)
+        self._stored: NewTraffic | None = None
+        self._writing = threading.Lock()
         self.storing = asyncio.Lock()
         """Held while traffic is on its way to the store, and counted nowhere else."""
 
@@ -85,17 +88,31 @@ class JobTraffic:
         up, down = self._control
         self._control = (up + moved.control_up, down + moved.control_down)
 
-    def add_to_store(self, moved: NewTraffic) -> None:
-        """Add traffic to the job's totals in the store; blocks."""
-        if moved != NewTraffic():
-            self._store.add_traffic(self._job_id, moved.steps, moved.control_up, moved.control_down)
+    def _store_with(self, moved: NewTraffic) -> None:
+        """Store totals with ``moved``; a second time adds nothing. Blocks."""
+        with self._writing:  # a thread goes on when its call is cancelled
+            if self._stored is None:
+                job = self._store.job(self._job_id)
+                up, down = (job.control_bytes_up, job.control_bytes_down) if job else (0, 0)
+                self._stored = NewTraffic(self._store.byte_totals(self._job_id), up, down)
+            totals = {(one.method, one.silo): one for one in self._stored.steps}
+            for one in moved.steps:
+                known = totals.get((one.method, one.silo))
+                totals[one.method, one.silo] = one if known is None else known + one
+            changed = [totals[one.method, one.silo] for one in moved.steps]
+            up = self._stored.control_up + moved.control_up
+            down = self._stored.control_down + moved.control_down
+            self._store.set_traffic(self._job_id, changed, up, down)
+            self._stored = NewTraffic(tuple(totals.values()), up, down)
 
     async def flush(self) -> None:
         """Store what is not stored yet; what the store refuses stays counted."""
         async with self.storing:
             moved = self.take()
+            if moved == NewTraffic():
+                return
             try:
-                await asyncio.to_thread(self.add_to_store, moved)
+                await asyncio.to_thread(self._store_with, moved)
             except StorageFailed:  # a call that is cancelled goes on in its thread
                 self.put_back(moved)
                 raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import StorageFailed
 
+ANSWERS, SILOS = "answers to the job", "silos"
+"""What an attempt waits for before it starts."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 """Seconds before the store is tried again; doubled each time."""
 
@@ -27,18 +29,48 @@ class Waiting:
         Who is awaited; empty where it is not a silo.
     why : str
         What is known of the reason; may be empty.
+    urgent : bool
+        Whether people want to know it at once: it needs somebody to act.
     """
 
     what: str
     since: float
     silos: tuple[Silo, ...] = ()
     why: str = ""
+    urgent: bool = False
 
     def __str__(self) -> str:
         """Return one line for people."""
         who = f"{', '.join(self.silos)}: " if self.silos else ""
         why = f" ({self.why})" if self.why else ""
         return f"waits since {clock_of(self.since)} for {who}{self.what}{why}"
+
+
+def explained(
+    waiting: Waiting, there: Collection[Silo], without_crypto: Collection[Silo], least: int
+) -> Waiting:
+    """Return what a job waits for, with what is known of the silos that it waits for.
+
+    Parameters
+    ----------
+    there : collection of Silo
+        Silos that hold a lease.
+    without_crypto : collection of Silo
+        Those of them whose crypto process does not answer.
+    least : int
+        How few silos the job can run with.
+    """
+    missing = [silo for silo in waiting.silos if silo not in there]
+    whys = [waiting.why] if waiting.why else []
+    if waiting.what == SILOS and len(there) < least:
+        whys.append(f"{len(there)} of at least {least} hold a lease")
+    elif waiting.what == ANSWERS and missing and not waiting.why:
+        whys.append(f"no agent of {', '.join(missing)} is there")
+    urgent = bool(whys) and waiting.what in (SILOS, ANSWERS)
+    for silo in waiting.silos:
+        if silo in without_crypto:
+            whys.append(f"the crypto process of {silo} does not answer")
+    return replace(waiting, why="; ".join(whys), urgent=urgent)
 
 
 def clock_of(seconds: float) -> str:

@@ -1,1 +1,53 @@
-"""Optional compiled kernels, each with a pure-Python twin of identical output."""
+"""Optional compiled kernels, each with a pure-Python twin of identical output.
+
+A C file here becomes a library of plain functions. They check nothing: whoever calls one has
+checked that every array has the type, the length and the order that the function reads and writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Library:
+    """The functions of a kernel's library; other Python threads run during a call.
+
+    Raises
+    ------
+    ImportError
+        It was not built here.
+    """
+
+    def __init__(self, name: str) -> None:
+        found = [path for folder in __path__ if (path := Path(folder, f"{name}.so")).exists()]
+        if not found:
+            raise ImportError(f"the C kernels of {name} were not built")
+        self.path = found[0]
+        self._library = ctypes.CDLL(str(self.path))
+
+    @property
+    def has_ifma(self) -> bool:
+        """Whether this CPU has what the eight-lane path needs."""
+        return bool(self.call("has_ifma"))
+
+    def has(self, name: str) -> bool:
+        """Return whether it has a function; one built from older sources may not."""
+        return hasattr(self._library, name)
+
+    def call(self, name: str, *arguments: Any, result: Any = ctypes.c_int64) -> Any:
+        """Call a function with whole numbers, pointers, bytes and arrays; arrays in C order."""
+        function = getattr(self._library, name)
+        function.restype = result
+        return function(*map(_argument, arguments))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous:
+            raise ValueError("the kernels read and write arrays in C order")
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_int64(value) if isinstance(value, int) else value

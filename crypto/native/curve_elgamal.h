@@ -1,10 +1,11 @@
 /* EC-ElGamal: sums of rows, encryption, re-randomisation, decryption. Included by
  * curve_lanes.h. */
 
-/* out[s] = sum of rows[index[starts[s] .. starts[s + 1])] for each of `width` components.
+/* Sums of rows[index[starts[s] .. starts[s + 1])], s = first .. last - 1, for each component.
  * Each lane walks a segment and takes the next one when done, so that lanes stay busy. */
-static void FN(sum_rows)(uint64_t *out, const uint64_t *rows, int width, const uint32_t *index,
-                         const int64_t *starts, int64_t first, int64_t last) {
+EXPORT int64_t FN(sum_rows)(uint64_t *out, const uint64_t *rows, const uint32_t *index,
+                            const int64_t *starts, int64_t first, int64_t last) {
+    const int width = CURVE_WIDTH;
     ge acc[3];
     int64_t segment[8], at[8], end[8], next = first;
     const uint64_t *from[8];
@@ -16,7 +17,8 @@ static void FN(sum_rows)(uint64_t *out, const uint64_t *rows, int width, const u
             while (at[lane] >= end[lane]) {
                 if (segment[lane] >= 0)
                     for (int c = 0; c < width; c++)
-                        FN(store_ge_lane)(out + 24 * (segment[lane] * width + c), &acc[c], lane);
+                        FN(store_ge_lane)(out + 24 * ((segment[lane] - first) * width + c), &acc[c],
+                                          lane);
                 segment[lane] = -1;
                 if (next >= last) break;
                 segment[lane] = next;
@@ -46,12 +48,14 @@ static void FN(sum_rows)(uint64_t *out, const uint64_t *rows, int width, const u
             FN(add_niels)(&acc[c], &q);
         }
     }
+    return CURVE_DONE;
 }
 
 /* The same over extended points; an index below zero stands for minus the point ~index. */
-static void FN(combine)(uint64_t *out, const uint64_t *points, int width, const int64_t *index,
-                        const int64_t *starts, int64_t first, int64_t last) {
-    for (int64_t start = first; start < last; start += 8) {
+EXPORT int64_t FN(combine)(uint64_t *out, int64_t last, const uint64_t *points,
+                           const int64_t *index, const int64_t *starts) {
+    const int width = CURVE_WIDTH;
+    for (int64_t start = 0; start < last; start += 8) {
         ge acc[3];
         int64_t longest = 0;
         for (int lane = 0; lane < 8; lane++) {
@@ -97,6 +101,7 @@ static void FN(combine)(uint64_t *out, const uint64_t *points, int width, const 
                 for (int c = 0; c < width; c++)
                     FN(store_ge_lane)(out + 24 * ((start + lane) * width + c), &acc[c], lane);
     }
+    return CURVE_DONE;
 }
 
 /* acc[c] += r * base[c] for the three bases; digits: 8 lanes of `windows` */
@@ -111,8 +116,10 @@ static void FN(add_mask)(ge acc[3], const curve_bases *bases, const int16_t *dig
 #define ENCRYPT_VECTORS (BATCH / 4)
 
 /* out: 96 bytes a row, the encodings of 2 (r G, g G/2 + r P1, h G/2 + r P2) */
-static void FN(encrypt)(uint8_t *out, const curve_bases *bases, const uint8_t *scalars,
-                        const int64_t *g, const int64_t *h, int64_t n) {
+EXPORT int64_t FN(encrypt)(uint8_t *out, int64_t n, const uint8_t *scalars, const int64_t *g,
+                           const int64_t *h, int64_t w, const uint64_t *base, const uint64_t *p1,
+                           const uint64_t *p2, const uint64_t *half) {
+    const curve_bases made = BASES_OF(w, base, p1, p2, half), *bases = &made;
     const size_t entries = (size_t)(1 << (bases->w - 1)) + 1;
     int16_t digits[8 * CURVE_MAX_WINDOWS];
     for (int64_t start = 0; start < n; start += 8 * ENCRYPT_VECTORS) {
@@ -144,11 +151,14 @@ static void FN(encrypt)(uint8_t *out, const curve_bases *bases, const uint8_t *s
         FN(double_encode)(rows, acc, 3 * vectors);
     }
     curve_wipe(digits, sizeof digits);
+    return CURVE_DONE;
 }
 
 /* out: 96 bytes a row, the encodings of points + (r G, r P1, r P2) */
-static void FN(rerandomise)(uint8_t *out, const curve_bases *bases, const uint64_t *points,
-                            const uint8_t *scalars, int64_t n) {
+EXPORT int64_t FN(rerandomise)(uint8_t *out, int64_t n, const uint64_t *points,
+                               const uint8_t *scalars, int64_t w, const uint64_t *base,
+                               const uint64_t *p1, const uint64_t *p2, const uint64_t *half) {
+    const curve_bases made = BASES_OF(w, base, p1, p2, half), *bases = &made;
     int16_t digits[8 * CURVE_MAX_WINDOWS];
     for (int64_t start = 0; start < n; start += 8) {
         ge acc[4];
@@ -173,15 +183,15 @@ static void FN(rerandomise)(uint8_t *out, const curve_bases *bases, const uint64
         FN(encode2)(rows + 2, acc + 2);
     }
     curve_wipe(digits, sizeof digits);
+    return CURVE_DONE;
 }
 
 /* out: for each row of three encodings (C, A, B) the extended points 4 (A + k0 C), 4 (B + k1 C);
- * four times, so that only the element decides, not the point that stands for it.
- * Gives the index of the first invalid row, or -1. */
-static int64_t FN(decrypt)(uint64_t *out, const uint8_t *in, int64_t n, const uint8_t *keys) {
-    int64_t bad = -1;
+ * four times, so that only the element decides, not the point that stands for it. */
+EXPORT int64_t FN(decrypt)(uint64_t *out, int64_t n, const uint8_t *in, const uint8_t *keys) {
+    int64_t bad = CURVE_DONE;
     cached *multiples = curve_alloc(16 * sizeof(cached));
-    if (!multiples) return -2;
+    if (!multiples) return CURVE_NO_MEMORY;
     for (int64_t start = 0; start < n; start += 8) {
         const uint8_t *rows[2][2][8];
         fe8 x[4], y[4];

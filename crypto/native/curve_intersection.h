@@ -1,9 +1,9 @@
 /* Private set intersection: X25519 and Elligator 2. Included by curve_lanes.h. */
 
-/* X25519 with one scalar for all; gives the index of the first zero product, or -1 */
-static int64_t FN(x25519)(uint8_t *out, const uint8_t *in, int64_t n, const uint8_t *scalar) {
+/* X25519 with one scalar for all; bad is a zero product */
+EXPORT int64_t FN(x25519)(uint8_t *out, int64_t n, const uint8_t *in, const uint8_t *scalar) {
     uint8_t bits[32];
-    int64_t bad = -1;
+    int64_t bad = CURVE_DONE;
     memcpy(bits, scalar, 32);
     bits[0] &= 248;
     bits[31] = (bits[31] & 127) | 64;
@@ -77,7 +77,7 @@ static int64_t FN(x25519)(uint8_t *out, const uint8_t *in, int64_t n, const uint
 }
 
 /* Elligator 2 of 48 big-endian bytes an element, modulo p (RFC 9380, section 6.7.1) */
-static void FN(map_to_curve)(uint8_t *out, const uint8_t *in, int64_t n) {
+EXPORT int64_t FN(map_to_curve)(uint8_t *out, int64_t n, const uint8_t *in) {
     fe8 one, j;
     FN(set)(&one, FE_ONE);
     FN(set)(&j, FE_J);
@@ -139,4 +139,5 @@ static void FN(map_to_curve)(uint8_t *out, const uint8_t *in, int64_t n) {
             }
         }
     }
+    return CURVE_DONE;
 }

@@ -36,14 +36,15 @@ static int FN(eight_apart)(ge *acc, cached *step, const uint64_t *base, int from
     return 0;
 }
 
-/* table: 2^(bits + 1) slots, zeroed */
-static int FN(log_table)(uint64_t *table, const uint64_t *base, int bits) {
+/* table: 2^(bits + 1) slots */
+EXPORT int64_t FN(log_table)(uint64_t *table, const uint64_t *base, int64_t bits) {
     const int64_t n = ((int64_t)1 << bits) + 1;
-    const int shift = 64 - (bits + 1);
+    const int shift = (int)(64 - (bits + 1));
     const uint64_t mask = ((uint64_t)1 << (bits + 1)) - 1;
     ge acc;
     cached step;
-    if (FN(eight_apart)(&acc, &step, base, 0)) return -1;
+    if (FN(eight_apart)(&acc, &step, base, 0)) return CURVE_NO_MEMORY;
+    memset(table, 0, (size_t)16 << bits);
     for (int64_t start = 0; start < n; start += 8 * BATCH) {
         fe8 y[BATCH], z[BATCH];
         for (int i = 0; i < BATCH; i++) {
@@ -64,16 +65,16 @@ static int FN(log_table)(uint64_t *table, const uint64_t *base, int bits) {
             }
         }
     }
-    return 0;
+    return CURVE_DONE;
 }
 
 /* steps: for every eight k, x, y and d x y of k M B, lane by lane (120 words); n a multiple of 8 */
-static int FN(log_steps)(uint64_t *steps, const uint64_t *base, int64_t n) {
+EXPORT int64_t FN(log_steps)(uint64_t *steps, const uint64_t *base, int64_t n) {
     fe8 d;
     ge acc;
     cached step;
     FN(set)(&d, FE_D);
-    if (FN(eight_apart)(&acc, &step, base, 1)) return -1;
+    if (FN(eight_apart)(&acc, &step, base, 1)) return CURVE_NO_MEMORY;
     for (int64_t start = 0; start < n; start += 8 * BATCH) {
         fe8 z[BATCH];
         ge block[BATCH];
@@ -92,7 +93,7 @@ static int FN(log_steps)(uint64_t *steps, const uint64_t *base, int64_t n) {
             memcpy(steps + 120 * (start / 8 + i), part, sizeof part);
         }
     }
-    return 0;
+    return CURVE_DONE;
 }
 
 /* Checks up to eight candidates v B = T and keeps those that hold. */
@@ -150,7 +151,12 @@ INLINE void FN(log_probe)(const curve_log *log, uint64_t hash, int64_t target, i
 #define LOG_VECTORS 128
 
 /* out: the logarithms of n extended points, CURVE_NOT_FOUND where there is none in range */
-static int FN(log_solve)(int64_t *out, const curve_log *log, const uint64_t *points, int64_t n) {
+EXPORT int64_t FN(log_solve)(int64_t *out, int64_t n, const uint64_t *points, int64_t bits,
+                             const uint64_t *table, const uint64_t *steps, int64_t n_steps,
+                             const uint64_t *check, int64_t limit) {
+    const curve_log made = {(int)bits, 8,     6,     2 * ((int64_t)1 << bits) + 1, limit,
+                            n_steps,   table, steps, check},
+                    *log = &made;
     typedef struct {
         fe8 product, denominator, plus, minus;
     } pair;
@@ -163,7 +169,7 @@ static int FN(log_solve)(int64_t *out, const curve_log *log, const uint64_t *poi
     fe8 one;
     if (!affine || !open || !pairs || !hashes) {
         free(affine), free(open), free(pairs), free(hashes);
-        return -1;
+        return CURVE_NO_MEMORY;
     }
     FN(set)(&one, FE_ONE);
     for (int64_t i = 0; i < n; i++) out[i] = CURVE_NOT_FOUND;
@@ -268,7 +274,7 @@ static int FN(log_solve)(int64_t *out, const curve_log *log, const uint64_t *poi
         n_open = left;
     }
     free(affine), free(open), free(pairs), free(hashes);
-    return 0;
+    return CURVE_DONE;
 }
 
 #undef LOG_VECTORS

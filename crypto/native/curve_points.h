@@ -186,14 +186,14 @@ INLINE void FN(add_from_table)(ge *p, const uint64_t *table, const int16_t *digi
 }
 
 /* table: windows * (2^(w-1) + 1) niels points; base: extended */
-static int FN(fixed_table)(uint64_t *table, const uint64_t *base, int w, int windows) {
+EXPORT int64_t FN(fixed_table)(uint64_t *table, const uint64_t *base, int64_t w, int64_t windows) {
     const int entries = (1 << (w - 1)) + 1;
     uint64_t *bases = curve_alloc(8 * 24 * sizeof(uint64_t));
     ge *block = curve_alloc(BATCH * sizeof(ge));
     fe8 *inverses = curve_alloc(BATCH * sizeof(fe8));
     if (!bases || !block || !inverses) {
         free(bases), free(block), free(inverses);
-        return -1;
+        return CURVE_NO_MEMORY;
     }
     const uint64_t *rows[8];
     ge power, acc;
@@ -233,5 +233,5 @@ static int FN(fixed_table)(uint64_t *table, const uint64_t *base, int w, int win
         }
     }
     free(bases), free(block), free(inverses);
-    return 0;
+    return CURVE_DONE;
 }

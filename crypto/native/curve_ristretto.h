@@ -66,8 +66,8 @@ static void FN(decode2)(fe8 x[2], fe8 y[2], v8 valid[2], const uint8_t *const ro
 }
 
 /* n encodings -> n niels points; gives the index of the first invalid one, or -1 */
-static int64_t FN(decode)(uint64_t *out, const uint8_t *in, int64_t n) {
-    int64_t bad = -1;
+EXPORT int64_t FN(decode)(uint64_t *out, int64_t n, const uint8_t *in) {
+    int64_t bad = CURVE_DONE;
     for (int64_t start = 0; start < n; start += 16) {
         const uint8_t *rows[2][8];
         fe8 x[2], y[2];
@@ -131,7 +131,7 @@ static void FN(encode2)(uint8_t *const rows[2][8], const ge p[2]) {
     }
 }
 
-static void FN(encode)(uint8_t *out, const uint64_t *points, int64_t n) {
+EXPORT int64_t FN(encode)(uint8_t *out, int64_t n, const uint64_t *points) {
     for (int64_t start = 0; start < n; start += 16) {
         const uint64_t *from[2][8];
         uint8_t spare[32], *to[2][8];
@@ -145,6 +145,7 @@ static void FN(encode)(uint8_t *out, const uint64_t *points, int64_t n) {
         FN(load_ge)(&p[1], from[1]);
         FN(encode2)(to, p);
     }
+    return CURVE_DONE;
 }
 
 /* Encodes 2 P for n vectors of points with one inversion for all: for a doubled point the square

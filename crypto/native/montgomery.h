@@ -3,7 +3,11 @@
  * A residue is `limbs` 64-bit words, least significant first, in Montgomery form (x R mod m).
  *   portable: radix 2^64, R = 2^(64 limbs), always fully reduced;
  *   ifma:     radix 2^52, R = 2^(52 limbs), limbs a multiple of four with R >= 2^8 m. A product of
- *             a < 16 m and b < 16 m is below 2 m, so nothing is subtracted between products.
+ *             a < 16 m and b < 16 m is below 2 m, so nothing is subtracted between products;
+ *   root:     ifma modulo m = n^2, R of half the words. x R is kept as a0 + n a1, so that a product
+ *             needs no digit above n: a0 b0 = R r - q n gives x y R = r + n (a0 b1 + a1 b0 - q)/R.
+ *             That is five products of n's size where the plain form takes eight. Halves of
+ *             operands are below 16 n; of a product, below 2 n and 5 n.
  * Eight residues that are worked on together lie limb by limb across the lanes of a vector.
  *
  * Memory access depends on digits, exponents and row numbers: neither path is constant-time
@@ -30,11 +34,13 @@
 typedef struct {
   int ifma;           /* which path */
   int limbs;          /* words of a residue */
+  int half;           /* root: words of n; else 0 */
   int bytes;          /* bytes of a canonical residue, little-endian */
-  uint64_t inverse;   /* -1/m modulo the radix */
-  uint64_t m[MAX_LIMBS];
+  uint64_t inverse;   /* -1/m modulo the radix; root: -1/n */
+  uint64_t m[MAX_LIMBS];      /* root: n */
   uint64_t one[MAX_LIMBS];    /* R mod m */
   uint64_t square[MAX_LIMBS]; /* R^2 mod m */
+  uint64_t cube[MAX_LIMBS];   /* R^3 mod m */
 } modulus_t;
 
 /* Bits of one word: 52 or 64. */
@@ -68,17 +74,18 @@ static void bytes_from_words(const modulus_t *mod, uint8_t *data, const uint64_t
   memcpy(data, padded, (size_t)mod->bytes);
 }
 
-/* Bring a residue of at most m to below m. */
-static void subtract_once(const modulus_t *mod, uint64_t *words) {
+/* Bring `n` words of a number of at most twice m to m less, if they are not below m. */
+static int subtract_once(const modulus_t *mod, uint64_t *words, int n) {
   uint64_t less[MAX_LIMBS];
   uint64_t borrow = 0;
   const uint64_t mask = mod->ifma ? DIGIT_MASK : UINT64_MAX;
-  for (int i = 0; i < mod->limbs; i++) {
+  for (int i = 0; i < n; i++) {
     const unsigned __int128 difference = (unsigned __int128)words[i] - mod->m[i] - borrow;
     less[i] = (uint64_t)difference & mask;
     borrow = (uint64_t)(difference >> 64) & 1;
   }
-  if (!borrow) memcpy(words, less, 8 * (size_t)mod->limbs);
+  if (!borrow) memcpy(words, less, 8 * (size_t)n);
+  return !borrow;
 }
 
 /* t[0 .. n) += a x; returns the word that is carried out. */
@@ -143,15 +150,17 @@ typedef __m512i vector_t; /* one limb of eight residues */
   s1 = HIGH(s1, x, y0); s2 = HIGH(s2, x, y1); s3 = HIGH(s3, x, y2); s4 = HIGH(s4, x, y3); \
   s1 = LOW(s1, x, y1); s2 = LOW(s2, x, y2); s3 = LOW(s3, x, y3)
 
-/* t[0 .. 2n) = a b, columns of up to 2n products, no carries. */
-INLINE_IFMA void full_product(vector_t *t, const vector_t *a, const vector_t *b, int n) {
+/* t[0 .. 2n) = a b, or that is added to it: columns of up to 2n products each, no carries. */
+INLINE_IFMA void full_product(vector_t *t, const vector_t *a, const vector_t *b, int n, int more) {
   const vector_t zero = _mm512_setzero_si512();
-  for (int i = 0; i < n + 4; i++) t[i] = zero;
+  for (int i = 0; i < n + 4 && !more; i++) t[i] = zero;
   for (int k = 0; k < n; k += 4) {
     const vector_t b0 = b[k], b1 = b[k + 1], b2 = b[k + 2], b3 = b[k + 3];
     vector_t s0 = t[k], s1 = t[k + 1], s2 = t[k + 2], s3 = t[k + 3], s4;
-    t[k + n] = zero; /* columns above k + n were not touched by the rows before */
-    t[k + n + 1] = t[k + n + 2] = t[k + n + 3] = zero;
+    if (!more) { /* columns from k + n on were not touched by the rows before */
+      t[k + n] = zero;
+      t[k + n + 1] = t[k + n + 2] = t[k + n + 3] = zero;
+    }
     for (int j = 0; j < n; j++) {
       const vector_t x = a[j];
       s4 = t[k + j + 4];
@@ -192,8 +201,9 @@ INLINE_IFMA void full_square(vector_t *t, const vector_t *a, int n) {
   }
 }
 
-/* r = t / R mod m, digits normalised, below 2 m; uses up the 2n columns of t. */
-INLINE_IFMA void reduce(vector_t *r, vector_t *t, const uint64_t *m, uint64_t inverse, int n) {
+/* r = (t + q m) / R, digits normalised; uses up the 2n columns of t. The n digits of q, if asked. */
+INLINE_IFMA void reduce(vector_t *r, vector_t *t, vector_t *q, const uint64_t *m, uint64_t inverse,
+                        int n) {
   const vector_t zero = _mm512_setzero_si512();
   const vector_t inv = _mm512_set1_epi64((long long)inverse);
   const vector_t mask = _mm512_set1_epi64((long long)DIGIT_MASK);
@@ -219,6 +229,7 @@ INLINE_IFMA void reduce(vector_t *r, vector_t *t, const uint64_t *m, uint64_t in
     c3 = _mm512_add_epi64(c3, _mm512_srli_epi64(c2, DIGIT_BITS));
     const vector_t q3 = LOW(zero, c3, inv);
     c3 = LOW(c3, q3, m0);
+    if (q) q[k] = q0, q[k + 1] = q1, q[k + 2] = q2, q[k + 3] = q3;
     vector_t s0 = _mm512_add_epi64(t[k + 4], _mm512_srli_epi64(c3, DIGIT_BITS));
     vector_t s1 = t[k + 5], s2 = t[k + 6], s3 = t[k + 7], s4;
     UPPER_CORNER(m0, m1, m2, m3, q0, q1, q2, q3);
@@ -242,33 +253,93 @@ INLINE_IFMA void reduce(vector_t *r, vector_t *t, const uint64_t *m, uint64_t in
 INLINE_IFMA void multiply_sized(const modulus_t *mod, vector_t *r, const vector_t *a,
                                 const vector_t *b, int n) {
   vector_t t[2 * MAX_LIMBS];
-  full_product(t, a, b, n);
-  reduce(r, t, mod->m, mod->inverse, n);
+  full_product(t, a, b, n, 0);
+  reduce(r, t, NULL, mod->m, mod->inverse, n);
 }
 
 INLINE_IFMA void square_sized(const modulus_t *mod, vector_t *r, const vector_t *a, int n) {
   vector_t t[2 * MAX_LIMBS];
   full_square(t, a, n);
-  reduce(r, t, mod->m, mod->inverse, n);
+  reduce(r, t, NULL, mod->m, mod->inverse, n);
+}
+
+/* r = (low + n high) / R modulo n^2, for columns of both: high gets R n - q, see above. */
+INLINE_IFMA void reduce_root(const modulus_t *mod, vector_t *r, vector_t *low, vector_t *high,
+                             int n) {
+  const vector_t mask = _mm512_set1_epi64((long long)DIGIT_MASK), one = _mm512_set1_epi64(1);
+  vector_t q[MAX_LIMBS / 2];
+  reduce(r, low, q, mod->m, mod->inverse, n);
+  for (int j = 0; j < n; j++) { /* (R - 1 - q) + 1 + R (n - 1) */
+    high[j] = _mm512_add_epi64(high[j], _mm512_sub_epi64(mask, q[j]));
+    high[n + j] = _mm512_add_epi64(high[n + j], _mm512_set1_epi64((long long)mod->m[j]));
+  }
+  high[0] = _mm512_add_epi64(high[0], one);
+  high[n] = _mm512_sub_epi64(high[n], one);
+  reduce(r + n, high, NULL, mod->m, mod->inverse, n);
+}
+
+INLINE_IFMA void multiply_root(const modulus_t *mod, vector_t *r, const vector_t *a,
+                               const vector_t *b, int n) {
+  vector_t low[MAX_LIMBS], high[MAX_LIMBS];
+  full_product(low, a, b, n, 0);
+  full_product(high, a, b + n, n, 0);
+  full_product(high, a + n, b, n, 1);
+  reduce_root(mod, r, low, high, n);
+}
+
+INLINE_IFMA void square_root(const modulus_t *mod, vector_t *r, const vector_t *a, int n) {
+  vector_t low[MAX_LIMBS], high[MAX_LIMBS];
+  full_square(low, a, n);
+  full_product(high, a, a + n, n, 0);
+  for (int j = 0; j < 2 * n; j++) high[j] = _mm512_slli_epi64(high[j], 1);
+  reduce_root(mod, r, low, high, n);
+}
+
+/* r = v for a number of 2n words that is not in Montgomery form: v0 R^2/R + v1 R^3/R. */
+TARGET_IFMA static void enter_root(const modulus_t *mod, vector_t *r, const vector_t *v,
+                                   const vector_t *square, const vector_t *cube) {
+  const int n = mod->half;
+  vector_t low[MAX_LIMBS], high[MAX_LIMBS];
+  full_product(low, v, square, n, 0);
+  full_product(low, v + n, cube, n, 1);
+  full_product(high, v, square + n, n, 0);
+  full_product(high, v + n, cube + n, n, 1);
+  reduce_root(mod, r, low, high, n);
+}
+
+/* r = a + n b, 2n words, for halves below n and the lanes of n. */
+TARGET_IFMA static void join_root(const modulus_t *mod, vector_t *r, const vector_t *a,
+                                  const vector_t *n) {
+  const vector_t mask = _mm512_set1_epi64((long long)DIGIT_MASK);
+  vector_t carry = _mm512_setzero_si512(), t[MAX_LIMBS];
+  full_product(t, a + mod->half, n, mod->half, 0);
+  for (int j = 0; j < mod->limbs; j++) {
+    vector_t sum = _mm512_add_epi64(t[j], carry);
+    if (j < mod->half) sum = _mm512_add_epi64(sum, a[j]);
+    r[j] = _mm512_and_si512(sum, mask);
+    carry = _mm512_srli_epi64(sum, DIGIT_BITS);
+  }
 }
 
 /* The sizes of a 2048-bit key get code of their own, with the loop counts known. */
 TARGET_IFMA __attribute__((noinline)) static void multiply_lanes(const modulus_t *mod, vector_t *r,
                                                                  const vector_t *a,
                                                                  const vector_t *b) {
-  switch (mod->limbs) {
-    case 40: multiply_sized(mod, r, a, b, 40); break;
-    case 80: multiply_sized(mod, r, a, b, 80); break;
-    default: multiply_sized(mod, r, a, b, mod->limbs);
+  switch (mod->half) {
+    case 0: multiply_sized(mod, r, a, b, mod->limbs); break;
+    case 20: multiply_root(mod, r, a, b, 20); break;
+    case 40: multiply_root(mod, r, a, b, 40); break;
+    default: multiply_root(mod, r, a, b, mod->half);
   }
 }
 
 TARGET_IFMA __attribute__((noinline)) static void square_lanes(const modulus_t *mod, vector_t *r,
                                                                const vector_t *a) {
-  switch (mod->limbs) {
-    case 40: square_sized(mod, r, a, 40); break;
-    case 80: square_sized(mod, r, a, 80); break;
-    default: square_sized(mod, r, a, mod->limbs);
+  switch (mod->half) {
+    case 0: square_sized(mod, r, a, mod->limbs); break;
+    case 20: square_root(mod, r, a, 20); break;
+    case 40: square_root(mod, r, a, 40); break;
+    default: square_root(mod, r, a, mod->half);
   }
 }
 

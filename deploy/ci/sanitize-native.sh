@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build the native kernels with AddressSanitizer and UndefinedBehaviourSanitizer, and run their tests
-# over that build: every function of the C modules, on every path of this CPU. Any report fails the
+# over that build: every function of the C libraries, on every path of this CPU. Any report fails the
 # run. PYTHON names the interpreter, SANITIZE_SECONDS bounds the tests.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -21,10 +21,11 @@ LD_PRELOAD="$runtimes" PYTHONMALLOC=malloc \
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
   UBSAN_OPTIONS=print_stacktrace=1 \
   timeout "${SANITIZE_SECONDS:-900}" "$python" -c '
-import sys, hedgerow.crypto.native
+import pathlib, sys, hedgerow.crypto.native
 hedgerow.crypto.native.__path__.insert(0, sys.argv[1])
-from hedgerow.crypto.native import _curve, _paillier
-assert {_curve.__file__.rpartition("/")[0], _paillier.__file__.rpartition("/")[0]} == {sys.argv[1]}
+from hedgerow.crypto import curve_native, modular_native
+for kernels in (curve_native, modular_native):
+    assert kernels.LIBRARY.path.parent == pathlib.Path(sys.argv[1]), kernels.LIBRARY.path
 import pytest
 chosen = "not gmpy2 and not python and not worker_process and not other_threads"
 sys.exit(pytest.main([*sys.argv[2:], "-q", "-p", "no:cacheprovider", "-k", chosen]))

@@ -32,6 +32,8 @@ CRYPTO = 'job=~".*crypto"'
 OURS = 'job=~".*(coordinator|agents?|crypto)"'
 DATA = f'{COORDINATOR},service="ExchangeService"'
 CONTROL = f'{COORDINATOR},service!="ExchangeService"'
+MOVED, PLANNED = "hedgerow_message_bytes_total", "hedgerow_planned_bytes_total"
+BY_STEP, BY_SILO = "strategy, method, direction", "strategy, silo, direction"
 WINDOW = "[$__rate_interval]"
 RANGE = "[$__range]"
 
@@ -68,6 +70,11 @@ def _quantile(q: float, metric: str, labels: str, by: str) -> str:
 def _mean(metric: str, labels: str, by: str) -> str:
     total, count = _rate(f"{metric}_sum", labels, by), _rate(f"{metric}_count", labels, by)
     return f"{total} / {count}"
+
+
+def _a_round(metric: str, labels: str, by: str, per: str = "hedgerow_rounds_total") -> str:
+    over = _rate(per, COORDINATOR, "strategy")
+    return f"{_rate(metric, labels, by)} / on (strategy) group_left () {over}"
 
 
 FEDERATION = (
@@ -166,6 +173,29 @@ FEDERATION = (
         stacked=True,
     ),
     Panel(
+        "Awaited silos",
+        "How long a job has been waiting for each silo; 0 where none waits.",
+        "s",
+        [(f"hedgerow_awaited_seconds{{{COORDINATOR}}}", "{{silo}}")],
+    ),
+    Panel(
+        "Rejected offers",
+        "Offers within the time shown that did not fit their step, by silo and step.",
+        "none",
+        [
+            (
+                _gained("hedgerow_rejected_offers_total", COORDINATOR, "silo, method"),
+                "{{silo}} {{method}}",
+            )
+        ],
+    ),
+    Panel(
+        "Privacy budget spent",
+        "Epsilon that all jobs have spent on a silo's table; the silo's own Prometheus has it.",
+        "none",
+        [(f"hedgerow_privacy_spent_epsilon{{{AGENT}}}", "{{silo}} {{table}}")],
+    ),
+    Panel(
         "Lease held",
         "1 while an agent holds its lease at a coordinator that answers.",
         "none",
@@ -201,7 +231,7 @@ COMMUNICATION = (
         "Data plane",
         "Protobuf bytes of exchanges within the time shown; TLS and HTTP/2 come on top.",
         "bytes",
-        [(_gained("hedgerow_message_bytes_total", DATA, "direction"), "{{direction}}")],
+        [(_gained(MOVED, DATA, "direction"), "{{direction}}")],
         number=True,
         width=8,
     ),
@@ -209,7 +239,7 @@ COMMUNICATION = (
         "Control plane",
         "Protobuf bytes of leases, assignments and operators within the time shown.",
         "bytes",
-        [(_gained("hedgerow_message_bytes_total", CONTROL, "direction"), "{{direction}}")],
+        [(_gained(MOVED, CONTROL, "direction"), "{{direction}}")],
         number=True,
         width=8,
     ),
@@ -220,7 +250,7 @@ COMMUNICATION = (
         [
             (
                 f"{_gained('hedgerow_round_bytes_sum', COORDINATOR, 'strategy, direction')} / "
-                f"{_gained('hedgerow_planned_bytes_total', COORDINATOR, 'strategy, direction')}",
+                f"{_gained(PLANNED, COORDINATOR, 'strategy, direction')}",
                 "{{strategy}} {{direction}}",
             )
         ],
@@ -231,24 +261,14 @@ COMMUNICATION = (
         "Bytes by step",
         "Data plane, by step and direction; up is from the silos to the coordinator.",
         "Bps",
-        [
-            (
-                _rate("hedgerow_message_bytes_total", DATA, "method, direction"),
-                "{{method}} {{direction}}",
-            )
-        ],
+        [(_rate(MOVED, DATA, "method, direction"), "{{method}} {{direction}}")],
         stacked=True,
     ),
     Panel(
         "Bytes by silo",
         "Data plane, by silo and direction.",
         "Bps",
-        [
-            (
-                _rate("hedgerow_message_bytes_total", DATA, "silo, direction"),
-                "{{silo}} {{direction}}",
-            )
-        ],
+        [(_rate(MOVED, DATA, "silo, direction"), "{{silo}} {{direction}}")],
         stacked=True,
     ),
     Panel(
@@ -261,10 +281,31 @@ COMMUNICATION = (
                 "{{strategy}} {{direction}}",
             ),
             (
-                f"{_rate('hedgerow_planned_bytes_total', COORDINATOR, 'strategy, direction')} / "
+                f"{_rate(PLANNED, COORDINATOR, 'strategy, direction')} / "
                 f"on (strategy) group_left () "
                 f"{_rate('hedgerow_rounds_total', COORDINATOR, 'strategy')}",
                 "{{strategy}} {{direction}} planned",
+            ),
+        ],
+    ),
+    Panel(
+        "Bytes a round by step",
+        "Mean data-plane bytes of a round over all silos, by step, and what the plan foresaw.",
+        "bytes",
+        [
+            (_a_round(MOVED, DATA, BY_STEP), "{{strategy}} {{method}} {{direction}}"),
+            (_a_round(PLANNED, COORDINATOR, BY_STEP), "{{strategy}} {{method}} {{direction}} plan"),
+        ],
+    ),
+    Panel(
+        "Bytes a round by silo",
+        "Mean data-plane bytes of a round of each silo, and what the plan foresaw for one.",
+        "bytes",
+        [
+            (_a_round(MOVED, DATA, BY_SILO), "{{strategy}} {{silo}} {{direction}}"),
+            (
+                _a_round(PLANNED, COORDINATOR, "strategy, direction", "hedgerow_round_silos_total"),
+                "{{strategy}} {{direction}} plan",
             ),
         ],
     ),
@@ -353,7 +394,7 @@ SECRETS = (
         "Bps",
         [
             (
-                _rate("hedgerow_message_bytes_total", CRYPTO, "silo, direction"),
+                _rate(MOVED, CRYPTO, "silo, direction"),
                 "{{silo}} {{direction}}",
             )
         ],

@@ -26,6 +26,11 @@ _PAGES = {
         "What operators, silos and the coordinator say to each other. Control calls are unary; "
         "an exchange is a stream both ways whose first frame is a `StepKey`.",
     ),
+    "serving": (
+        "hedgerow.api.serving.v1",
+        "Serving",
+        "What parties that score together send each other through the coordinator.",
+    ),
     "crypto": (
         "hedgerow.api.crypto.v1",
         "Crypto",

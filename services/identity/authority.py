@@ -334,9 +334,15 @@ def throwaway(folder: Path, silos: Sequence[str], now: float) -> dict[str, Ident
         certificate = issue(
             key, root, own.public_key(), role, name, now=now, days=LIFETIME_DAYS[1], hosts=hosts
         )
-        write(paths.key, _pem_of_key(own))
-        write(paths.certificate, certificate)
-        write(paths.roots, root.public_bytes(serialization.Encoding.PEM))
+        paths.key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files = (
+            (paths.key, _pem_of_key(own)),
+            (paths.certificate, certificate),
+            (paths.roots, root.public_bytes(serialization.Encoding.PEM)),
+        )
+        for path, data in files:  # not to outlive a power cut
+            path.touch(0o600)
+            path.write_bytes(data)
         made[place] = paths
     return made
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -26,6 +26,13 @@ from hedgerow.crypto.durable import write_atomically
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_CERTIFICATE_BYTES = 1 << 16
 """Longest certificate chain that a peer may show; what was read of it is kept in memory."""
+
+
+_UNREADABLE = (
+    ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)  # fmt: skip
+"""What ``cryptography`` raises for damaged keys and certificates."""
 
 
 class IdentityUnusable(FederationError):
@@ -81,7 +88,7 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the P-256 private key of a PEM file."""
     try:
         key = serialization.load_pem_private_key(read(path), password=None)
-    except (ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         raise IdentityUnusable(f"{path} is no unencrypted PEM private key") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise IdentityUnusable(f"{path}: the key is not on P-256")
@@ -236,9 +243,13 @@ def read(path: Path) -> bytes:
 def parse(pem: bytes, what: str) -> list[x509.Certificate]:
     """Return the certificates of a PEM text, at least one; ``what`` names it in the error."""
     try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+        found = x509.load_pem_x509_certificates(pem)
+        for one in found:  # what is read later would raise later
+            _ = one.public_key(), one.extensions, one.subject, one.issuer
+            _ = one.not_valid_before_utc, one.not_valid_after_utc
+    except _UNREADABLE as error:
         raise IdentityUnusable(f"{what} is no PEM certificate") from error
+    return found
 
 
 def write(path: Path, data: bytes) -> None:
@@ -252,7 +263,7 @@ def write(path: Path, data: bytes) -> None:
 def _issued(root: x509.Certificate, leaf: x509.Certificate) -> bool:
     try:
         leaf.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
+    except (*_UNREADABLE, InvalidSignature):
         return False
     return True
 

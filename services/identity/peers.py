@@ -198,6 +198,35 @@ class FileIdentity:
         return subject
 
 
+class Identities:
+    """The silo's identity, read anew when its files have changed.
+
+    Raises
+    ------
+    IdentityUnusable
+        At the start. Later, files that do not fit together leave what was.
+    """
+
+    def __init__(self, paths: IdentityPaths, revoked: RevokedCertificates) -> None:
+        self._paths = paths
+        self._revoked = revoked
+        self._lock = threading.Lock()
+        self._stamp = paths.stamp()
+        self._current = FileIdentity(paths, revoked=revoked)
+
+    def __call__(self) -> FileIdentity:
+        """Return the current identity."""
+        with self._lock:
+            try:
+                stamp = self._paths.stamp()
+                if stamp != self._stamp:
+                    self._current = FileIdentity(self._paths, revoked=self._revoked)
+                    self._stamp = stamp
+            except (OSError, IdentityUnusable):
+                pass
+            return self._current
+
+
 class _Reloading:
     """Server certificates from files, read again when a file has changed."""
 
@@ -259,12 +288,20 @@ def expiry(paths: IdentityPaths) -> float:
         return 0.0
 
 
-def channel_credentials(paths: IdentityPaths, clock: Clock = time.time) -> grpc.ChannelCredentials:
+def channel_credentials(
+    paths: IdentityPaths, clock: Clock = time.time, roots: bytes | None = None
+) -> grpc.ChannelCredentials:
     """Return credentials of a client; a channel does not reload, so make a new one to renew.
+
+    Parameters
+    ----------
+    roots : bytes, optional
+        Whom to trust instead of the CA: the server's own certificate, PEM.
 
     Raises
     ------
     IdentityUnusable
     """
     load_identity(paths, clock())
-    return grpc.ssl_channel_credentials(read(paths.roots), read(paths.key), read(paths.certificate))
+    trusted = read(paths.roots) if roots is None else roots
+    return grpc.ssl_channel_credentials(trusted, read(paths.key), read(paths.certificate))

@@ -31,6 +31,8 @@ from hedgerow.services.identity.certificates import (
 
 MAX_LIST_BYTES = 1 << 20
 """Longest list: some 20,000 certificates."""
+LOOK_SECONDS = 5.0
+"""Time between two looks for a newer list."""
 _PEM = re.compile(b"-----BEGIN X509 CRL-----[^-]{1,%d}-----END X509 CRL-----\n?" % MAX_LIST_BYTES)
 
 log = structlog.get_logger()

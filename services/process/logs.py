@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 import threading
 import traceback
@@ -84,6 +85,15 @@ def _thread_ended(given: threading.ExceptHookArgs) -> None:
     name = given.thread.name if given.thread is not None else ""
     if given.exc_value is not None:
         structlog.get_logger().error("thread ended", thread=name, **defect(given.exc_value))
+
+
+def stopped() -> asyncio.Event:
+    """Return the event of a signal that ends the process, whose loop :func:`quiet` keeps short."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    quiet(loop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 def quiet(loop: asyncio.AbstractEventLoop) -> None:

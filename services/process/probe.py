@@ -1,13 +1,15 @@
 """Tell whether a process serves; ``python -m hedgerow.services.process.probe`` in containers.
 
 A server is asked through the gRPC health service, over mTLS with the process' own identity; an
-agent, which serves nothing but its metrics, by whether it holds a lease at its coordinator. Only
-what is needed is imported, for the check runs every few seconds.
+agent, which serves nothing but its metrics, by whether it holds a lease at its coordinator; a
+console by whether it answers. Only what is needed is imported, for the check runs every few
+seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import signal
 import sys
 import urllib.request
@@ -56,6 +58,17 @@ def leased(address: str) -> bool:
         return False
 
 
+def answering(address: str) -> bool:
+    """Tell whether a console answers at ``HOST:PORT``, though it refuses strangers."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("HEAD", "/")
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException) as error:
+        print(error, file=sys.stderr)
+        return False
+
+
 def main() -> None:
     """Exit with 0 if the process serves, else with 1."""
     signal.alarm(LIFE_SECONDS)
@@ -65,13 +78,16 @@ def main() -> None:
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--identity", type=Path, help="folder of the process' own identity")
     parser.add_argument("--agent", action="store_true", help="HOST:PORT is an agent's /metrics")
+    parser.add_argument("--console", action="store_true", help="HOST:PORT is a console's")
     given = parser.parse_args()
     if given.agent:
         healthy = leased(given.address)
+    elif given.console:
+        healthy = answering(given.address)
     elif given.identity is not None:
         healthy = serving(given.address, given.identity)
     else:
-        parser.error("--identity or --agent is needed")
+        parser.error("--identity, --agent or --console is needed")
     sys.exit(0 if healthy else 1)
 
 

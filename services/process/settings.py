@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import enum
+import json
 import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.crypto.durable import write_atomically
 
 
 class SettingsInvalid(FederationError):
@@ -18,7 +25,24 @@ class SettingsInvalid(FederationError):
 
 
 class FileSettings(BaseSettings):
-    """Base of the processes' settings: the environment overrides the file."""
+    """What the settings of all processes have: the environment overrides the file."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_nested_delimiter="__")
+
+    log_json: bool = Field(default=False, description="Whether logs are JSON.")
+    log_level: str = Field(
+        default="info",
+        pattern="^(debug|info|warning|error)$",
+        description="Least level of the log: debug, info, warning or error.",
+    )
+    ready_file: Path | None = Field(
+        default=None, description="File that gets the ports once the process has opened them."
+    )
+
+    def announce(self, **ports: int) -> None:
+        """Write the ports that the process has opened to ``ready_file``."""
+        if self.ready_file is not None:
+            write_atomically(self.ready_file, json.dumps(ports).encode())
 
     @classmethod
     def settings_customise_sources(
@@ -78,3 +102,115 @@ def _fields(kind: Any, parts: tuple[int | str, ...]) -> list[str]:
         nested = [a for a in getattr(annotation, "__args__", ()) if hasattr(a, "model_fields")]
         kind = annotation if hasattr(annotation, "model_fields") else nested[0]
     return sorted(kind.model_fields)
+
+
+class Described(NamedTuple):
+    """A key of a process' settings.
+
+    Parameters
+    ----------
+    table : str
+        Table of the file that it is in; empty above all tables.
+    key : str
+    kind : str
+        Its type in words, with the least and the greatest value.
+    default : str
+        As TOML; ``required`` where there is none, empty where it is not set.
+    about : str
+        What it means.
+    """
+
+    table: str
+    key: str
+    kind: str
+    default: str
+    about: str
+
+
+_KINDS = {str: "text", bool: "true or false", int: "whole number", float: "number", Path: "path"}
+
+
+def described(kind: type[BaseModel], table: str = "") -> Iterator[Described]:
+    """Yield all keys of a process' settings: its own, those of every process, its tables'."""
+    inner: list[tuple[str, type[BaseModel]]] = []
+    shared = FileSettings.model_fields
+    for key, field in sorted(kind.model_fields.items(), key=lambda item: item[0] in shared):
+        model = next((a for a in _options(field.annotation) if _is_model(a)), None)
+        if model is not None:
+            inner.append((key, model))
+            continue
+        ends = {name: getattr(m, name) for m in field.metadata for name in ("ge", "gt", "le", "lt")
+                if hasattr(m, name)}  # fmt: skip
+        words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+        limits = ", ".join(f"{words[name]} {value}" for name, value in ends.items())
+        shown = ", ".join(part for part in (_named(field.annotation), limits) if part)
+        default = "required" if field.is_required() else _literal(field.default)
+        yield Described(table, key, shown, default, field.description or "")
+    for key, model in inner:
+        yield from described(model, f"{table}.{key}".strip("."))
+
+
+def commented(kind: type[BaseModel], given: Mapping[str, Any]) -> str:
+    """Return settings as TOML with every key explained; those not given are commented out.
+
+    Parameters
+    ----------
+    given : Mapping
+        Values by key, of tables as ``table.key``.
+    """
+    lines: list[str] = []
+    entered = ""
+    keys = [*described(kind)]
+    for each in keys:
+        if each.table != entered:
+            entered = each.table
+            of_table = [k for k in keys if k.table == entered]
+            used = any(f"{entered}.{k.key}" in given for k in of_table)
+            lines += ["", f"[{entered}]" if used else f"# [{entered}]"]
+        name = f"{each.table}.{each.key}".strip(".")
+        about = f"{each.about.rstrip('.')}. ({each.kind})".removeprefix(". ")
+        lines.append(f"# {about}")
+        if name in given:
+            lines.append(f"{each.key} = {_literal(given[name])}")
+        else:
+            lines.append(f"# {each.key} = {each.default}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """Return a type, or those of a union, without None."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return tuple(a for a in typing.get_args(kind) if a is not type(None))
+    return (kind,)
+
+
+def _named(kind: Any) -> str:
+    found = []
+    for each in _options(kind):
+        origin, arguments = typing.get_origin(each), typing.get_args(each)
+        if origin is tuple:
+            found.append(f"list of {_named(arguments[0])}")
+        elif origin is dict:
+            found.append(f"table of {_named(arguments[1])}")
+        elif isinstance(each, type) and issubclass(each, enum.Enum):
+            found.append(" or ".join(json.dumps(option.value) for option in each))
+        else:
+            found.append(_KINDS.get(each, "text"))
+    return " or ".join(found)
+
+
+def _literal(value: Any) -> str:
+    """Return a value as TOML; nothing for what is not set."""
+    if value is None or value is PydanticUndefined:
+        return ""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, enum.Enum | Path):
+        value = str(value)
+    return json.dumps(value)

@@ -7,10 +7,9 @@ answered frame by frame, so that neither side holds more than a few; other calls
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
@@ -87,6 +86,35 @@ async def _rest(frames: AsyncIterator[Any]) -> Received:
     return received
 
 
+def _whole(work: Callable[..., list[Any]]) -> Any:
+    """Return the RPC that answers with what ``work`` makes of the head and all other frames."""
+
+    @functools.wraps(work)
+    async def serve(self: CipherServicer, frames: Any, context: Any) -> AsyncIterator[Any]:
+        async with self.limits.large_call(context):
+            head = await _head(frames)
+            received = await _rest(frames)
+            for answer in await self.limits.run(functools.partial(work, self, head, received)):
+                yield answer
+
+    return serve
+
+
+def _by_frame(work: Callable[..., list[Any]]) -> Any:
+    """Return the RPC that answers with what ``work`` makes of the head and each other frame."""
+
+    @functools.wraps(work)
+    async def serve(self: CipherServicer, frames: Any, context: Any) -> AsyncIterator[Any]:
+        async with self.limits.large_call(context):
+            head = await _head(frames)
+            async for frame in frames:
+                content = _content(frame)
+                for answer in await self.limits.run(functools.partial(work, self, head, *content)):
+                    yield answer
+
+    return serve
+
+
 class CipherServicer:
     """Server side: what needs a cipher vault.
 
@@ -102,140 +130,98 @@ class CipherServicer:
 
     def __init__(self, vault: CipherVault, admission: CallLimits, metrics: Metrics) -> None:
         self._ciphers = vault
-        self._limits = admission
+        self.limits = admission
         self._metrics = metrics
 
-    async def EncryptGradients(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.EncryptGradientsHead, kind: str, rows: pb.GradientRows) -> list[Any]:
-            layout = wire.read_layout(head.layout)
-            grad, hess = wire.gradients(rows, layout.n_classes)
-            parts = self._ciphers.encrypt_gradients(head.session, layout, grad, hess)
-            self._count("encrypt", *parts)
-            return [pb.EncryptGradientsResponse(ciphertexts=block) for block in wire.blocks(parts)]
-
-        async for answer in self._by_frame(frames, context, work):
-            yield answer
+    @_by_frame
+    def EncryptGradients(
+        self, head: pb.EncryptGradientsHead, kind: str, rows: pb.GradientRows
+    ) -> list[Any]:
+        layout = wire.read_layout(head.layout)
+        grad, hess = wire.gradients(rows, layout.n_classes)
+        parts = self._ciphers.encrypt_gradients(head.session, layout, grad, hess)
+        return self._counted("encrypt", pb.EncryptGradientsResponse, *parts)
 
     async def HoldRows(self, frames: Any, context: Any) -> Any:
-        def work(head: pb.HoldRowsHead, received: Received) -> list[Any]:
-            rows = wire.parts(received["ciphertexts"])
-            bins = wire.bins(head, received)
-            layout, n_bins = wire.read_layout(head.layout), tuple(head.n_bins)
-            self._ciphers.hold_rows(
-                head.session, head.public_key, layout, rows, bins, n_bins, max(head.least_rows, 1)
-            )
-            self._count("load", *[bins] * len(rows))
-            return [pb.HoldRowsResponse()]
-
-        (answer,) = [answer async for answer in self._whole(frames, context, work)]
+        (answer,) = [answer async for answer in self._hold_rows(frames, context)]
         return answer
 
-    async def SumBins(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.SumBinsHead, received: Received) -> list[Any]:
-            order = wire.numbers(received, "order", "<u4") if head.HasField("n_sums") else None
-            if order is not None and len(order) != head.n_sums:
-                raise InputRefused(f"expected {head.n_sums} sums in order, received {len(order)}")
-            parts = self._ciphers.sum_bins(
-                head.session,
-                wire.nodes(received["rows"], head.n_nodes),
-                cumulative=head.cumulative,
-                missing=tuple(head.missing) or None,
-                order=order,
-            )
-            self._count("sum", *parts)
-            return [pb.SumBinsResponse(ciphertexts=block) for block in wire.blocks(parts)]
+    @_whole
+    def _hold_rows(self, head: pb.HoldRowsHead, received: Received) -> list[Any]:
+        rows = wire.parts(received["ciphertexts"])
+        bins = wire.bins(head, received)
+        layout, n_bins = wire.read_layout(head.layout), tuple(head.n_bins)
+        self._ciphers.hold_rows(
+            head.session, head.public_key, layout, rows, bins, n_bins, max(head.least_rows, 1)
+        )
+        self._count("load", len(bins) * len(rows))
+        return [pb.HoldRowsResponse()]
 
-        async for answer in self._whole(frames, context, work):
-            yield answer
+    @_whole
+    def SumBins(self, head: pb.SumBinsHead, received: Received) -> list[Any]:
+        order = wire.numbers(received, "order", "<u4") if head.HasField("n_sums") else None
+        if order is not None and len(order) != head.n_sums:
+            raise InputRefused(f"expected {head.n_sums} sums in order, received {len(order)}")
+        parts = self._ciphers.sum_bins(
+            head.session,
+            wire.nodes(received["rows"], head.n_nodes),
+            cumulative=head.cumulative,
+            missing=tuple(head.missing) or None,
+            order=order,
+        )
+        return self._counted("sum", pb.SumBinsResponse, *parts)
 
-    async def DecryptHistograms(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.DecryptHistogramsHead, received: Received) -> list[Any]:
-            layout, parts = wire.read_layout(head.layout), wire.parts(received["ciphertexts"])
-            sums = self._ciphers.decrypt_histograms(head.session, layout, parts, head.n_bins)
-            self._count("decrypt", sums[0])
-            (sum_bytes, grad), (_, hess) = map(wire.signed_bytes, sums)
-            row_bytes = sum_bytes * layout.n_classes
-            pieces = zip(wire.pieces(grad, row_bytes), wire.pieces(hess, row_bytes), strict=True)
-            return [
-                pb.DecryptHistogramsResponse(sum_bytes=sum_bytes, grad=g, hess=h) for g, h in pieces
-            ]
+    @_whole
+    def DecryptHistograms(self, head: pb.DecryptHistogramsHead, received: Received) -> list[Any]:
+        layout, parts = wire.read_layout(head.layout), wire.parts(received["ciphertexts"])
+        sums = self._ciphers.decrypt_histograms(head.session, layout, parts, head.n_bins)
+        self._count("decrypt", len(sums[0]))
+        (sum_bytes, grad), (_, hess) = map(wire.signed_bytes, sums)
+        row_bytes = sum_bytes * layout.n_classes
+        pieces = zip(wire.pieces(grad, row_bytes), wire.pieces(hess, row_bytes), strict=True)
+        answer = functools.partial(pb.DecryptHistogramsResponse, sum_bytes=sum_bytes)
+        return [answer(grad=g, hess=h) for g, h in pieces]
 
-        async for answer in self._whole(frames, context, work):
-            yield answer
+    @_whole
+    def EncryptIntegers(self, head: pb.EncryptIntegersHead, received: Received) -> list[Any]:
+        values = wire.numbers(received, "values", "<i8").tolist()
+        found = self._ciphers.encrypt_integers(head.session, values)
+        return self._counted("encrypt", pb.EncryptIntegersResponse, found)
 
-    async def EncryptIntegers(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.EncryptIntegersHead, received: Received) -> list[Any]:
-            values = wire.numbers(received, "values", "<i8").tolist()
-            found = self._ciphers.encrypt_integers(head.session, values)
-            self._count("encrypt", found)
-            return [pb.EncryptIntegersResponse(ciphertexts=block) for block in wire.blocks([found])]
+    @_whole
+    def SumSelected(self, head: pb.SumSelectedHead, received: Received) -> list[Any]:
+        found = self._ciphers.sum_selected(
+            head.public_key,
+            wire.one_part(received),
+            wire.numbers(received, "index", "<u4"),
+            wire.numbers(received, "starts", "<i8"),
+        )
+        return self._counted("sum", pb.SumSelectedResponse, found)
 
-        async for answer in self._whole(frames, context, work):
-            yield answer
+    @_whole
+    def DecryptIntegers(self, head: pb.DecryptIntegersHead, received: Received) -> list[Any]:
+        values = self._ciphers.decrypt_integers(head.session, wire.one_part(received))
+        self._count("decrypt", len(values))
+        data = wire.signed_bytes(np.array(values, object))[1]
+        pieces = wire.pieces(data, wire.WIDE_BYTES)
+        return [pb.DecryptIntegersResponse(values=piece) for piece in pieces]
 
-    async def SumSelected(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.SumSelectedHead, received: Received) -> list[Any]:
-            found = self._ciphers.sum_selected(
-                head.public_key,
-                wire.one_part(received),
-                wire.numbers(received, "index", "<u4"),
-                wire.numbers(received, "starts", "<i8"),
-            )
-            self._count("sum", found)
-            return [pb.SumSelectedResponse(ciphertexts=block) for block in wire.blocks([found])]
+    @_by_frame
+    def BlindIdentifiers(self, head: pb.BlindIdentifiersHead, kind: str, value: Any) -> list[Any]:
+        if kind == "points":
+            points = self._ciphers.blind_points(head.session, value)
+        else:
+            points = self._ciphers.blind_identifiers(head.session, list(value.ids))
+        self._count("blind", len(points) // POINT_BYTES)
+        return [pb.BlindIdentifiersResponse(points=points)]
 
-        async for answer in self._whole(frames, context, work):
-            yield answer
+    def _count(self, op: str, n: int) -> None:
+        self._metrics.ciphertexts.labels(op).inc(n)
 
-    async def DecryptIntegers(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.DecryptIntegersHead, received: Received) -> list[Any]:
-            values = self._ciphers.decrypt_integers(head.session, wire.one_part(received))
-            found = np.array(values, object)
-            self._count("decrypt", found)
-            data = wire.signed_bytes(found)[1]
-            return [
-                pb.DecryptIntegersResponse(values=piece)
-                for piece in wire.pieces(data, wire.WIDE_BYTES)
-            ]
-
-        async for answer in self._whole(frames, context, work):
-            yield answer
-
-    async def BlindIdentifiers(self, frames: Any, context: Any) -> AsyncIterator[Any]:
-        def work(head: pb.BlindIdentifiersHead, kind: str, value: Any) -> list[Any]:
-            if kind == "points":
-                points = self._ciphers.blind_points(head.session, value)
-            else:
-                points = self._ciphers.blind_identifiers(head.session, list(value.ids))
-            self._metrics.ciphertexts.labels("blind").inc(len(points) // POINT_BYTES)
-            return [pb.BlindIdentifiersResponse(points=points)]
-
-        async for answer in self._by_frame(frames, context, work):
-            yield answer
-
-    def _count(self, op: str, *parts: NDArray[Any]) -> None:
-        self._metrics.ciphertexts.labels(op).inc(sum(len(part) for part in parts))
-
-    async def _whole(
-        self, frames: AsyncIterator[Any], context: Any, work: Callable[[Any, Received], list[_R]]
-    ) -> AsyncIterator[_R]:
-        """Yield what ``work`` makes of the head and all other frames."""
-        async with self._limits.large_call(context):
-            head = await _head(frames)
-            received = await _rest(frames)
-            for answer in await self._limits.run(lambda: work(head, received)):
-                yield answer
-
-    async def _by_frame(
-        self, frames: AsyncIterator[Any], context: Any, work: Callable[[Any, str, Any], list[_R]]
-    ) -> AsyncIterator[_R]:
-        """Yield what ``work`` makes of the head and each other frame."""
-        async with self._limits.large_call(context):
-            head = await _head(frames)
-            async for frame in frames:
-                content = functools.partial(work, head, *_content(frame))
-                for answer in await self._limits.run(content):
-                    yield answer
+    def _counted(self, op: str, response: Any, *parts: Ciphertexts) -> list[Any]:
+        """Count ciphertexts, and return the responses that have them."""
+        self._count(op, sum(map(len, parts)))
+        return [response(ciphertexts=block) for block in wire.blocks(parts)]
 
 
 # --- the agent's side ---
@@ -262,6 +248,14 @@ def _patiently(
             vault.pause()
 
     return asked
+
+
+def _frames(request: Callable[..., _R], head: object, **more: Iterable[Any]) -> Iterator[_R]:
+    """Yield the frames of a request: its head, then each field's pieces."""
+    yield request(head=head)
+    for field, pieces in more.items():
+        for piece in pieces:
+            yield request(**{field: piece})
 
 
 class RemoteCipherVault:
@@ -303,9 +297,7 @@ class RemoteCipherVault:
             self._known = known = (channel, stub)
         return known[1]
 
-    def _call(
-        self, method: Callable[[CryptoServiceStub], Callable[..., _R]], request: object
-    ) -> _R:
+    def call(self, method: Callable[[CryptoServiceStub], Callable[..., _R]], request: object) -> _R:
         try:
             return method(self._stub())(request, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
@@ -326,7 +318,7 @@ class RemoteCipherVault:
         self, session: str, key_bits: int = 2048, scheme: Scheme = "paillier"
     ) -> bytes:
         request = service.CreateKeysRequest(session=session, kind=KINDS[scheme], key_bits=key_bits)
-        return self._call(lambda stub: stub.CreateKeys, request).public_key
+        return self.call(lambda stub: stub.CreateKeys, request).public_key
 
     @_patiently
     def encrypt_gradients(
@@ -339,18 +331,13 @@ class RemoteCipherVault:
         n = max(len(grad), 1)
         g, h = (np.ascontiguousarray(v.reshape(len(v), -1), "<f8") for v in (grad, hess))
         step = max(1, min(ROWS_A_FRAME, wire.FRAME_BYTES // max(16 * g.shape[1], 1)))
-
-        def frames() -> Iterator[pb.EncryptGradientsRequest]:
-            head = pb.EncryptGradientsHead(session=session, layout=wire.layout(layout))
-            yield pb.EncryptGradientsRequest(head=head)
-            for at in range(0, n, step):
-                rows = pb.GradientRows(
-                    grad=g[at : at + step].tobytes(), hess=h[at : at + step].tobytes()
-                )
-                yield pb.EncryptGradientsRequest(rows=rows)
-
-        found = self._stream(lambda stub: stub.EncryptGradients, frames())
-        return wire.arrays(answer.ciphertexts for answer in found)
+        rows = (
+            pb.GradientRows(grad=g[at : at + step].tobytes(), hess=h[at : at + step].tobytes())
+            for at in range(0, n, step)
+        )
+        head = pb.EncryptGradientsHead(session=session, layout=wire.layout(layout))
+        frames = _frames(pb.EncryptGradientsRequest, head, rows=rows)
+        return self._ciphertexts(lambda stub: stub.EncryptGradients, frames)
 
     @_patiently
     def hold_rows(
@@ -364,22 +351,17 @@ class RemoteCipherVault:
         least_rows: int = 1,
     ) -> None:
         check_bins(bins, n_bins)
-
-        def frames() -> Iterator[pb.HoldRowsRequest]:
-            head = pb.HoldRowsHead(
-                session=session,
-                public_key=public_key,
-                layout=wire.layout(layout),
-                n_bins=[int(n) for n in n_bins],
-                bin_bytes=bins.itemsize,
-                least_rows=least_rows,
-            )
-            yield pb.HoldRowsRequest(head=head)
-            little = np.ascontiguousarray(bins, bins.dtype.newbyteorder("<"))
-            yield from (pb.HoldRowsRequest(bins=piece) for piece in wire.pieces(little))
-            yield from (pb.HoldRowsRequest(ciphertexts=block) for block in wire.blocks(rows))
-
-        self._call(lambda stub: stub.HoldRows, frames())
+        head = pb.HoldRowsHead(
+            session=session,
+            public_key=public_key,
+            layout=wire.layout(layout),
+            n_bins=[int(n) for n in n_bins],
+            bin_bytes=bins.itemsize,
+            least_rows=least_rows,
+        )
+        little = np.ascontiguousarray(bins, bins.dtype.newbyteorder("<"))
+        more = {"bins": wire.pieces(little), "ciphertexts": wire.blocks(rows)}
+        self.call(lambda stub: stub.HoldRows, _frames(pb.HoldRowsRequest, head, **more))
 
     @_patiently
     def sum_bins(
@@ -391,37 +373,33 @@ class RemoteCipherVault:
         missing: Sequence[bool] | None = None,
         order: NDArray[np.integer] | None = None,
     ) -> tuple[Ciphertexts, ...]:
-        def frames() -> Iterator[pb.SumBinsRequest]:
-            head = pb.SumBinsHead(
-                session=session,
-                n_nodes=len(nodes),
-                cumulative=cumulative,
-                missing=missing or (),
-                n_sums=None if order is None else len(order),
+        head = pb.SumBinsHead(
+            session=session,
+            n_nodes=len(nodes),
+            cumulative=cumulative,
+            missing=missing or (),
+            n_sums=None if order is None else len(order),
+        )
+        more: dict[str, Iterable[Any]] = {
+            "rows": (
+                pb.NodeRows(node=node, rows=piece)
+                for node, rows in enumerate(nodes)
+                for piece in wire.pieces(rows.astype("<u4"))
             )
-            yield pb.SumBinsRequest(head=head)
-            for node, rows in enumerate(nodes):
-                for piece in wire.pieces(rows.astype("<u4")):
-                    yield pb.SumBinsRequest(rows=pb.NodeRows(node=node, rows=piece))
-            if order is not None:
-                yield from (pb.SumBinsRequest(order=p) for p in wire.pieces(order.astype("<u4")))
-
-        found = self._stream(lambda stub: stub.SumBins, frames())
-        return wire.arrays(answer.ciphertexts for answer in found)
+        }
+        if order is not None:
+            more["order"] = wire.pieces(order.astype("<u4"))
+        return self._ciphertexts(
+            lambda stub: stub.SumBins, _frames(pb.SumBinsRequest, head, **more)
+        )
 
     @_patiently
     def decrypt_histograms(
         self, session: str, layout: PairLayout, answer: Sequence[Buffer], n_bins: int
     ) -> PairSums:
-        def frames() -> Iterator[pb.DecryptHistogramsRequest]:
-            head = pb.DecryptHistogramsHead(
-                session=session, layout=wire.layout(layout), n_bins=n_bins
-            )
-            yield pb.DecryptHistogramsRequest(head=head)
-            for block in wire.blocks(answer):
-                yield pb.DecryptHistogramsRequest(ciphertexts=block)
-
-        found = list(self._stream(lambda stub: stub.DecryptHistograms, frames()))
+        head = pb.DecryptHistogramsHead(session=session, layout=wire.layout(layout), n_bins=n_bins)
+        frames = _frames(pb.DecryptHistogramsRequest, head, ciphertexts=wire.blocks(answer))
+        found = list(self._stream(lambda stub: stub.DecryptHistograms, frames))
         width = max((piece.sum_bytes for piece in found), default=8)
         grad = wire.signed(b"".join(piece.grad for piece in found), width)
         hess = wire.signed(b"".join(piece.hess for piece in found), width)
@@ -429,13 +407,9 @@ class RemoteCipherVault:
 
     @_patiently
     def encrypt_integers(self, session: str, values: Sequence[int]) -> Ciphertexts:
-        def frames() -> Iterator[pb.EncryptIntegersRequest]:
-            yield pb.EncryptIntegersRequest(head=pb.EncryptIntegersHead(session=session))
-            for piece in wire.pieces(np.array(values, "<i8")):
-                yield pb.EncryptIntegersRequest(values=piece)
-
-        found = self._stream(lambda stub: stub.EncryptIntegers, frames())
-        return wire.arrays(answer.ciphertexts for answer in found)[0]
+        head, pieces = pb.EncryptIntegersHead(session=session), wire.pieces(np.array(values, "<i8"))
+        frames = _frames(pb.EncryptIntegersRequest, head, values=pieces)
+        return self._ciphertexts(lambda stub: stub.EncryptIntegers, frames)[0]
 
     @_patiently
     def sum_selected(
@@ -445,46 +419,50 @@ class RemoteCipherVault:
         index: NDArray[np.uint32],
         start: NDArray[np.int64],
     ) -> Ciphertexts:
-        def frames() -> Iterator[pb.SumSelectedRequest]:
-            yield pb.SumSelectedRequest(head=pb.SumSelectedHead(public_key=public_key))
-            yield from (pb.SumSelectedRequest(ciphertexts=block) for block in wire.blocks([values]))
-            yield from (pb.SumSelectedRequest(index=p) for p in wire.pieces(index.astype("<u4")))
-            yield from (pb.SumSelectedRequest(starts=p) for p in wire.pieces(start.astype("<i8")))
-
-        found = self._stream(lambda stub: stub.SumSelected, frames())
-        return wire.arrays(answer.ciphertexts for answer in found)[0]
+        frames = _frames(
+            pb.SumSelectedRequest,
+            pb.SumSelectedHead(public_key=public_key),
+            ciphertexts=wire.blocks([values]),
+            index=wire.pieces(index.astype("<u4")),
+            starts=wire.pieces(start.astype("<i8")),
+        )
+        return self._ciphertexts(lambda stub: stub.SumSelected, frames)[0]
 
     @_patiently
     def decrypt_integers(self, session: str, values: Buffer) -> list[int]:
-        def frames() -> Iterator[pb.DecryptIntegersRequest]:
-            yield pb.DecryptIntegersRequest(head=pb.DecryptIntegersHead(session=session))
-            for block in wire.blocks([values]):
-                yield pb.DecryptIntegersRequest(ciphertexts=block)
-
-        found = self._stream(lambda stub: stub.DecryptIntegers, frames())
+        head = pb.DecryptIntegersHead(session=session)
+        frames = _frames(pb.DecryptIntegersRequest, head, ciphertexts=wire.blocks([values]))
+        found = self._stream(lambda stub: stub.DecryptIntegers, frames)
         data = b"".join(answer.values for answer in found)
         return [int(value) for value in wire.signed(data, wire.WIDE_BYTES)]
 
     def blind_identifiers(self, session: str, ids: Sequence[bytes]) -> bytes:
-        def frames() -> Iterator[pb.BlindIdentifiersRequest]:
+        def batches() -> Iterator[pb.Identifiers]:
             batch: list[bytes] = []
             n_bytes = 0
             for one in ids:
                 if len(batch) == IDS_A_FRAME or (batch and n_bytes + len(one) > wire.FRAME_BYTES):
-                    yield pb.BlindIdentifiersRequest(identifiers=pb.Identifiers(ids=batch))
+                    yield pb.Identifiers(ids=batch)
                     batch, n_bytes = [], 0
                 batch.append(one)
                 n_bytes += len(one)
-            yield pb.BlindIdentifiersRequest(identifiers=pb.Identifiers(ids=batch))
+            yield pb.Identifiers(ids=batch)
 
-        return self._blind(session, frames())
+        return self._blind(session, identifiers=batches())
 
     def blind_points(self, session: str, points: bytes) -> bytes:
         step = IDS_A_FRAME * POINT_BYTES
         cut = (points[at : at + step] for at in range(0, len(points), step))
-        return self._blind(session, (pb.BlindIdentifiersRequest(points=piece) for piece in cut))
+        return self._blind(session, points=cut)
 
-    def _blind(self, session: str, frames: Iterator[pb.BlindIdentifiersRequest]) -> bytes:
-        head = pb.BlindIdentifiersRequest(head=pb.BlindIdentifiersHead(session=session))
-        found = self._stream(lambda stub: stub.BlindIdentifiers, itertools.chain([head], frames))
+    def _blind(self, session: str, **more: Iterable[Any]) -> bytes:
+        frames = _frames(
+            pb.BlindIdentifiersRequest, pb.BlindIdentifiersHead(session=session), **more
+        )
+        found = self._stream(lambda stub: stub.BlindIdentifiers, frames)
         return b"".join(answer.points for answer in found)
+
+    def _ciphertexts(
+        self, method: Callable[[CryptoServiceStub], Callable[..., Iterator[Any]]], frames: Any
+    ) -> tuple[Ciphertexts, ...]:
+        return wire.arrays(answer.ciphertexts for answer in self._stream(method, frames))

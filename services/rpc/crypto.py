@@ -1,60 +1,119 @@
 """The crypto service: a silo's keys behind a process boundary; servicer, and the remote vault.
 
 The ciphers' half is in :mod:`hedgerow.services.rpc.ciphers`; this is the keys and the secure sums.
+A method of :class:`~hedgerow.crypto.vault.Vault` and its RPC have one shape: fields of the request
+are named as the arguments, or are those of the only argument; fields of the response are those of
+the result, or the only one is the result. That they match is checked at import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import field, is_dataclass, make_dataclass
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.crypto.errors import InputRefused
-from hedgerow.crypto.noise_keys import NoiseSeed
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.crypto.vault import (
-    DealtBox,
-    MaskGroup,
-    Reveal,
-    SumMasks,
-    SumTicket,
-    TreeRoots,
-    Vault,
-)
+from hedgerow.crypto.vault import Vault
+from hedgerow.services.identity.certificates import IdentityUnusable
+from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.ciphers import KINDS, CipherServicer, RemoteCipherVault
 from hedgerow.services.rpc.crypto_calls import CallLimits
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire.records import record_of
 
 SCHEMES = {kind: scheme for scheme, kind in KINDS.items()}
+_SERVICE = pb.DESCRIPTOR.services_by_name["CryptoService"]
 
 
-def _sorted(received: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a map in the order of its keys; on the wire it has none."""
-    return {key: received[key] for key in sorted(received)}
+class _Values:
+    """Values by name as a message: arguments of a method, or its result."""
+
+    def __init__(self, values: list[Any], message: Descriptor) -> None:
+        only: Any = values[0][1] if len(values) == 1 else None
+        self.whole = is_dataclass(only) and values[0][0] not in message.fields_by_name
+        self._kind = only if self.whole else make_dataclass(message.name, values)
+        self._names = [value[0] for value in values]
+        self._record = record_of(self._kind, message)
+        self._message: Any = GetMessageClass(message)
+
+    def write(self, *values: Any, **named: Any) -> Any:
+        """Return the message of values."""
+        content = values[0] if self.whole else self._kind(*values, **named)
+        message = self._message()
+        self._record.write(message, content)
+        return message
+
+    def read(self, message: Any) -> list[Any]:
+        """Return the values of a message, in order."""
+        content = self._record.read(message)
+        return [content] if self.whole else [getattr(content, name) for name in self._names]
 
 
-def _read_ticket(ticket: pb.SumTicket) -> SumTicket:
-    return SumTicket(
-        ticket.session,
-        ticket.number,
-        ticket.view,
-        tuple(ticket.participants),
-        ticket.n_values,
-        ticket.self_mask,
-        ticket.group_mask,
-    )
+class _VaultCall:
+    """A method of the vault and its RPC."""
+
+    def __init__(self, method: str, rpc: str) -> None:
+        function = getattr(Vault, method)
+        hints = typing.get_type_hints(function)
+        about = _SERVICE.methods_by_name[rpc]
+        self._method, self._rpc, self._function = method, rpc, function
+        arguments: list[Any] = []
+        for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+            optional = parameter.default is not parameter.empty
+            default = [field(default=parameter.default)] if optional else []
+            arguments.append((name, hints[name], *default))
+        self.request = _Values(arguments, about.input_type)
+        result, names = hints["return"], [each.name for each in about.output_type.fields]
+        values = [(names[0], result)] if names else []
+        if is_dataclass(result):
+            values = [("result", result)]
+        self.response = _Values(values, about.output_type)
+
+    def served(self, *, at_once: bool = False) -> Any:
+        """Return the RPC's method of a servicer; ``at_once`` takes less time than a thread."""
+
+        async def serve(servicer: CryptoServicer, request: Any, context: Any) -> Any:
+            def work() -> Any:
+                result = getattr(servicer.vault, self._method)(*self.request.read(request))
+                return self.response.write(*([] if result is None else [result]))
+
+            async with servicer.limits.small_call(context):
+                return work() if at_once else await servicer.limits.run(work)
+
+        return serve
+
+    def asked(self) -> Any:
+        """Return the method of the remote vault."""
+
+        @functools.wraps(self._function)
+        def ask(vault: RemoteVault, *arguments: Any, **named: Any) -> Any:
+            request = self.request.write(*arguments, **named)
+            found = self.response.read(vault.call(lambda stub: getattr(stub, self._rpc), request))
+            return found[0] if found else None
+
+        return ask
 
 
-def _boxes(boxes: Mapping[str, DealtBox]) -> dict[str, pb.DealtBox]:
-    return {silo: pb.DealtBox(**asdict(dealt)) for silo, dealt in boxes.items()}
-
-
-def _read_boxes(boxes: Mapping[str, pb.DealtBox]) -> dict[str, DealtBox]:
-    return {silo: DealtBox(boxes[silo].box, boxes[silo].commitments) for silo in sorted(boxes)}
+_JOIN = _VaultCall("join_group", "JoinGroup")
+_SEAL = _VaultCall("seal_shares", "SealShares")
+_OPEN = _VaultCall("open_shares", "OpenShares")
+_MASKS = _VaultCall("derive_masks", "DeriveMasks")
+_ENDORSE = _VaultCall("endorse", "EndorseSet")
+_SEEDS = _VaultCall("reveal_pair_seeds", "RevealPairSeeds")
+_SHARES = _VaultCall("reveal_shares", "RevealShares")
+_GROUP_MASKS = _VaultCall("derive_group_masks", "DeriveGroupMasks")
+_NOISE = _VaultCall("derive_noise", "DeriveNoise")
+_FORGET = _VaultCall("forget_session", "DeleteKeys")
 
 
 class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServicer):
@@ -69,131 +128,69 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
     metrics : Metrics
     workers : int, optional
         Calls that are worked on at a time; as many as cores when left out, at least two.
+    revoked : RevokedCertificates, optional
+        Gets the lists that the agent brings.
     """
 
     def __init__(
-        self, vault: Vault, silo: str, metrics: Metrics, workers: int | None = None
+        self,
+        vault: Vault,
+        silo: str,
+        metrics: Metrics,
+        workers: int | None = None,
+        revoked: RevokedCertificates | None = None,
     ) -> None:
         admission = CallLimits(
             silo, metrics, workers if workers is not None else max(2, usable_cores())
         )
         super().__init__(vault, admission, metrics)
-        self._vault = vault
+        self.vault = vault
+        self._revoked = revoked
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
         crypto_service_pb2_grpc.add_CryptoServiceServicer_to_server(self, server)
-        return pb.DESCRIPTOR.services_by_name["CryptoService"].full_name
-
-    async def _do(self, context: Any, work: Callable[[], Any]) -> Any:
-        async with self._limits.small_call(context):
-            return await self._limits.run(work)
-
-    async def _at_once(self, context: Any, work: Callable[[], Any]) -> Any:
-        """Do what takes less time than to hand it to a thread: a few hashes a silo."""
-        async with self._limits.small_call(context):
-            return work()
+        return _SERVICE.full_name
 
     async def CreateKeys(self, request: Any, context: Any) -> Any:
         def make() -> bytes:
             if request.kind == pb.KEY_KIND_X25519:
-                return self._vault.create_mask_key(request.session)
+                return self.vault.create_mask_key(request.session)
             if request.kind not in SCHEMES:
                 raise InputRefused(f"key kind {request.kind} is not known")
             scheme = SCHEMES[request.kind]
-            return self._vault.create_cipher_key(request.session, request.key_bits, scheme)
+            return self.vault.create_cipher_key(request.session, request.key_bits, scheme)
 
-        return pb.CreateKeysResponse(public_key=await self._do(context, make))
+        async with self.limits.small_call(context):
+            return pb.CreateKeysResponse(public_key=await self.limits.run(make))
 
-    async def JoinGroup(self, request: Any, context: Any) -> Any:
-        group = MaskGroup(
-            request.session,
-            request.silo,
-            tuple(request.members),
-            tuple(request.public_keys),
-            request.digest,
-            request.threshold,
-        )
-        await self._do(context, lambda: self._vault.join_group(group))
-        return pb.JoinGroupResponse()
+    async def UpdateRevocations(self, request: Any, context: Any) -> Any:
+        def take() -> None:
+            try:
+                if self._revoked is not None:
+                    self._revoked.take(request.revoked)
+            except IdentityUnusable as error:
+                raise InputRefused(str(error)) from error
 
-    async def SealShares(self, request: Any, context: Any) -> Any:
-        dealt = await self._do(
-            context,
-            lambda: self._vault.seal_shares(
-                request.session,
-                request.first,
-                request.count,
-                tuple(request.participants),
-                request.group_key,
-            ),
-        )
-        return pb.SealSharesResponse(boxes=_boxes(dealt))
-
-    async def OpenShares(self, request: Any, context: Any) -> Any:
-        await self._do(
-            context,
-            lambda: self._vault.open_shares(
-                request.session, request.first, request.count, _read_boxes(request.boxes)
-            ),
-        )
-        return pb.OpenSharesResponse()
+        async with self.limits.small_call(context):
+            await self.limits.run(take)
+        return pb.UpdateRevocationsResponse()
 
     async def DeriveMasks(self, request: Any, context: Any) -> Any:
-        ticket = _read_ticket(request.ticket)
-        endorse = request.endorse
-        masks = await self._at_once(context, lambda: self._vault.derive_masks(ticket, endorse))
-        self._metrics.masked_values.inc(ticket.n_values)
-        return pb.DeriveMasksResponse(
-            add=masks.add,
-            subtract=masks.subtract,
-            commitment=masks.commitment,
-            tag=masks.tag,
-            statement=masks.statement,
-        )
+        response = await self._derive_masks(request, context)
+        self._metrics.masked_values.inc(request.ticket.n_values)
+        return response
 
-    async def EndorseSet(self, request: Any, context: Any) -> Any:
-        statement = await self._at_once(
-            context,
-            lambda: self._vault.endorse(request.session, request.number, tuple(request.present)),
-        )
-        return pb.EndorseSetResponse(statement=statement)
-
-    async def RevealPairSeeds(self, request: Any, context: Any) -> Any:
-        seeds = await self._at_once(
-            context,
-            lambda: self._vault.reveal_pair_seeds(
-                request.session, request.number, tuple(request.present)
-            ),
-        )
-        return pb.RevealPairSeedsResponse(seeds=seeds)
-
-    async def RevealShares(self, request: Any, context: Any) -> Any:
-        reveal = await self._at_once(
-            context,
-            lambda: self._vault.reveal_shares(
-                request.session, request.number, tuple(request.present), request.opens_tree
-            ),
-        )
-        tree = None if reveal.tree is None else pb.TreeRoots(**asdict(reveal.tree))
-        return pb.RevealSharesResponse(shares=reveal.shares, tree=tree)
-
-    async def DeriveGroupMasks(self, request: Any, context: Any) -> Any:
-        seeds = await self._at_once(
-            context,
-            lambda: self._vault.derive_group_masks(
-                request.session, request.number, tuple(request.present)
-            ),
-        )
-        return pb.DeriveGroupMasksResponse(seeds=seeds)
-
-    async def DeriveNoise(self, request: Any, context: Any) -> Any:
-        found = await self._do(context, lambda: self._vault.derive_noise(request.context))
-        return pb.DeriveNoiseResponse(key_id=found.key_id, seed=found.seed)
-
-    async def DeleteKeys(self, request: Any, context: Any) -> Any:
-        await self._do(context, lambda: self._vault.forget_session(request.session))
-        return pb.DeleteKeysResponse()
+    _derive_masks: Callable[..., Any] = _MASKS.served(at_once=True)
+    JoinGroup = _JOIN.served()
+    SealShares = _SEAL.served()
+    OpenShares = _OPEN.served()
+    EndorseSet = _ENDORSE.served(at_once=True)
+    RevealPairSeeds = _SEEDS.served(at_once=True)
+    RevealShares = _SHARES.served(at_once=True)
+    DeriveGroupMasks = _GROUP_MASKS.served(at_once=True)
+    DeriveNoise = _NOISE.served()
+    DeleteKeys = _FORGET.served()
 
 
 class RemoteVault(RemoteCipherVault):
@@ -207,89 +204,19 @@ class RemoteVault(RemoteCipherVault):
 
     def create_mask_key(self, session: str) -> bytes:
         request = pb.CreateKeysRequest(session=session, kind=pb.KEY_KIND_X25519)
-        return bytes(self._call(lambda stub: stub.CreateKeys, request).public_key)
+        return bytes(self.call(lambda stub: stub.CreateKeys, request).public_key)
 
-    def join_group(self, group: MaskGroup) -> None:
-        self._call(
-            lambda stub: stub.JoinGroup,
-            pb.JoinGroupRequest(
-                session=group.session,
-                silo=group.silo,
-                members=group.members,
-                public_keys=group.public_keys,
-                digest=group.digest,
-                threshold=group.threshold,
-            ),
-        )
+    def update_revocations(self, lists: bytes) -> None:
+        """Bring the process what the CA has revoked, PEM; it checks who signed that."""
+        self.call(lambda stub: stub.UpdateRevocations, pb.UpdateRevocationsRequest(revoked=lists))
 
-    def seal_shares(
-        self,
-        session: str,
-        first: int,
-        count: int,
-        participants: tuple[str, ...],
-        group_key: bool = False,
-    ) -> dict[str, DealtBox]:
-        response = self._call(
-            lambda stub: stub.SealShares,
-            pb.SealSharesRequest(
-                session=session,
-                first=first,
-                count=count,
-                participants=participants,
-                group_key=group_key,
-            ),
-        )
-        return _read_boxes(response.boxes)
-
-    def open_shares(
-        self, session: str, first: int, count: int, boxes: Mapping[str, DealtBox]
-    ) -> None:
-        request = pb.OpenSharesRequest(
-            session=session, first=first, count=count, boxes=_boxes(boxes)
-        )
-        self._call(lambda stub: stub.OpenShares, request)
-
-    def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
-        request = pb.DeriveMasksRequest(ticket=pb.SumTicket(**asdict(ticket)), endorse=endorse)
-        found = self._call(lambda stub: stub.DeriveMasks, request)
-        return SumMasks(
-            tuple(found.add), tuple(found.subtract), found.commitment, found.tag, found.statement
-        )
-
-    def endorse(self, session: str, number: int, present: tuple[str, ...]) -> bytes:
-        request = pb.EndorseSetRequest(session=session, number=number, present=present)
-        return bytes(self._call(lambda stub: stub.EndorseSet, request).statement)
-
-    def reveal_pair_seeds(
-        self, session: str, number: int, present: tuple[str, ...]
-    ) -> dict[str, bytes]:
-        request = pb.RevealPairSeedsRequest(session=session, number=number, present=present)
-        return _sorted(self._call(lambda stub: stub.RevealPairSeeds, request).seeds)
-
-    def reveal_shares(
-        self, session: str, number: int, present: tuple[str, ...], opens_tree: bool = False
-    ) -> Reveal:
-        request = pb.RevealSharesRequest(
-            session=session, number=number, present=present, opens_tree=opens_tree
-        )
-        found = self._call(lambda stub: stub.RevealShares, request)
-        tree = None
-        if found.HasField("tree"):
-            roots = found.tree
-            tree = TreeRoots(_sorted(roots.pairs), _sorted(roots.group), roots.tag_key)
-        return Reveal(_sorted(found.shares), tree)
-
-    def derive_group_masks(
-        self, session: str, number: int, present: tuple[str, ...]
-    ) -> tuple[bytes, ...]:
-        request = pb.DeriveGroupMasksRequest(session=session, number=number, present=present)
-        return tuple(self._call(lambda stub: stub.DeriveGroupMasks, request).seeds)
-
-    def forget_session(self, session: str) -> None:
-        self._call(lambda stub: stub.DeleteKeys, pb.DeleteKeysRequest(session=session))
-
-    def derive_noise(self, context: bytes) -> NoiseSeed:
-        request = pb.DeriveNoiseRequest(context=context)
-        found = self._call(lambda stub: stub.DeriveNoise, request)
-        return NoiseSeed(found.key_id, found.seed)
+    join_group = _JOIN.asked()
+    seal_shares = _SEAL.asked()
+    open_shares = _OPEN.asked()
+    derive_masks = _MASKS.asked()
+    endorse = _ENDORSE.asked()
+    reveal_pair_seeds = _SEEDS.asked()
+    reveal_shares = _SHARES.asked()
+    derive_group_masks = _GROUP_MASKS.asked()
+    derive_noise = _NOISE.asked()
+    forget_session = _FORGET.asked()

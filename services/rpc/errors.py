@@ -32,6 +32,10 @@ class NotFound(errors.FederationError):
     """There is no such job or file."""
 
 
+class Damaged(errors.FederationError):
+    """What is stored is not what was written; trying again does not help."""
+
+
 class LeaseHeld(errors.FederationError):
     """Another agent of the same name holds the lease."""
 
@@ -119,6 +123,7 @@ FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
     Row(errors.Unreachable, _Code.UNAVAILABLE, "UNREACHABLE"),
     Row(errors.Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
     Row(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
+    Row(Damaged, _Code.DATA_LOSS, "DAMAGED"),
     Row(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
     Row(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),
     Row(VersionRefused, _Code.FAILED_PRECONDITION, "VERSION_REFUSED"),
@@ -186,11 +191,17 @@ def from_rpc(error: grpc.RpcError, peer: str) -> errors.FederationError:
     details = error.details() or ""
     code = error.code()
     # gRPC has no code of its own for a connection that breaks because its bytes were damaged.
-    broken = "stream removed" in details.lower() or "rst_stream" in details.lower()
+    # "Channel closed": by us, since the server's certificate was revoked.
+    broken = any(
+        words in details.lower() for words in ("stream removed", "rst_stream", "channel closed")
+    )
     if broken or code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return errors.Unreachable(f"{peer}: {explain(details, code)}")
     if code is grpc.StatusCode.CANCELLED:
-        return errors.JobStopped("the call was cancelled")
+        # Also what a call says whose connection the peer has closed, as for a flood of others.
+        if "locally cancelled" in details.lower():
+            return errors.JobStopped("the call was cancelled")
+        return errors.Unreachable(f"{peer}: the call was cancelled there, or its connection closed")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.Unreachable(
             f"{peer} does not implement this call: is it a Hedgerow coordinator?"
@@ -201,11 +212,15 @@ def from_rpc(error: grpc.RpcError, peer: str) -> errors.FederationError:
 def explain(details: str, code: grpc.StatusCode) -> str:
     """Return gRPC's connection error in words an operator can act on."""
     text = details.lower()
-    if "certificate_verify_failed" in text or "certificate verify failed" in text:
+    if any(sign in text for sign in ("certificate_verify_failed", "certificate verify failed")):
+        if "unable to get local issuer" in text or "certificate signature failure" in text:
+            return "the server's certificate was issued by another CA than those of our ca.crt"
         return (
             "the peer's certificate was refused: it has expired, was issued by another CA, or "
             f"names another host ({details})"
         )
+    if "hostname verification" in text:
+        return "the server's certificate names another host than the one that was dialled"
     if "handshake" in text or "ssl" in text or "tls" in text:
         return (
             "the TLS handshake failed: the peer may have refused our certificate (expired, from "

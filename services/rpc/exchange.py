@@ -109,7 +109,7 @@ class ExchangeServicer:
         self._find = find
         self._clock = clock
         self._waiting_seconds = waiting_seconds
-        self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
+        self._replies = ReplyFrames()
         self._memory = memory or OfferMemory()
 
     def register(self, server: grpc.aio.Server) -> str:
@@ -148,7 +148,7 @@ class ExchangeServicer:
             if not reply.done():
                 yield _WAITING
         try:
-            for data in framed(key.step, at, self._encode(reply.result())):
+            for data in framed(key.step, at, self._replies.of(reply.result())):
                 yield data
             settle()
         finally:
@@ -192,17 +192,6 @@ class ExchangeServicer:
         release = weakref.finalize(decode, self._memory.give, silo, held)
         release.atexit = False
         return decode, n_bytes
-
-    def _encode(self, payload: Any) -> list[bytes]:
-        """Serialise a reply; one payload object that answers many silos is serialised once."""
-        known = self._encoded.get(id(payload))
-        if known is not None and known[0] is payload:
-            return known[1]
-        frames = serialised(payload)
-        if len(self._encoded) >= 8:
-            self._encoded.pop(next(iter(self._encoded)))
-        self._encoded[id(payload)] = (payload, frames)
-        return frames
 
 
 def _first(data: bytes) -> ExchangeRequest:
@@ -250,6 +239,23 @@ def decoder(parts: list[Any], field_name: str, step: str) -> Callable[[type[Any]
             parts.clear()
 
     return decode
+
+
+class ReplyFrames:
+    """Serialised replies: one object that answers many silos is serialised once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, list[bytes]]] = {}
+
+    def of(self, reply: Any) -> list[bytes]:
+        """Return a reply's frames; of the eight last replies they are kept."""
+        known = self._known.get(id(reply))
+        if known is None or known[0] is not reply:
+            known = reply, serialised(reply)
+            if len(self._known) >= 8:
+                self._known.pop(next(iter(self._known)))
+            self._known[id(reply)] = known
+        return known[1]
 
 
 def serialised(payload: Any) -> list[bytes]:

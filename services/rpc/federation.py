@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import grpc
 
 from hedgerow.api.federation.v1 import federation_service_pb2 as pb
 from hedgerow.api.federation.v1 import federation_service_pb2_grpc as pb_grpc
+from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Schema
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import StateUnwritable
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
@@ -19,33 +20,56 @@ from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.acceptance import (
+    Answer,
+    Declined,
+    PreflightAnswer,
+    check_rows,
+    read_answer,
+    read_preflight_answer,
+)
 from hedgerow.services.wire.records import message_of, value_of
+from hedgerow.services.wire.results import (
+    JobResult,
+    Outcome,
+    outcome_message,
+    pieces,
+    read_outcome,
+    read_result,
+)
 from hedgerow.services.wire.signed_job import SignedJob
 
 POLL_SECONDS = 30.0
 """Longest wait of a long poll."""
 
+FETCH_SECONDS = 600.0
+
 NOTICE_SECONDS = 0.25
 """How soon an agent that waits for an assignment notices that it is to end."""
 
-MAX_ROWS = 1 << 48
-"""Most rows that a silo may report."""
-
 REVEALS = {
-    "RegisterSilo": "that this silo's agent is there: its version, the strategies that its policy "
-    "allows, how many columns its table has, and how many rows, rounded up to a power of two",
+    "RegisterSilo": "that this silo's agent is there: its version, the strategies and the numbers "
+    "that its policy sets, how many columns its table has, and how many rows, rounded up to a "
+    "power of two",
     "AwaitAssignment": "that this agent waits for work, and the attempts that it knows of",
     "AcceptAssignment": "this silo's answer to a job: its columns' names, types and category lists "
     "(in a vertical job none of them) and its number of rows (rounded up to a power of two unless "
     "the strategy says otherwise), with a signature over the job's digest; or why it declines",
-    "RenewLease": "that this agent is alive, what it works on, which jobs it knows, and which list "
-    "of revoked certificates it has",
-    "ReportOutcome": "that this silo's half of a job has ended, or why it failed",
+    "AnswerPreflight": "what this silo would answer to a job that an operator asks about: columns, "
+    "rows and reasons as when it accepts or declines, whether its crypto process answers, and "
+    "whether its disk has room",
+    "RenewLease": "that this agent is alive, what it works on, which jobs it knows, which list of "
+    "revoked certificates it has, and whether its crypto process answers",
+    "ReportOutcome": "that this silo's half of a job has ended, or why it failed; how many "
+    "payloads and bytes it sent for the job, by kind of exchange; a signature over the digest of "
+    "the model that it has checked; where it has test rows of its own and its policy allows "
+    "scores, the model's scores on them, to four digits",
+    "FetchResult": "that this silo takes a job's model",
     "ReleaseLease": "that this agent ends",
 }
 """What the requests of an agent's control calls tell the coordinator."""
-TELLING = frozenset({"RegisterSilo", "AcceptAssignment"})
-"""Those that tell something of the silo's data."""
+TELLING = frozenset({"RegisterSilo", "AcceptAssignment", "AnswerPreflight"})
+"""Those that always tell something of the silo's data; a report does where it has scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,8 @@ class Registration:
         Rows, rounded up to a power of two.
     n_columns : int
         Columns that a job could use; 0 where it is not known before reading.
+    policy : tuple of str
+        Rules that the silo's policy sets, for operators to read.
     """
 
     instance_id: str
@@ -77,6 +103,7 @@ class Registration:
     strategies: tuple[str, ...]
     row_count_class: int
     n_columns: int = 0
+    policy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,24 +143,33 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """What a silo brings to a job, with its signature over the job's digest."""
+class Preflight:
+    """A job that a silo is to check and not to run, and who would be asked."""
 
-    schema: Schema
-    n_samples: int
-    job_digest: bytes
-    signature: bytes
-    certificate: bytes
+    job: SignedJob
+    silos: tuple[Silo, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
-    """A silo takes no part in a job, and why."""
+class Sign:
+    """What an agent tells with each renewal of itself.
 
-    reason: str
+    Parameters
+    ----------
+    working : tuple of AttemptKey
+        Attempts that it works on.
+    kept_jobs : tuple of str
+        Jobs that have not ended as far as it knows, and none of whose attempts it works on.
+    revoked_number : int
+        Of its list of revoked certificates.
+    crypto_answers : bool or None
+        Whether its crypto process does; None where that is not known, or there is none.
+    """
 
-
-Answer = Acceptance | Declined
+    working: tuple[AttemptKey, ...] = ()
+    kept_jobs: tuple[str, ...] = ()
+    revoked_number: int = 0
+    crypto_answers: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +181,23 @@ class Agreement:
     first_round: int
 
 
-def accept_message(job_id: str, job_digest: bytes) -> bytes:
-    """Return what a silo signs when it accepts a job: it binds the exact job."""
-    return b"hedgerow/accept/v1\0" + job_id.encode() + b"\0" + job_digest
-
-
 class FederationBackend(Protocol):
     """What the servicer needs of the coordinator."""
 
-    async def register(self, silo: Silo, registration: Registration) -> LeaseGrant:
-        """Grant a lease; raises LeaseHeld."""
+    async def register(
+        self, silo: Silo, registration: Registration, certificate_end: float = 0.0
+    ) -> LeaseGrant:
+        """Grant a lease; raises LeaseHeld. The silo's certificate ends then, by the handshake."""
         ...
 
     async def assignment(
         self, silo: Silo, lease_id: str, held: frozenset[AttemptKey], timeout_seconds: float
-    ) -> Assignment | None:
-        """Wait for an assignment that the agent does not hold yet."""
+    ) -> Assignment | Preflight | None:
+        """Wait for an assignment that the agent does not hold yet, or for a question."""
+        ...
+
+    def preflight_answer(self, silo: Silo, lease_id: str, answer: PreflightAnswer) -> None:
+        """Take a silo's answer to a preflight."""
         ...
 
     async def accept(
@@ -170,7 +207,11 @@ class FederationBackend(Protocol):
         ...
 
     def renew(
-        self, silo: Silo, lease_id: str, working: tuple[AttemptKey, ...]
+        self,
+        silo: Silo,
+        lease_id: str,
+        working: tuple[AttemptKey, ...],
+        crypto_answers: bool | None,
     ) -> tuple[AttemptKey, ...]:
         """Keep a lease; returns what to stop."""
         ...
@@ -179,8 +220,14 @@ class FederationBackend(Protocol):
         """Return those of the jobs that have ended for good."""
         ...
 
-    def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, error: str) -> None:
-        """Note how a silo's half ended."""
+    async def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, outcome: Outcome) -> None:
+        """Note how a silo's half ended, and what it says that it sent."""
+        ...
+
+    async def result(
+        self, silo: Silo, lease_id: str, job_id: str, timeout_seconds: float
+    ) -> JobResult | None:
+        """Wait for a job's result; None where there is none yet, raises NotFound for another's."""
         ...
 
     def release(self, silo: Silo, lease_id: str) -> None:
@@ -205,8 +252,9 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
     @aborting
     async def RegisterSilo(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         silo = _silo(context)
-        _check_rows(silo, request.row_count_class)
-        grant = await self._federation.register(silo, value_of(Registration, request))
+        check_rows(silo, request.row_count_class)
+        registration, ends = value_of(Registration, request), peer_of(context).subject.not_after
+        grant = await self._federation.register(silo, registration, ends)
         return message_of(grant, pb.RegisterSiloResponse())
 
     @aborting
@@ -216,10 +264,19 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
             silo, request.lease_id, frozenset(_keys(request.held)), _patience(context)
         )
         response = pb.AwaitAssignmentResponse()
-        if found is not None:
+        if isinstance(found, Preflight):
+            message_of(found, response.preflight)
+        elif found is not None:
             label(job_id=found.key.job_id, silo=silo)
             message_of(found, response.assignment)
         return response
+
+    @aborting
+    async def AnswerPreflight(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        silo = _silo(context)
+        answer = read_preflight_answer(silo, request.answer)
+        self._federation.preflight_answer(silo, request.lease_id, answer)
+        return pb.AnswerPreflightResponse()
 
     @aborting
     async def AcceptAssignment(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -234,9 +291,7 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         )
         response = pb.AcceptAssignmentResponse()
         if agreed is not None:
-            response.agreement.schema.CopyFrom(schema_wire.encode(agreed.schema))
-            response.agreement.silos.extend(agreed.silos)
-            response.agreement.first_round = agreed.first_round
+            message_of(agreed, response.agreement)
         return response
 
     @aborting
@@ -245,7 +300,8 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         working = _keys(request.working)
         if working:
             label(job_id=working[0].job_id, silo=silo)
-        stop = self._federation.renew(silo, request.lease_id, working)
+        answers = request.crypto_answers if request.HasField("crypto_answers") else None
+        stop = self._federation.renew(silo, request.lease_id, working, answers)
         ended = await self._federation.ended(tuple(request.kept_jobs))
         response = pb.RenewLeaseResponse(stop=_key_messages(stop), ended_jobs=ended)
         if self._revoked is not None and self._revoked.number > request.revoked_number:
@@ -257,8 +313,25 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         silo = _silo(context)
         label(job_id=request.key.job_id, silo=silo)
         key = value_of(AttemptKey, request.key)
-        self._federation.outcome(silo, request.lease_id, key, request.error)
+        outcome = read_outcome(silo, request)
+        await self._federation.outcome(silo, request.lease_id, key, outcome)
         return pb.ReportOutcomeResponse()
+
+    @aborting
+    async def FetchResult(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        silo = _silo(context)
+        label(job_id=request.job_id, silo=silo)
+        found = await self._federation.result(
+            silo, request.lease_id, request.job_id, _patience(context)
+        )
+        if found is None:
+            return
+        first = pb.FetchResultResponse()
+        for one in found.signatures:
+            message_of(one, first.signatures.add())
+        yield first
+        for piece in pieces(pb.FetchResultResponse, found.files):
+            yield piece
 
     @aborting
     async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -279,39 +352,6 @@ def _silo(context: Any) -> Silo:
     silo = Silo(peer_of(context).require(Role.SILO))
     label(silo=silo)
     return silo
-
-
-def read_answer(silo: Silo, request: Any) -> Answer:
-    """Return a silo's answer; its numbers size what the coordinator plans and stores.
-
-    Raises
-    ------
-    OfferRejected
-        There is no answer, or a number in it that no silo can have; names the silo.
-    """
-    given = request.WhichOneof("answer")
-    if given is None:
-        raise OfferRejected(f"{silo}: expected an answer, received none")
-    if given == "declined":
-        return Declined(request.declined)
-    accepted = request.accepted
-    _check_rows(silo, accepted.n_samples)
-    try:
-        schema = schema_wire.decode(accepted.schema)
-    except OfferRejected as error:
-        raise OfferRejected(f"{silo}: {error}") from error
-    return Acceptance(
-        schema,
-        accepted.n_samples,
-        accepted.job_digest,
-        accepted.signature,
-        accepted.certificate,
-    )
-
-
-def _check_rows(silo: Silo, given: int) -> None:
-    if given > MAX_ROWS:
-        raise OfferRejected(f"{silo}: {given} rows, at most {MAX_ROWS} are accepted")
 
 
 def _patience(context: Any) -> float:
@@ -336,16 +376,18 @@ class FederationClient:
     """
 
     def __init__(
-        self, channel: MeteredChannel, address: str, record: Callable[[str, bytes, str], None]
+        self, channel: MeteredChannel, address: str, record: Callable[[str, bytes, str, bool], None]
     ) -> None:
         self._stub = pb_grpc.FederationServiceStub(cast(grpc.Channel, channel))
+        self.why_not = channel.why_not
         self._address = address
         self._record = record
 
     def _call(
-        self, method: str, request: Any, timeout_seconds: float = 10.0, job_id: str = ""
-    ) -> Any:
-        self._record(method, request.SerializeToString(), job_id)
+        self, method: str, request: Any, timeout_seconds: float = 10.0, job_id: str = "",
+        *, tells: bool = False,
+    ) -> Any:  # fmt: skip
+        self._record(method, request.SerializeToString(), job_id, tells or method in TELLING)
         try:
             return getattr(self._stub, method)(request, timeout=timeout_seconds)
         except grpc.RpcError as error:
@@ -358,10 +400,10 @@ class FederationClient:
 
     def await_assignment(
         self, lease_id: str, held: tuple[AttemptKey, ...], ended: Callable[[], bool]
-    ) -> Assignment | None:
-        """Wait up to half a minute for an assignment, or until ``ended`` says so."""
+    ) -> Assignment | Preflight | None:
+        """Wait up to half a minute for work or a question, or until ``ended`` says so."""
         request = pb.AwaitAssignmentRequest(lease_id=lease_id, held=_key_messages(held))
-        self._record("AwaitAssignment", request.SerializeToString(), "")
+        self._record("AwaitAssignment", request.SerializeToString(), "", False)
         call = self._stub.AwaitAssignment.future(request, timeout=POLL_SECONDS + 5.0)
         while True:
             try:
@@ -375,9 +417,21 @@ class FederationClient:
                 return None
             except grpc.RpcError as error:
                 raise from_rpc(error, self._address) from None
+        if response.HasField("preflight"):
+            return value_of(Preflight, response.preflight)
         if not response.HasField("assignment"):
             return None
         return value_of(Assignment, response.assignment)
+
+    def answer_preflight(self, lease_id: str, answer: PreflightAnswer) -> None:
+        """Answer a preflight."""
+        request = pb.AnswerPreflightRequest(lease_id=lease_id)
+        given = request.answer
+        given.job_id, given.n_samples = answer.job_id, answer.n_samples
+        given.checks.extend(message_of(c, job_pb2.PreflightCheck()) for c in answer.checks)
+        if answer.schema is not None:
+            given.schema.CopyFrom(schema_wire.encode(answer.schema))
+        self._call("AnswerPreflight", request, job_id=answer.job_id)
 
     def accept(self, lease_id: str, key: AttemptKey, answer: Answer) -> Agreement | None:
         """Answer an assignment; None while others have not answered."""
@@ -386,44 +440,53 @@ class FederationClient:
         if isinstance(answer, Declined):
             request.declined = answer.reason
         else:
-            request.accepted.schema.CopyFrom(schema_wire.encode(answer.schema))
-            request.accepted.n_samples = answer.n_samples
-            request.accepted.job_digest = answer.job_digest
-            request.accepted.signature = answer.signature
-            request.accepted.certificate = answer.certificate
+            message_of(answer, request.accepted)
         response = self._call("AcceptAssignment", request, POLL_SECONDS + 5.0, key.job_id)
         if not response.HasField("agreement"):
             return None
-        agreed = response.agreement
-        return Agreement(
-            schema_wire.decode(agreed.schema),
-            tuple(Silo(name) for name in agreed.silos),
-            agreed.first_round,
-        )
+        return value_of(Agreement, response.agreement)
 
-    def renew(
-        self,
-        lease_id: str,
-        working: tuple[AttemptKey, ...],
-        kept_jobs: tuple[str, ...] = (),
-        revoked_number: int = 0,
-    ) -> Renewal:
+    def renew(self, lease_id: str, sign: Sign) -> Renewal:
         """Keep the lease."""
         request = pb.RenewLeaseRequest(
             lease_id=lease_id,
-            working=_key_messages(working),
-            kept_jobs=kept_jobs,
-            revoked_number=revoked_number,
+            working=_key_messages(sign.working),
+            kept_jobs=sign.kept_jobs,
+            revoked_number=sign.revoked_number,
+            crypto_answers=sign.crypto_answers,
         )
-        job_id = working[0].job_id if working else ""
+        job_id = sign.working[0].job_id if sign.working else ""
         response = self._call("RenewLease", request, 5.0, job_id)
         return Renewal(_keys(response.stop), tuple(response.ended_jobs), response.revoked)
 
-    def report(self, lease_id: str, key: AttemptKey, error: str) -> None:
-        """Report how this silo's half ended."""
-        request = pb.ReportOutcomeRequest(lease_id=lease_id, error=error)
+    def report(self, lease_id: str, key: AttemptKey, outcome: Outcome) -> None:
+        """Report how this silo's half ended; without its scores where their line is not on disk."""
+        request = pb.ReportOutcomeRequest(lease_id=lease_id)
         message_of(key, request.key)
-        self._call("ReportOutcome", request, job_id=key.job_id)
+        outcome_message(outcome, request)
+        try:
+            self._call("ReportOutcome", request, job_id=key.job_id, tells=bool(outcome.scores))
+        except StateUnwritable:
+            if not outcome.scores:
+                raise
+            self.report(lease_id, key, replace(outcome, scores={}))
+
+    def fetch_result(self, lease_id: str, job_id: str) -> JobResult | None:
+        """Return a job's result; None while there is none.
+
+        Raises
+        ------
+        LimitReached
+            It is longer than any model.
+        ModelRejected
+            A file's name is none.
+        """
+        request = pb.FetchResultRequest(lease_id=lease_id, job_id=job_id)
+        self._record("FetchResult", request.SerializeToString(), job_id, False)
+        try:
+            return read_result(self._stub.FetchResult(request, timeout=FETCH_SECONDS))
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._address) from None
 
     def release(self, lease_id: str) -> None:
         """Give the lease back."""

@@ -14,15 +14,13 @@ from google.protobuf.message import Message
 from hedgerow.boosting.errors import FederationError, Unauthorised
 from hedgerow.services.identity.certificates import IdentityUnusable, Role
 from hedgerow.services.identity.peers import PeerIdentity, peer_of
-from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.rpc.doorman import Doorman
 from hedgerow.services.rpc.errors import abort
 from hedgerow.services.wire.bounds import check_request
 
 BOUNDED = "/hedgerow.api.federation."
 """Paths of the services whose requests are bounded; the crypto process' streams bound theirs."""
-LOOK_SECONDS = 5.0
-"""Time between two looks for a newer list of revoked certificates."""
 REVOKED = "the federation's CA has revoked the caller's certificate"
 
 

@@ -7,17 +7,21 @@ again at the other end; without them the objects themselves pass.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeRequest, ExchangeResponse
-from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Offer, Place, Reply, Silo, Step
 from hedgerow.services.rpc.exchange import (
     KINDS,
     OfferIntake,
+    ReplyFrames,
     decoder,
     framed,
     read_part,
@@ -29,6 +33,40 @@ from hedgerow.services.wire.job_view import StepTotal
 
 class SiloAway(BaseException):
     """A silo leaves here, as the schedule has it; nothing of the strategy may catch this."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineSpeed:
+    """A silo's line to the coordinator.
+
+    Parameters
+    ----------
+    round_trip_seconds : float
+    bits_per_second : float
+        Of each direction.
+    """
+
+    round_trip_seconds: float
+    bits_per_second: float
+
+    @classmethod
+    def parse(cls, text: str) -> LineSpeed:
+        """Return the line of ``MILLISECONDS:MBIT``; raises InvalidJob for anything else."""
+        parts = text.split(":")
+        try:
+            delay, megabits = map(float, parts)
+        except ValueError:
+            delay = megabits = math.nan
+        if not (0 <= delay < math.inf and 0 < megabits < math.inf):
+            raise InvalidJob(
+                f"link: expected MILLISECONDS:MBIT such as 20:100 (round trip, and megabits a "
+                f"second each way), received {text!r}"
+            )
+        return cls(delay / 1e3, megabits * 1e6)
+
+    def seconds(self, n_bytes: int) -> float:
+        """Return how long bytes take in one direction."""
+        return self.round_trip_seconds / 2 + 8 * n_bytes / self.bits_per_second
 
 
 @dataclass
@@ -46,6 +84,9 @@ class MemoryPlane:
         Whether payloads pass through their codecs, and bytes are counted.
     away : callable
         Whether a silo is away in a round.
+    lines : Mapping
+        Lines of silos. With them, clocks tell when each silo would have its reply were it alone on
+        its machine: CPU seconds of its thread, plus what travels, plus waiting for the others.
     """
 
     job_id: str
@@ -54,12 +95,27 @@ class MemoryPlane:
     workers: int
     codecs: bool
     away: Callable[[Silo, int], bool]
+    lines: Mapping[Silo, LineSpeed] = field(default_factory=dict)
     stopped: str = ""
+    clocks: dict[Silo, float] = field(default_factory=dict)
     traffic: dict[tuple[str, str], StepTotal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.moved = threading.Condition()
         self.slots = threading.BoundedSemaphore(self.workers)
-        self._encoded: dict[int, tuple[Any, list[bytes]]] = {}
+        self._over = False
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._arrived: dict[tuple[str, Place], float] = {}
+        self._replies = ReplyFrames()
+
+    def close(self) -> None:
+        """End offers that wait, and later ones, for the coordinator half has ended; on the loop.
+
+        What is answered at once, such as a silo's catching up, still is.
+        """
+        self._over = True
+        for future in [one for one in self._waiting if not one.done()]:
+            future.set_exception(JobStopped("the job has ended"))
 
     async def meet(
         self, silo: Silo, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes]
@@ -69,76 +125,85 @@ class MemoryPlane:
         if self.codecs:
             decode = _received(step.name, frames)
         n_bytes = sum(map(len, frames))
+        key = step.name, at
+        line = self.lines.get(silo)
+        if line is not None:
+            arrived = self.clocks[silo] + line.seconds(n_bytes)
+            self._arrived[key] = max(self._arrived.get(key, 0.0), arrived)
         future = self.intake.receive(silo, step.name, at, step.call, decode, n_bytes)
+        if not future.done():
+            self._waiting.add(future)
+            future.add_done_callback(self._waiting.discard)
+            if self._over:
+                self.close()
         reply = await asyncio.shield(future)
         self.intake.delivered(silo, step.name, at)
         answer: list[bytes] = []
         if self.codecs:
-            answer = framed(step.name, at, self._frames(reply))
+            answer = framed(step.name, at, self._replies.of(reply))
             moved = StepTotal(
                 silo, step.call.value, 1, len(frames), len(answer), n_bytes, sum(map(len, answer))
             )
-            key = silo, step.call.value
-            self.traffic[key] = self.traffic[key] + moved if key in self.traffic else moved
+            where = silo, step.call.value
+            known = self.traffic.get(where)
+            self.traffic[where] = moved if known is None else known + moved
+        if line is not None:
+            self.clocks[silo] = self._arrived[key] + line.seconds(sum(map(len, answer)))
         return reply, answer
 
-    def _frames(self, reply: Any) -> list[bytes]:
-        """Serialise a reply; one object that answers many silos is serialised once."""
-        known = self._encoded.get(id(reply))
-        if known is None or known[0] is not reply:
-            known = reply, serialised(reply)
-            if len(self._encoded) >= 8:
-                self._encoded.pop(next(iter(self._encoded)))
-            self._encoded[id(reply)] = known
-        return known[1]
 
-
-@dataclass
-class MemoryLink:
-    """A silo's end of the federation within a process; see :class:`boosting.exchange.Link`.
+class SiloEnd(ABC):
+    """A silo's end of a link: the codecs, and who computes while others wait.
 
     Parameters
     ----------
-    round : int
-        The last round in which the silo has offered.
-    here : threading.Event
-        Cleared while the silo is away; set by the first reply when it is back.
+    slots : threading.BoundedSemaphore
+        Held by a silo that computes.
+    codecs : bool
+        See :class:`MemoryPlane`.
     """
 
-    plane: MemoryPlane
-    silo: Silo
-    round: int = -1
-    memory: dict[str, bytes] = field(default_factory=dict)
-    here: threading.Event = field(default_factory=threading.Event)
+    def __init__(
+        self, silo: Silo, job_id: str, slots: threading.BoundedSemaphore, codecs: bool = True
+    ) -> None:
+        self.silo, self.job_id, self.slots, self.codecs = silo, job_id, slots, codecs
+        self.began = 0.0  # CPU seconds of the silo's thread when it had its last reply
+        self.memory: dict[str, bytes] = {}
+
+    @abstractmethod
+    def carry(
+        self, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes], spent: float
+    ) -> tuple[Any, list[bytes]]:
+        """Bring an offer to the coordinator; return the reply, or its frames with codecs.
+
+        Parameters
+        ----------
+        spent : float
+            CPU seconds of the silo since its last reply.
+        """
 
     def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
         """Give an offer and wait for its reply; others compute meanwhile."""
         self.check()
         assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
-        if at.round > self.round:
-            self.round = at.round
-            if self.plane.away(self.silo, at.round):
-                self.here.clear()
-                raise SiloAway
         frames: list[bytes] = []
-        if self.plane.codecs:
+        if self.codecs:
             frames = framed(
                 step.name,
                 at,
                 serialised(offer),
-                job_id=self.plane.job_id,
+                job_id=self.job_id,
                 attempt=1,
                 kind=KINDS[step.call],
             )
-        meeting = self.plane.meet(self.silo, step, at, offer, frames)
-        future = asyncio.run_coroutine_threadsafe(meeting, self.plane.loop)
-        self.plane.slots.release()
+        spent = time.thread_time() - self.began
+        self.slots.release()
         try:
-            reply, answer = future.result()
+            reply, answer = self.carry(step, at, offer, frames, spent)
         finally:
-            self.plane.slots.acquire()
-        self.here.set()
-        if self.plane.codecs:
+            self.slots.acquire()
+            self.began = time.thread_time()
+        if self.codecs:
             found = [ExchangeResponse.FromString(data) for data in answer]
             codec = codec_of(step.reply)
             reply = codec.decode(
@@ -149,10 +214,9 @@ class MemoryLink:
         assert isinstance(reply, step.reply), f"{step.name}: a {type(reply).__name__}"
         return reply
 
+    @abstractmethod
     def check(self) -> None:
         """Raise JobStopped when the job has been stopped."""
-        if self.plane.stopped:
-            raise JobStopped(self.plane.stopped)
 
     def remember(self, key: str, value: bytes) -> None:
         """Keep a record for as long as the link is there."""
@@ -161,6 +225,52 @@ class MemoryLink:
     def recall(self, key: str) -> bytes | None:
         """Return a record, or None."""
         return self.memory.get(key)
+
+
+class MemoryLink(SiloEnd):
+    """A silo's end of the federation within a process; see :class:`boosting.exchange.Link`."""
+
+    def __init__(self, plane: MemoryPlane, silo: Silo) -> None:
+        super().__init__(silo, plane.job_id, plane.slots, plane.codecs)
+        self.plane = plane
+        self.round = -1  # the last round in which the silo has offered
+        self.here = False  # false while the silo is away, until its first reply when it is back
+
+    def carry(
+        self, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes], spent: float
+    ) -> tuple[Any, list[bytes]]:
+        """Give an offer to the intake; raises SiloAway where the schedule says so."""
+        self.check()
+        if at.round > self.round:
+            away = self.plane.away(self.silo, at.round)
+            with self.plane.moved:
+                self.round, self.here = at.round, self.here and not away
+                self.plane.moved.notify_all()
+            if away:
+                raise SiloAway
+        if self.silo in self.plane.lines:
+            self.plane.clocks[self.silo] = self.plane.clocks.get(self.silo, 0.0) + spent
+        meeting = self.plane.meet(self.silo, step, at, offer, frames)
+        reply, answer = asyncio.run_coroutine_threadsafe(meeting, self.plane.loop).result()
+        self.note_here()
+        return reply, answer
+
+    def note_here(self) -> None:
+        """Let those go on who wait for this silo."""
+        if not self.here:
+            with self.plane.moved:
+                self.here = True
+                self.plane.moved.notify_all()
+
+    def wait_here(self, round: int) -> None:
+        """Wait until the silo is back after ``round``; it may be away in the next one already."""
+        with self.plane.moved:
+            self.plane.moved.wait_for(lambda: self.here or self.round != round)
+
+    def check(self) -> None:
+        """Raise JobStopped when the job has been stopped."""
+        if self.plane.stopped:
+            raise JobStopped(self.plane.stopped)
 
 
 def _received(step: str, frames: list[bytes]) -> Callable[[type[Any]], Any]:

@@ -15,24 +15,32 @@ from hedgerow.api.federation.v1 import job_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.services.identity.certificates import Role
-from hedgerow.services.identity.peers import FileIdentity, peer_of
+from hedgerow.services.identity.peers import FileIdentity, PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.errors import NotFound, aborting, from_rpc
-from hedgerow.services.rpc.metering import MeteredChannel, label
+from hedgerow.services.rpc.metering import label
 from hedgerow.services.wire.job_view import (
     JobState,
     JobView,
     PlanView,
+    PreflightView,
+    SiloView,
     decode_job,
     decode_plan,
     encode_job,
     encode_plan,
 )
 from hedgerow.services.wire.records import message_of, value_of
-from hedgerow.services.wire.signed_job import DEFAULT_DAYS, SIGNERS, SignedJob, sign_job
-
-PIECE_BYTES = 1 << 20
-"""Size of the pieces in which a file travels."""
+from hedgerow.services.wire.results import pieces
+from hedgerow.services.wire.signed_job import (
+    DEFAULT_DAYS,
+    PREFLIGHT_DAYS,
+    PREFLIGHT_LABEL,
+    SIGNERS,
+    SignedJob,
+    sign_job,
+)
 
 MAX_REPLY_BYTES = 3 << 20
 """A page of jobs is shortened to this; gRPC refuses a message of over 4 MiB."""
@@ -80,6 +88,14 @@ class JobBackend(Protocol):
         """Return what a job is expected to cost and reveal."""
         ...
 
+    async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
+        """Return what silos would answer to a job of the operator's own."""
+        ...
+
+    async def silos(self, operator: str | None) -> tuple[SiloView, ...]:
+        """Return all silos, with what an operator's jobs, or all, await of them."""
+        ...
+
 
 class JobServicer(pb_grpc.JobServiceServicer):
     """Server side of JobService."""
@@ -109,7 +125,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         peer = peer_of(context)
         name = peer.require(*SIGNERS)
-        owner = None if peer.subject.role is Role.ADMIN else name
+        owner = _scope(peer, name)
         size = request.page_size or 100
         while True:
             page, token = await self._jobs.list(size, request.page_token, owner)
@@ -137,10 +153,8 @@ class JobServicer(pb_grpc.JobServiceServicer):
     async def DownloadModel(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         await self._own(context, request.job_id)
         name, data = await self._jobs.artefact(request.job_id, request.artefact)
-        for start in range(0, max(len(data), 1), PIECE_BYTES):
-            yield pb.DownloadModelResponse(
-                artefact=name if start == 0 else "", data=data[start : start + PIECE_BYTES]
-            )
+        for piece in pieces(pb.DownloadModelResponse, {name: data}):
+            yield piece
 
     @aborting
     async def GetRevocations(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -153,6 +167,18 @@ class JobServicer(pb_grpc.JobServiceServicer):
         plan = self._jobs.plan(request.spec.SerializeToString(deterministic=True))
         return pb.PlanJobResponse(plan=encode_plan(plan))
 
+    @aborting
+    async def PreflightJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        operator = peer_of(context).require(*SIGNERS)
+        found = await self._jobs.preflight(value_of(SignedJob, request.job), operator)
+        return pb.PreflightJobResponse(result=message_of(found, job_pb2.PreflightResult()))
+
+    @aborting
+    async def ListSilos(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        peer = peer_of(context)
+        found = await self._jobs.silos(_scope(peer, peer.require(*SIGNERS)))
+        return pb.ListSilosResponse(silos=[message_of(one, job_pb2.Silo()) for one in found])
+
     async def _own(self, context: Any, job_id: str) -> None:
         """Raise NotFound unless the job is the caller's or the caller an admin; count its bytes."""
         peer = peer_of(context)
@@ -163,11 +189,17 @@ class JobServicer(pb_grpc.JobServiceServicer):
         label(job_id=job_id)
 
 
+def _scope(peer: PeerIdentity, name: str) -> str | None:
+    """Return whose jobs a caller may see: its own; None for all."""
+    return None if peer.subject.role is Role.ADMIN else name
+
+
 class JobClient:
     """Operator side of JobService; blocking.
 
     Parameters
     ----------
+    channels : Channels
     identity : FileIdentity
         The operator's; it signs jobs, and its key stays here.
 
@@ -175,10 +207,14 @@ class JobClient:
     :func:`hedgerow.services.rpc.errors.from_rpc`.
     """
 
-    def __init__(self, channel: MeteredChannel, address: str, identity: FileIdentity) -> None:
-        self._stub = pb_grpc.JobServiceStub(cast(grpc.Channel, channel))
+    def __init__(self, channels: Channels, address: str, identity: FileIdentity) -> None:
+        self._channels = channels
         self._address = address
         self._identity = identity
+
+    @property
+    def _stub(self) -> Any:
+        return pb_grpc.JobServiceStub(cast(grpc.Channel, self._channels()))
 
     def _call(self, method: Any, request: Any, timeout_seconds: float = 30.0) -> Any:
         """Call; every request of an operator may be repeated, so a lost connection is retried."""
@@ -188,8 +224,10 @@ class JobClient:
                 return method(request, timeout=timeout_seconds)
             except grpc.RpcError as error:
                 failure = from_rpc(error, self._address)
-            if not isinstance(failure, Unreachable) or time.monotonic() > deadline:
+            if not isinstance(failure, Unreachable):
                 raise failure
+            if time.monotonic() > deadline:
+                raise Unreachable(self._channels().why_not() or str(failure))
             time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
 
     def create(self, spec: bytes, days: float = DEFAULT_DAYS) -> str:
@@ -210,11 +248,16 @@ class JobClient:
         """Yield this operator's jobs, or for an admin all jobs, newest first."""
         token = ""
         while True:
-            page = self._call(self._stub.ListJobs, pb.ListJobsRequest(page_token=token))
-            yield from (decode_job(job) for job in page.jobs)
-            token = page.next_page_token
+            found, token = self.page(0, token)
+            yield from found
             if not token:
                 return
+
+    def page(self, size: int, token: str = "") -> tuple[tuple[JobView, ...], str]:
+        """Return a page of those jobs (100 for a size of 0), and the token of the next one."""
+        request = pb.ListJobsRequest(page_size=size, page_token=token)
+        response = self._call(self._stub.ListJobs, request)
+        return tuple(map(decode_job, response.jobs)), response.next_page_token
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; returns its state."""
@@ -226,6 +269,10 @@ class JobClient:
 
         ``rounds`` has only the new ones; after a lost connection, all of them again.
         """
+        with self._channels.watched():
+            yield from self._views(job_id)
+
+    def _views(self, job_id: str) -> Iterator[JobView]:
         lost_since: float | None = None
         while True:
             try:
@@ -240,8 +287,10 @@ class JobClient:
                 failure = from_rpc(error, self._address)
                 now = time.monotonic()
                 lost_since = lost_since or now
-                if not isinstance(failure, Unreachable) or now - lost_since > WATCH_SECONDS:
+                if not isinstance(failure, Unreachable):
                     raise failure from None
+                if now - lost_since > WATCH_SECONDS:
+                    raise Unreachable(self._channels().why_not() or str(failure)) from None
             time.sleep(0.3)
 
     def download(self, job_id: str, artefact: str = "") -> tuple[str, bytes]:
@@ -259,6 +308,18 @@ class JobClient:
     def revocations(self) -> bytes:
         """Return the coordinator's list of revoked certificates, which is to be checked."""
         return bytes(self._call(self._stub.GetRevocations, pb.GetRevocationsRequest()).revoked)
+
+    def preflight(self, spec: bytes) -> PreflightView:
+        """Return what the silos would answer to a job; what is signed for it can start nothing."""
+        signed = sign_job(spec, self._identity, PREFLIGHT_DAYS, PREFLIGHT_LABEL)
+        request = pb.PreflightJobRequest()
+        message_of(signed, request.job)
+        return value_of(PreflightView, self._call(self._stub.PreflightJob, request).result)
+
+    def silos(self) -> tuple[SiloView, ...]:
+        """Return the silos of the federation."""
+        found = self._call(self._stub.ListSilos, pb.ListSilosRequest()).silos
+        return tuple(value_of(SiloView, one) for one in found)
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""

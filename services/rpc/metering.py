@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -101,11 +102,10 @@ class Metrics:
         labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
         r = self.registry
         ProcessCollector(registry=r)
-        self.message_bytes = Counter(
-            "hedgerow_message_bytes", "Protobuf bytes moved.", labels, registry=r
-        )
-        self.messages = Counter("hedgerow_messages", "Messages moved.", labels, registry=r)
-        self.calls = Counter("hedgerow_calls", "Calls ended.", ["method", "code"], registry=r)
+        counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
+        self.message_bytes = counter("hedgerow_message_bytes", "Protobuf bytes moved.", labels)
+        self.messages = counter("hedgerow_messages", "Messages moved.", labels)
+        self.calls = counter("hedgerow_calls", "Calls ended.", ["method", "code"])
         self.call_seconds = Histogram(
             "hedgerow_call_seconds",
             "Time of calls.",
@@ -113,7 +113,7 @@ class Metrics:
             registry=r,
             buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0),
         )
-        self.rounds = Counter("hedgerow_rounds", "Rounds finished.", ["strategy"], registry=r)
+        self.rounds = counter("hedgerow_rounds", "Rounds finished.", ["strategy"])
         self.round_seconds = Histogram(
             "hedgerow_round_seconds",
             "Time of rounds.",
@@ -128,39 +128,50 @@ class Metrics:
             registry=r,
             buckets=tuple(float(1 << k) for k in range(10, 34, 3)),
         )
-        self.planned_bytes = Counter(
+        self.planned_bytes = counter(
             "hedgerow_planned_bytes",
             "Data-plane bytes that the plan foresaw for the rounds finished.",
-            ["strategy", "direction"],
-            registry=r,
+            ["strategy", "method", "direction"],
         )
-        self.calls_open = Gauge(
-            "hedgerow_calls_open", "Calls being served.", ["method"], registry=r
+        self.round_silos = counter("hedgerow_round_silos", "Silos over rounds.", ["strategy"])
+        self.awaited_seconds = gauge(
+            "hedgerow_awaited_seconds", "Longest wait for a silo now.", ["silo"]
         )
-        self.lease_held = Gauge(
+        self.rejected_offers = counter(
+            "hedgerow_rejected_offers", "Offers refused.", ["method", "silo"]
+        )
+        self.privacy_spent = gauge("hedgerow_privacy_spent_epsilon", "Spent in all.", ["table"])
+        self.calls_open = gauge("hedgerow_calls_open", "Calls being served.", ["method"])
+        self.lease_held = gauge(
             "hedgerow_lease_held",
             "Whether the agent holds its lease at a coordinator that answers.",
-            registry=r,
         )
-        self.certificate_expiry = Gauge(
+        self.certificate_expiry = gauge(
             "hedgerow_certificate_expiry_seconds",
             "When the process' certificate ends, seconds since 1970; 0 while it cannot be read.",
+        )
+        self.silos = gauge("hedgerow_silos", "Silos by state.", ["state"])
+        self.jobs = gauge("hedgerow_jobs", "Jobs by state.", ["state"])
+        self.waiting_seconds = gauge(
+            "hedgerow_waiting_seconds", "Longest wait of a job now, by what it waits for.", ["what"]
+        )
+        self.ciphertexts = counter("hedgerow_ciphertexts", "Ciphertexts handled.", ["op"])
+        self.scored_rows = counter(
+            "hedgerow_scored_rows", "Rows asked to score.", ["model", "outcome"]
+        )
+        self.score_seconds = Histogram(
+            "hedgerow_score_seconds",
+            "Time of requests for scores.",
+            ["model"],
             registry=r,
+            buckets=(0.002, 0.004, 0.008, 0.016, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
         )
-        self.silos = Gauge("hedgerow_silos", "Silos by state.", ["state"], registry=r)
-        self.jobs = Gauge("hedgerow_jobs", "Jobs by state.", ["state"], registry=r)
-        self.waiting_seconds = Gauge(
-            "hedgerow_waiting_seconds",
-            "Longest wait of a job now, by what it waits for.",
-            ["what"],
-            registry=r,
+        self.parties_away = gauge(
+            "hedgerow_parties_away", "Parties of served models that are away."
         )
-        self.ciphertexts = Counter(
-            "hedgerow_ciphertexts", "Ciphertexts handled.", ["op"], registry=r
-        )
-        self.masked_values = Counter("hedgerow_masked_values", "Values masked.", registry=r)
-        self.crypto_calls = Gauge(
-            "hedgerow_crypto_calls", "Calls to the crypto process by state.", ["state"], registry=r
+        self.masked_values = counter("hedgerow_masked_values", "Values masked.")
+        self.crypto_calls = gauge(
+            "hedgerow_crypto_calls", "Calls to the crypto process by state.", ["state"]
         )
 
     def credit(self, path: str, count: CallCount, *, server: bool) -> None:
@@ -182,7 +193,7 @@ class Metrics:
         strategy: str,
         seconds: float,
         moved: tuple[int, int],
-        planned: tuple[float, float],
+        planned: Mapping[str, tuple[float, float]],
         n_silos: int,
     ) -> None:
         """Note a finished round.
@@ -191,24 +202,40 @@ class Metrics:
         ----------
         moved : tuple of int
             Data-plane bytes up and down.
-        planned : tuple of float
-            Bytes up and down that the plan expected of one silo.
+        planned : Mapping
+            Bytes up and down that the plan expected of one silo, by kind of exchange.
         """
         self.rounds.labels(strategy).inc()
         self.round_seconds.labels(strategy).observe(seconds)
-        for direction, n_bytes, expected in zip(("up", "down"), moved, planned, strict=True):
-            self.round_bytes.labels(strategy, direction).observe(n_bytes)
-            self.planned_bytes.labels(strategy, direction).inc(expected * n_silos)
+        self.round_silos.labels(strategy).inc(n_silos)
+        for k, direction in enumerate(("up", "down")):
+            self.round_bytes.labels(strategy, direction).observe(moved[k])
+            for method, expected in planned.items():
+                counted = self.planned_bytes.labels(strategy, method, direction)
+                counted.inc(expected[k] * n_silos)
 
-    def waits(self, longest: Mapping[str, float]) -> None:
-        """Set the longest waits now, seconds by what is awaited."""
-        self.waiting_seconds.clear()
-        for what, seconds in longest.items():
-            self.waiting_seconds.labels(what).set(seconds)
+    def waits(self, longest: Mapping[str, float], silos: Mapping[str, float]) -> None:
+        """Set the longest waits now, seconds by what is awaited and by who is."""
+        for gauge, waits in ((self.waiting_seconds, longest), (self.awaited_seconds, silos)):
+            gauge.clear()
+            for awaited, seconds in waits.items():
+                gauge.labels(awaited).set(seconds)
 
-    def serve(self, address: str, port: int) -> tuple[Callable[[], None], int]:
-        """Serve ``/metrics``; return a function that stops it, and the port."""
-        server, thread = start_http_server(port, addr=address, registry=self.registry)
+    def serve(self, address: str) -> tuple[Callable[[], None], int]:
+        """Serve ``/metrics`` on HOST:PORT; return a function that stops it, and the port.
+
+        Nothing is served where there is no address.
+        """
+        if not address:
+            return (lambda: None), 0
+        host, _, port = address.rpartition(":")
+        try:
+            server, thread = start_http_server(int(port), addr=host, registry=self.registry)
+        except OSError as error:
+            raise OSError(
+                f"cannot serve /metrics on {address}: {error.strerror or error}; set "
+                "`metrics` to another port, or to port 0 for a free one"
+            ) from error
         # Five connections may wait otherwise: a sixth of a scraper is not even answered.
         server.socket.listen(socket.SOMAXCONN)
         # Else a silent connection keeps its thread for good.
@@ -342,6 +369,9 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
             method, path = count.method, f"{service}/{count.method}"
         ended = code or code_name(context.code())
         self._metrics.calls.labels(method, ended).inc()
+        if count.method and self._metrics.by_silo:
+            rejected = self._metrics.rejected_offers.labels(method, count.silo)
+            rejected.inc(ended == "INVALID_ARGUMENT")
         if ended in REFUSALS:
             self._refusals.note(method, ended, caller_of(context))
         if call.started:
@@ -360,16 +390,29 @@ def code_name(code: Any) -> str:
 
 
 class MeteredChannel:
-    """A channel whose stubs count their messages; passes everything else on."""
+    """A channel whose stubs count their messages; passes everything else on.
 
-    def __init__(self, channel: grpc.Channel, metrics: Metrics, strategy: str = "") -> None:
+    Parameters
+    ----------
+    why_not : callable
+        Returns why the server cannot be reached, as far as is found out; or nothing.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        metrics: Metrics,
+        strategy: str = "",
+        why_not: Callable[[], str] = str,
+    ) -> None:
         self._channel = channel
         self._metrics = metrics
         self._strategy = strategy
+        self.why_not = why_not
 
     def on_account_of(self, strategy: str) -> MeteredChannel:
         """Return the same channel with another strategy label."""
-        return MeteredChannel(self._channel, self._metrics, strategy)
+        return MeteredChannel(self._channel, self._metrics, strategy, self.why_not)
 
     def unary_unary(
         self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any

@@ -6,6 +6,7 @@ There is no mode without TLS: ``hedgerow local`` makes certificates that live as
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.rpc.channel import CLOCK
 from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
 from hedgerow.services.rpc.guard import Guard
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics, Sink
@@ -40,6 +42,14 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 
 Register = Callable[[grpc.aio.Server], str]
 """Adds a servicer to a server and returns the full name of its service."""
+
+
+class DatedHealth(health.aio.HealthServicer):  # type: ignore[misc]
+    """The health service, whose answer says what time it is here: certificates need clocks."""
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        await context.send_initial_metadata(((CLOCK, f"{time.time():.3f}"),))
+        return await super().Check(request, context)
 
 
 @dataclass(slots=True)
@@ -87,7 +97,7 @@ async def serve(
         interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
     )
     names = [register(server) for register in registers]
-    status = health.aio.HealthServicer()
+    status = DatedHealth()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection(
         (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
@@ -95,7 +105,10 @@ async def serve(
     try:
         port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise OSError(f"cannot listen on {address}: is another process there?") from error
+        raise OSError(
+            f"cannot listen on {address}: another process does, or the address is not this "
+            "machine's; set `listen` to another port"
+        ) from error
     await server.start()
     for name in ("", *names):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -60,7 +60,8 @@ RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
 MODULES: dict[str, str] = {
     # module of payloads -> modules of services.wire that have their CODECS
-    "hedgerow.boosting.strategies.bagging.steps": "trees scores",
+    "hedgerow.boosting.rounds.steps": "trees",
+    "hedgerow.boosting.strategies.bagging.steps": "scores",
     "hedgerow.boosting.strategies.dp_tree.noisy_tree": "budget",
     "hedgerow.boosting.strategies.dp_tree.steps": "budget",
     "hedgerow.boosting.strategies.fedga.steps": "structure",
@@ -68,6 +69,7 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.strategies.secureboost.steps": "vertical",
     "hedgerow.boosting.engine.summaries": "histogram",
     "hedgerow.boosting.strategies.histogram.steps": "histogram",
+    "hedgerow.boosting.strategies.simfl.steps": "similarity",
     "hedgerow.boosting.sums.steps": "masking",
 }
 """Where the codecs of payloads are."""

@@ -27,5 +27,6 @@ CODECS = family(
         "closed": steps.ClosedTrees,
         "relayed": steps.RelayedTotal,
         "end": steps.RoundEnd,
+        "grown": steps.GrownTrees,
     },
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -16,17 +17,17 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules, DatePart, category_name
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.services.wire.schema import TASKS
 
 DEFAULT_MAX_ATTEMPTS = 3
 
-_TASKS = {
-    job_pb2.TASK_UNSPECIFIED: Task.BINARY,
-    job_pb2.TASK_BINARY: Task.BINARY,
-    job_pb2.TASK_MULTICLASS: Task.MULTICLASS,
-    job_pb2.TASK_REGRESSION: Task.REGRESSION,
+_DATE_PARTS = {
+    value.number: DatePart(value.name.removeprefix("DATE_PART_").lower())
+    for value in job_pb2.DatePart.DESCRIPTOR.values
+    if value.number
 }
 
 Parameters = TypeVar("Parameters")
@@ -55,21 +56,42 @@ def decode(spec: bytes) -> JobParameters:
     if given is not None and given != message.strategy:
         raise InvalidJob(f"the strategy is {message.strategy}, but the job has a table [{given}]")
     strategy = strategy_of(message.strategy)
+    label, task = message.label or "label", TASKS[message.task]
+    columns, features = _columns(message.columns), tuple(message.features)
+    columns.check(label, features, binary=task is Task.BINARY)
     return JobParameters(
         name=message.name or message.strategy,
         parameters=fill(strategy.parameters, getattr(message, message.strategy)),
-        label=message.label or "label",
-        task=_TASKS[message.task],
+        label=label,
+        task=task,
         seed=message.seed,
         min_silos=max(message.min_silos, 1),
         metrics=tuple(message.metrics),
         booster=fill(Booster, message.booster),
-        features=tuple(message.features),
+        features=features,
+        columns=columns,
         classes=message.classes,
         step_timeout_seconds=_or(message, "step_timeout_seconds", 600.0),
         start_timeout_seconds=_or(message, "start_timeout_seconds", 120.0),
         silos=tuple(sorted(set(message.silos))),
         has_test=bool(message.test_data),
+        keep_model=not message.HasField("keep_model") or message.keep_model,
+    )
+
+
+def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
+    try:
+        dates = {
+            name: tuple(_DATE_PARTS[k] for k in own.parts) for name, own in message.dates.items()
+        }
+    except KeyError as error:
+        raise InvalidJob(f"[columns] dates: part number {error} is not known") from None
+    return ColumnRules(
+        tuple(sorted(dates.items())),
+        tuple(message.drop),
+        tuple(message.categorical),
+        tuple(sorted(message.rename.items())),
+        category_name(message.positive),
     )
 
 
@@ -142,9 +164,13 @@ def _check_known(message: Message) -> None:
             f"{_table(message)} has parameters that this version does not know; leave them out, or "
             "upgrade this silo's agent"
         )
-    for _, value in message.ListFields():
-        if isinstance(value, Message):
+    for field, value in message.ListFields():
+        if field.message_type is not None and not field.is_repeated:
             _check_known(value)
+        elif field.message_type is not None:
+            for inner in value.values() if isinstance(value, Mapping) else value:
+                if isinstance(inner, Message):
+                    _check_known(inner)
 
 
 def _table(message: Any) -> str:

@@ -15,6 +15,8 @@ from google.protobuf.message import Message
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.errors import InvalidJob
 
+SEARCH = "search"
+"""Table of a job file that is not the job's: what ``hedgerow search`` tries."""
 _WHOLE = {Fd.CPPTYPE_INT32, Fd.CPPTYPE_INT64, Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
 _UNSIGNED = {Fd.CPPTYPE_UINT32, Fd.CPPTYPE_UINT64}
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
@@ -30,16 +32,23 @@ def load(path: Path) -> bytes:
         The file is missing or no TOML, a key is unknown (the nearest known key is named), or a
         value has the wrong type (what was expected and received).
     """
+    table = values(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InvalidJob(f"{path}: no such job file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidJob(f"{path}: cannot be read: {type(error).__name__}") from error
-    try:
-        return parse(text)
+        return of_table(table)
     except InvalidJob as error:
         raise InvalidJob(f"{path}: {error}") from error
+
+
+def values(path: Path) -> dict[str, Any]:
+    """Return the values of a job file, as TOML has them; see :func:`load`."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidJob(f"{path}: no such job file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidJob(f"{path}: not TOML: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidJob(f"{path}: cannot be read: {type(error).__name__}") from error
 
 
 def parse(text: str) -> bytes:
@@ -53,6 +62,11 @@ def parse(text: str) -> bytes:
 
 def of_table(table: dict[str, Any]) -> bytes:
     """Return the serialised JobSpec of a job file's values; see :func:`load`."""
+    if SEARCH in table:
+        raise InvalidJob(
+            "[search] says what to try before there is a job: run `hedgerow search` with tables on "
+            "one machine, and use the best.toml that it writes"
+        )
     spec = job_pb2.JobSpec()
     _fill(spec, table, "")
     return spec.SerializeToString(deterministic=True)
@@ -75,7 +89,16 @@ def _fill(message: Message, table: dict[str, Any], where: str) -> None:
 
 
 def _set(message: Message, field: Any, value: Any, where: str) -> None:
-    if field.is_repeated:
+    if _is_map(field):
+        if not isinstance(value, dict):
+            raise _wrong(where, "a table", value)
+        inner = field.message_type.fields_by_name["value"]
+        for key, item in value.items():
+            if inner.message_type is None:
+                getattr(message, field.name)[key] = _scalar(inner, item, f"{where}.{key}")
+            else:
+                _set(getattr(message, field.name)[key], _only(inner), item, f"{where}.{key}")
+    elif field.is_repeated:
         if not isinstance(value, list):
             raise _wrong(where, "a list", value)
         getattr(message, field.name).extend(
@@ -95,10 +118,25 @@ def _set(message: Message, field: Any, value: Any, where: str) -> None:
         setattr(message, field.name, _scalar(field, value, where))
 
 
+def _prefix(enum: Any) -> str:
+    """Return what all names of an enum's values begin with."""
+    return str(enum.values_by_number[0].name).removesuffix("UNSPECIFIED")
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _only(field: Any) -> Any:
+    """Return the only field of a map's messages: a job file has its values as the map's."""
+    [only] = field.message_type.fields
+    return only
+
+
 def _scalar(field: Any, value: Any, where: str) -> Any:
     kind = field.cpp_type
     if kind == Fd.CPPTYPE_ENUM:
-        prefix = field.enum_type.name.upper() + "_"
+        prefix = _prefix(field.enum_type)
         names = {v.name.removeprefix(prefix).lower(): v.number for v in field.enum_type.values}
         names.pop("unspecified", None)
         if not isinstance(value, str) or value not in names:
@@ -145,6 +183,7 @@ _USUAL = {
         ("num_rounds", "num_round", "num_boost_round", "n_rounds", "rounds", "generations"), _ROUNDS
     ),
     "n_estimators": ("trees", *_ROUNDS),
+    "n_iter_no_change": ("early_stopping_rounds",),
     "num_local_round": ("trees_per_round",),
     "learning_rate": ("eta",),
     "eval_metric": ("metrics",),
@@ -162,13 +201,13 @@ _USUAL = {
 def _elsewhere(names: Iterable[str]) -> list[str]:
     """Return keys of these names in other tables of a job file, with where they are."""
     tables = [field.name for field in job_pb2.JobSpec.DESCRIPTOR.fields if field.message_type]
-    strategies = [name for name in tables if name != "booster"]
+    shared = ("booster", "columns")
+    strategies = [name for name in tables if name not in shared]
     found = []
     for name in names:
         if name in keys():
             found.append(f"{name} before all tables")
-        if name in keys("booster"):
-            found.append(f"{name} in [booster]")
+        found += [f"{name} in [{table}]" for table in shared if name in keys(table)]
         if any(name in keys(table) for table in strategies):
             found.append(f"{name} in the strategy's table")
     return found
@@ -195,21 +234,42 @@ def _dump(
     message: Message, lines: list[str], tables: list[tuple[str, Message]], where: str
 ) -> None:
     for field, value in message.ListFields():
-        if field.is_repeated:
-            lines.append(f"{field.name} = [{', '.join(_text(field, item) for item in value)}]")
+        if _is_map(field):
+            entry: Any = field.message_type
+            inner = entry.fields_by_name["value"]
+            pairs = (f"{_quoted(key)} = {_value(inner, value[key])}" for key in sorted(value))
+            lines.append(f"{field.name} = {{{', '.join(pairs)}}}")
+        elif field.is_repeated:
+            lines.append(f"{field.name} = {_list(field, value)}")
         elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
             tables.append((where + field.name, value))
         else:
             lines.append(f"{field.name} = {_text(field, value)}")
 
 
+def _value(field: Any, value: Any) -> str:
+    """Return a value of a map."""
+    if field.message_type is None:
+        return _text(field, value)
+    only = _only(field)
+    return _list(only, getattr(value, only.name))
+
+
+def _list(field: Any, values: Iterable[Any]) -> str:
+    return f"[{', '.join(_text(field, value) for value in values)}]"
+
+
 def _text(field: Any, value: Any) -> str:
     if field.cpp_type == Fd.CPPTYPE_ENUM:
         name = field.enum_type.values_by_number[value].name
-        return f'"{name.removeprefix(field.enum_type.name.upper() + "_").lower()}"'
+        return f'"{name.removeprefix(_prefix(field.enum_type)).lower()}"'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + _CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", escaped) + '"'
+        return _quoted(value)
     return repr(value)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + _CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", escaped) + '"'

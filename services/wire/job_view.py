@@ -10,6 +10,9 @@ from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.ports import Forecast
 from hedgerow.services.wire.records import message_of, value_of
 
+OWN_TESTS = "test@"
+"""Begins the name of the data set that a silo's own test rows are; the silo's name follows."""
+
 
 class JobState(StrEnum):
     """State of a job."""
@@ -36,6 +39,22 @@ class SiloState(StrEnum):
     PRESENT = "present"
     LOST = "lost"
     DECLINED = "declined"
+
+
+class CheckState(StrEnum):
+    """What a check of a preflight found."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    OMITTED = "omitted"
+
+
+class PreflightState(StrEnum):
+    """Whether a silo answered a preflight."""
+
+    ANSWERED = "answered"
+    AWAY = "away"
+    SILENT = "silent"
 
 
 class CpuClass(StrEnum):
@@ -121,6 +140,16 @@ class StepTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class SentPayloads:
+    """What a silo says that it sent in one kind of exchange of a job, resends included."""
+
+    silo: str
+    method: str
+    payloads: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job as operators see it.
 
@@ -152,6 +181,7 @@ class JobView:
     control_bytes_up: int
     control_bytes_down: int
     job_digest: str
+    sent: tuple[SentPayloads, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -200,6 +230,68 @@ class PlanView:
             first.notes,
             CpuClass(first.cpu_class),
         )
+
+
+CHECKS = ("job", "policy", "columns", "label", "rows", "budget", "crypto", "disk")
+"""What a silo checks before it takes part in a job, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightCheck:
+    """What a silo found at one of :data:`CHECKS`; ``detail`` says why it failed."""
+
+    name: str
+    state: CheckState
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiloPreflight:
+    """A silo's answer to a preflight; no checks where it did not answer."""
+
+    silo: str
+    state: PreflightState
+    checks: tuple[PreflightCheck, ...] = ()
+
+    @property
+    def fit(self) -> bool:
+        """Whether the silo would take part."""
+        failed = any(check.state is CheckState.FAILED for check in self.checks)
+        return self.state is PreflightState.ANSWERED and not failed
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightView:
+    """What silos would answer to a job.
+
+    Parameters
+    ----------
+    refusal : str
+        Why the job cannot run as things are; empty where it can, or could once silos return.
+    plan : PlanView
+        By what the silos answered.
+    """
+
+    silos: tuple[SiloPreflight, ...]
+    refusal: str
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class SiloView:
+    """A silo as operators see it; the message ``Silo`` says what each field means."""
+
+    name: str
+    alive: bool
+    version: str = ""
+    strategies: tuple[str, ...] = ()
+    policy: tuple[str, ...] = ()
+    row_count_class: int = 0
+    n_columns: int = 0
+    last_seen: float | None = None
+    certificate_end: float | None = None
+    crypto_answers: bool | None = None
+    awaited: tuple[str, ...] = ()
 
 
 def encode_job(view: JobView) -> job_pb2.Job:

@@ -21,15 +21,16 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.payloads import Elements
+from hedgerow.services.wire import schema
 from hedgerow.services.wire.bulk import LongBytes, Part
 
 HEAD_BYTES = 1 << 20
 """Most bytes of arrays in a payload's head, and of a ``more`` frame."""
 MAX_BYTES = 1 << 30
 """Most bytes of all arrays of a payload."""
-MAX_DIMENSIONS = 8
 
 Filled = TypeVar("Filled", bound=Message)
 Value = TypeVar("Value")
@@ -158,6 +159,10 @@ _MESSAGES: dict[Any, tuple[Any, Any]] = {
     bytes: (
         _put_serialised,
         lambda message, tail: message.SerializeToString(deterministic=True),
+    ),
+    Schema: (
+        lambda message, value, tail: message.CopyFrom(schema.encode(value)),
+        lambda message, tail: schema.decode(message),
     ),
 }
 """Values that are messages on the wire: seconds since 1970 a Timestamp, serialised bytes theirs."""

@@ -12,13 +12,13 @@ from hedgerow.boosting.errors import FOREIGN, OfferRejected, SchemaMismatch
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.wire.bounds import MAX_REQUEST_BYTES
 
-_TASKS = {
+TASKS = {
     job_pb2.TASK_UNSPECIFIED: Task.BINARY,
     job_pb2.TASK_BINARY: Task.BINARY,
     job_pb2.TASK_MULTICLASS: Task.MULTICLASS,
     job_pb2.TASK_REGRESSION: Task.REGRESSION,
 }
-_TASK_VALUES = {task: value for value, task in _TASKS.items() if value}
+_TASK_VALUES = {task: value for value, task in TASKS.items() if value}
 
 MAX_CLASSES = 1 << 16
 """Most classes that a schema may have: margins and trees of a round grow with them."""
@@ -50,7 +50,7 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
     OfferRejected
         A task that is not known, or more than :data:`MAX_CLASSES` classes.
     """
-    if message.task not in _TASKS:
+    if message.task not in TASKS:
         raise OfferRejected(f"schema: task number {message.task} is not known")
     if max(message.n_classes, len(message.classes)) > MAX_CLASSES:
         raise OfferRejected(
@@ -63,7 +63,7 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
             for given in message.features
         ),
         message.label,
-        _TASKS[message.task],
+        TASKS[message.task],
         message.n_classes,
         tuple(message.classes),
     )

@@ -23,6 +23,9 @@ from hedgerow.services.wire.bounds import check_request
 from hedgerow.services.wire.records import message_of, value_of
 
 LABEL = b"hedgerow/job/v1\0"
+PREFLIGHT_LABEL = b"hedgerow/preflight/v1\0"
+"""What is signed before the statement of a job that is only to be checked: nobody can start it."""
+PREFLIGHT_DAYS = 10 / 1440
 NONCE_BYTES = 16
 VIEW_VERSION = 1
 DEFAULT_DAYS = 7.0
@@ -94,7 +97,9 @@ class OpenedJob:
     operator: str
 
 
-def sign_job(spec: bytes, identity: FileIdentity, days: float = DEFAULT_DAYS) -> SignedJob:
+def sign_job(
+    spec: bytes, identity: FileIdentity, days: float = DEFAULT_DAYS, label: bytes = LABEL
+) -> SignedJob:
     """Return a new job of the identity's holder.
 
     Parameters
@@ -103,6 +108,8 @@ def sign_job(spec: bytes, identity: FileIdentity, days: float = DEFAULT_DAYS) ->
         Serialised JobSpec.
     days : float
         For how long attempts of the job may begin; the signer's certificate may end earlier.
+    label : bytes
+        What the signature is for: a job, or a preflight.
 
     Raises
     ------
@@ -117,11 +124,11 @@ def sign_job(spec: bytes, identity: FileIdentity, days: float = DEFAULT_DAYS) ->
     not_after = int(min(identity.now() + days * 86400.0, identity.subject.not_after))
     content = JobStatement(identity.subject.federation, nonce, spec, not_after, VIEW_VERSION)
     statement = content.serialise()
-    return SignedJob(statement, identity.sign(LABEL + statement), identity.certificate)
+    return SignedJob(statement, identity.sign(label + statement), identity.certificate)
 
 
-def open_job(signed: SignedJob, identity: FileIdentity) -> OpenedJob:
-    """Check a signed job as a party of the federation, by its own clock.
+def open_job(signed: SignedJob, identity: FileIdentity, label: bytes = LABEL) -> OpenedJob:
+    """Check a signed job, or a preflight, as a party of the federation, by its own clock.
 
     Raises
     ------
@@ -134,7 +141,7 @@ def open_job(signed: SignedJob, identity: FileIdentity) -> OpenedJob:
     """
     signer = identity.signer_of(
         signed.certificate,
-        LABEL + signed.statement,
+        label + signed.statement,
         signed.signature,
         "the job's operator",
         SIGNERS,

@@ -1,6 +1,6 @@
 """Trees that are added round by round: catching up, offers, and the federation's state.
 
-Trees stay packed here; the strategy's halves unpack and check them. Offers and blocks are written
+Trees stay packed here; the strategy's halves unpack and check them. Offers and rounds are written
 by hand, because packed trees over 1 MiB continue in further frames.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 from hedgerow.api.federation.v1 import tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.strategies.bagging.steps import (
-    TreeBlock,
+from hedgerow.boosting.rounds.steps import (
     TreeCatchUp,
     TreeOffer,
+    TreeRound,
     TreeStanding,
 )
 from hedgerow.services.wire import Codec, family
@@ -60,39 +60,32 @@ def _encode_standing(payload: TreeStanding) -> Parts:
         score_valid=payload.score_valid,
     )
     yield tree_pb2.TreePart(standing=head)
-    for block in payload.blocks:
-        message = tree_pb2.TreeBlock(silo=block.silo, round=block.round, steps=block.steps)
-        if block.factor != 1.0:
-            message.factor = block.factor
-        message.data = block.data[:PIECE_BYTES]
-        yield tree_pb2.TreePart(block=message)
-        for piece in _pieces(block.data):
+    for added in payload.rounds:
+        message = tree_pb2.TreeRound(
+            steps=added.steps,
+            silos=added.silos,
+            factors=() if added.factors.count(1.0) == len(added.factors) else added.factors,
+            sizes=added.sizes,
+            data=added.data[:PIECE_BYTES],
+        )
+        yield tree_pb2.TreePart(round=message)
+        for piece in _pieces(added.data):
             yield tree_pb2.TreePart(more=piece)
 
 
 def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> TreeStanding:
-    first, *rest = _parts(messages, "standing", "block", "more")
+    first, *rest = _parts(messages, "standing", "round", "more")
     head = first.standing
-    heads: list[tree_pb2.TreeBlock] = []
+    heads: list[tree_pb2.TreeRound] = []
     data: list[list[bytes]] = []
     for part in rest:
-        if part.HasField("block"):
-            heads.append(part.block)
-            data.append([part.block.data])
+        if part.HasField("round"):
+            heads.append(part.round)
+            data.append([part.round.data])
         elif not data:
-            raise OfferRejected("expected a block before its packed trees, received none")
+            raise OfferRejected("expected a round before its packed trees, received none")
         else:
             data[-1].append(part.more)
-    blocks = tuple(
-        TreeBlock(
-            Silo(message.silo),
-            message.round,
-            message.steps,
-            message.factor if message.HasField("factor") else 1.0,
-            b"".join(pieces),
-        )
-        for message, pieces in zip(heads, data, strict=True)
-    )
     return TreeStanding(
         round=head.round,
         eta=head.eta,
@@ -101,8 +94,20 @@ def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> TreeStanding:
         digest=head.digest,
         score_train=head.score_train,
         score_valid=head.score_valid,
-        blocks=blocks,
+        rounds=tuple(map(_round, heads, data)),
     )
+
+
+def _round(message: tree_pb2.TreeRound, pieces: list[bytes]) -> TreeRound:
+    n_silos = len(message.silos)
+    factors = tuple(message.factors) or (1.0,) * n_silos
+    if not n_silos == len(factors) == len(message.sizes) == len(set(message.silos)):
+        raise OfferRejected(
+            f"expected a factor and a size of each of {n_silos} silos, received {len(factors)} and "
+            f"{len(message.sizes)}, or a silo twice"
+        )
+    silos = tuple(map(Silo, message.silos))
+    return TreeRound(message.steps, silos, factors, tuple(message.sizes), b"".join(pieces))
 
 
 def _parts(

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import selectors
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
@@ -119,6 +120,7 @@ class Variant:
             self.tables,
             timeout_seconds=STEP_SECONDS,
             make_link=make_link,
+            lied=True,
             make_loop=UrgentLoop,
             **rest,
         )
@@ -179,6 +181,14 @@ def _horizontal(strategy: Any, task: Task = Task.BINARY, **booster: Any) -> Vari
     return Variant(job, _tables(task))
 
 
+def _drawn(strategy: Any) -> Variant:
+    """Return six silos in groups of three, which take turns."""
+    tables = _tables(Task.BINARY, 6)
+    job = replace(_job(strategy, Task.BINARY), silos=tuple(tables))
+    job.parameters.validate(job)
+    return Variant(job, tables)
+
+
 def _vertical(**changes: Any) -> Variant:
     whole = vertical.table(40, 4)
     booster = {"max_depth": 2, "max_bin": 4}
@@ -209,11 +219,14 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         Histogram(rounds=1, blind_coordinator=True, binning="recursive")
     ),
     "hist-coarse": lambda: _horizontal(
-        Histogram(rounds=1, coarse_bits=5, sampling="mvs", sampling_scope="global")
+        Histogram(
+            rounds=1, coarse_bits=5, sampling="mvs", sampling_scope="global", filled_bins=True
+        )
     ),
     "hist-single": lambda: _horizontal(
         Histogram(rounds=1, dropout_recovery=False, growth="lossguide"), max_leaves=4
     ),
+    "hist-drawn": lambda: _drawn(Histogram(rounds=3, silos_per_round=3, binning="summary")),
     "hist-classes": lambda: _horizontal(Histogram(rounds=1), Task.MULTICLASS),
     "fedga": lambda: _horizontal(
         FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2)
@@ -221,6 +234,8 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "dp": lambda: _horizontal(DPTree(8.0, depth=2, bins=4)),
     "dp-candidates": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, query="candidates")),
     "dp-quantile": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, binning="quantile")),
+    "simfl": lambda: _horizontal(SimFL(rounds=3)),
+    "simfl-mean": lambda: _horizontal(SimFL(rounds=2, hashes=3), Task.REGRESSION),
     "vertical": lambda: _vertical(),
     "vertical-mix": lambda: _vertical(mode="mix", encryption="elgamal", fraction_bits=16),
 }  # fmt: skip

@@ -129,6 +129,7 @@ class Honest:
         (outcome, first), (again, second) = runs
         assert outcome.error is None, outcome.error
         assert not outcome.errors, outcome.errors
+        assert not outcome.rejected, outcome.rejected
         vectors = {
             key: part.vector.tobytes()
             for key, part in first.parts.items()
@@ -174,12 +175,16 @@ def faults(
     """
     found: list[str] = []
     errors: dict[str, BaseException] = {
-        str(silo): error for silo, error in outcome.errors.items() if silo not in liars
+        str(silo): error
+        for silo, error in (outcome.errors | outcome.rejected).items()
+        if silo not in liars
     }
     if judged and outcome.error is not None:
         errors["coordinator"] = outcome.error
     for who, error in errors.items():
         found += _error_faults(who, error, tables)
+    told_none = outcome.rejected.keys() - liars - victims
+    found += [f"{silo}, told no lie, rejects the result" for silo in sorted(told_none)]
     if witness.secure:
         found += _sum_faults(witness, honest, liars, victims)
     for silo, step, at, what in witness.offers:

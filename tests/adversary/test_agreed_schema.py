@@ -16,30 +16,29 @@ from hedgerow.boosting.errors import SchemaMismatch
 from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
-from hedgerow.client_agent.attempt import AgentParts, Attempt
+from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.rpc.federation import (
-    Agreement,
-    Answer,
-    Assignment,
-    AttemptKey,
-    Registration,
-)
+from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey, Registration
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.acceptance import Answer
 from hedgerow.services.wire.signed_job import open_job, sign_job
 from tests.adversary.people import People
 
-SPEC = job_file.parse('strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\n')
+SPEC = job_file.parse(
+    'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\n[columns]\npositive = "ill"\n'
+)
 SILO = Silo("ash")
 AGREED = Schema(
-    (Feature("age"), Feature("wage"), Feature("kind", ("a", "b", "c"))), "label", Task.BINARY, 2
-)
+    (Feature("age"), Feature("wage"), Feature("kind", ("a", "b", "c"))), "label", Task.BINARY, 2,
+    ("well", "ill"),
+)  # fmt: skip
 
 
 class Reached(Exception):
@@ -67,7 +66,7 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
         parts = AgentParts(
             silo=SILO, address="", channel=_reach, identity=lambda: identity, state=state,
             ledger=ledger, accepted=AcceptedJobs(state.accepted), policy=Policy(),
-            account=TableAccount(tmp_path, "t"), load=lambda job, test: dataset,
+            account=TableAccount(tmp_path, "t"), load=lambda job: dataset,
             secrets=SecretKeeper(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),
             revoked=RevokedCertificates(IdentityPaths.of(people.folder / f"{Role.SILO}/{SILO}")),
@@ -93,6 +92,7 @@ LIES = {
     "a column left out": replace(AGREED, features=AGREED.features[:2]),
     "a column of another type": replace(AGREED, features=(*AGREED.features[:2], Feature("kind"))),
     "another label": replace(AGREED, label="age"),
+    "classes in another order": replace(AGREED, classes=("ill", "well")),
 }
 
 

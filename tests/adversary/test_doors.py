@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,17 +20,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hedgerow.api.federation.v1 import federation_service_pb2, job_pb2, job_service_pb2
 from hedgerow.boosting.errors import JobStopped, OfferRejected
+from hedgerow.coordinator.server.database import CHECKSUM, checksum
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc import channel, server
 from hedgerow.services.rpc.doorman import MAX_ALL_STRANGERS, MAX_STRANGERS, Doorman
-from hedgerow.services.rpc.federation import (
-    AttemptKey,
-    Declined,
-    FederationClient,
-    Registration,
-)
+from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire.acceptance import Declined
 from hedgerow.services.wire.bounds import (
     MAX_NUMBERS,
     MAX_OBJECTS,
@@ -37,6 +35,7 @@ from hedgerow.services.wire.bounds import (
     MAX_REQUEST_BYTES,
     check_request,
 )
+from hedgerow.services.wire.results import Outcome
 from tests.federation.processes import Federation, federation, wait_until
 from tests.services.rpc.test_crypto_process import CryptoProcess
 
@@ -60,10 +59,10 @@ def coordinator(folder: Path, prefix: list[str] | None = None) -> Iterator[Feder
         yield fed
 
 
-def agent_of(fed: Federation, silo: str) -> FederationClient:
+def agent_of(fed: Federation, silo: str, record: Any = lambda *_: None) -> FederationClient:
     paths = IdentityPaths.of(fed.folder / "pki/silo" / silo)
     dialled = channel.dial(fed.address, channel_credentials(paths), Metrics())
-    return FederationClient(dialled, fed.address, lambda *_: None)
+    return FederationClient(dialled, fed.address, record)
 
 
 # --- attack 8: texts that are stored ---
@@ -91,6 +90,7 @@ def test_a_long_text_of_an_older_version_s_database_ends_no_call(tmp_path: Path)
         for job_id in jobs:
             fed.client.cancel(job_id)
         with sqlite3.connect(tmp_path / "state.db") as database:
+            database.create_function(CHECKSUM, -1, checksum)
             database.execute("update jobs set detail = ?", ("x" * 4_500_000,))
             database.execute("update job_silos set detail = ?", ("x" * 4_500_000,))
         assert {view.job_id for view in fed.client.list()} == set(jobs)
@@ -130,7 +130,16 @@ def oversized(kind: Descriptor, depth: int = 5) -> Iterator[tuple[str, Message]]
             for name, inner in oversized(field.message_type, depth - 1) if depth else ():
                 message = GetMessageClass(kind)()
                 own = getattr(message, field.name)
-                (own.add() if field.is_repeated else own).CopyFrom(inner)
+                if field.message_type.GetOptions().map_entry:
+                    if name.startswith(field.message_type.full_name):
+                        name = field.full_name
+                    value = inner.value  # type: ignore[attr-defined]
+                    if isinstance(value, Message):
+                        own[inner.key].CopyFrom(value)  # type: ignore[attr-defined]
+                    else:
+                        own[inner.key] = value  # type: ignore[attr-defined]
+                else:
+                    (own.add() if field.is_repeated else own).CopyFrom(inner)
                 yield name, message
         elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             message = GetMessageClass(kind)()
@@ -168,7 +177,7 @@ def test_texts_that_a_silo_may_not_send_are_refused_by_the_server(tmp_path: Path
             silo.register(Registration("i" * 5000, "0.1.0", (), 0))
         lease = silo.register(Registration("i", "0.1.0", (), 0)).lease_id
         with pytest.raises(OfferRejected, match="job_id: 5000 long"):
-            silo.report(lease, AttemptKey("j" * 5000, 1), "")
+            silo.report(lease, AttemptKey("j" * 5000, 1), Outcome())
 
 
 # --- attack 12: connections that never shake hands ---
@@ -214,6 +223,11 @@ def test_idle_connections_keep_no_operator_out(tmp_path: Path) -> None:
             wait_until(lambda: n_open(held) <= MAX_STRANGERS, 60, "the oldest are shut")
             job_id = fed.submit(JOB)
             assert fed.client.cancel(job_id) == "CANCELLED"
+
+
+def test_a_connection_that_never_shakes_hands_is_shut_though_there_is_room(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as fed, idle(fed.ports["coordinator"]["port"], 1) as held:
+        wait_until(lambda: n_open(held) == 0, 60, "it is shut")
 
 
 def test_idle_connections_keep_no_scraper_out(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from benchmarks.dp_audit import (
     rows_game,
     tree_game,
 )
-from hedgerow.boosting.answers import NoisyAnswers
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import open_root
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.sums.answers import NoisyAnswers
 
 RUNS = 1_000
 

@@ -16,8 +16,8 @@ import pytest
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.exchange import Place, Step
+from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, TreeStanding, extend_digest
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
-from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeStanding, extend_digest
 from hedgerow.boosting.strategies.fedxgbllr.steps import Ensembles, PackedEnsemble
 from hedgerow.boosting.strategies.histogram.steps import RoundEntry
 from hedgerow.boosting.trees import ubjson
@@ -212,15 +212,18 @@ def test_a_silo_of_bagging_refuses_trees_that_are_none(attack: str) -> None:
     offered: list[bytes] = []
 
     def lies(link: Any, reply: Any) -> Any:
-        if not isinstance(reply, TreeStanding) or not reply.blocks:
+        if not isinstance(reply, TreeStanding) or not reply.rounds:
             return reply
-        blocks, digest = [], GENESIS
-        for block in reply.blocks:
-            own = block.silo == link.silo
-            sent = block if own else replace(block, data=repacked(block.data, BAD_TREES[attack]))
-            blocks.append(sent)
-            digest = extend_digest(digest, replace(sent, data=offered[0]) if own else sent)
-        return replace(reply, blocks=tuple(blocks), digest=digest)
+        rounds, digest = [], GENESIS
+        for received in reply.rounds:
+            spoilt = [
+                (silo, factor, own if silo == link.silo else repacked(own, BAD_TREES[attack]))
+                for silo, factor, own in received.whole(link.silo, offered[0]).packs()
+            ]
+            sent = TreeRound.of(received.steps, spoilt)
+            rounds.append(sent.without(link.silo))
+            digest = extend_digest(digest, sent)
+        return replace(reply, rounds=tuple(rounds), digest=digest)
 
     class Link(lying(lies)):  # type: ignore[misc]
         def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:

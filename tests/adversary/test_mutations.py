@@ -1,4 +1,4 @@
-"""Lies in every field of every reply and offer; :mod:`tests.adversary.mutate` runs more of them."""
+"""Lies in replies and offers of every job; :mod:`tests.adversary.mutate` lies in every field."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import pytest
 from hedgerow.boosting.sums import silo as silo_sums
 from tests.adversary import mutate, oracle
 
-CASES = 10_200
-LEAST = 0.9
-"""Share of the messages' fields in which lies are told; the others are empty in tiny jobs."""
+ROUND = range(0, 10_200, 10)
+"""Every tenth of the cases that CI runs (``make adversary``), which are in turn of all fields."""
 
 
-@pytest.mark.timeout(1800)
 def test_no_lie_breaks_what_must_hold() -> None:
-    """Three lies and more in each field of each message of each step and strategy."""
-    groups = [group for group, _ in mutate.groups(tuple(mutate.VARIANTS))]
-    assert 3 * len(groups) < CASES
-    tally = mutate.run(range(CASES), 0)
+    """Lies in replies and offers of jobs of every strategy."""
+    names = tuple(mutate.VARIANTS)
+    known = {group[:2] for group, _ in mutate.groups(names)}
+    tally = mutate.run(ROUND, 0)
     assert not tally.faults, "\n".join(f"{case}\n    {fault}" for case, fault in tally.faults)
-    assert tally.n_told >= 10_000, tally.results
-    told = {pair.split("/")[-1] for pair in tally.pairs}
-    assert len(told) > LEAST * len({pair for *_, pair in groups})
+    assert tally.n_told >= 950, tally.results
+    assert {tuple(pair.split("/")[:2]) for pair in tally.pairs} == known
 
 
 def caught(name: str, step: str, tries: int) -> str:

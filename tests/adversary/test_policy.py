@@ -15,15 +15,15 @@ from hedgerow.boosting.errors import FederationError, JobStopped, OfferRejected,
 from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.rounds.steps import TreeStanding
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
-from hedgerow.boosting.strategies.bagging.steps import TreeStanding
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import LEAF, OPEN, BinnedTree
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.steps import GrowthState
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import DEPTHS, SearchPhase, SearchTask
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints
+from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints, PointChoice
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import (
     AfterRound,
@@ -33,6 +33,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     LevelDecision,
     RoundEnd,
 )
+from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.client_agent.policy import Policy
 from tests import oracles
 from tests.federation import vertical
@@ -107,6 +108,7 @@ JOBS = {
     "fedxgbllr, masked": job_of(FedXGBllr(trees=6, rounds=2, secure=True, combiner="leaves")),
     "dp_tree": job_of(DPTree(2.0, depth=3)),
     "fedga": job_of(FedGA(generations=3, population=8, max_depth=3)),
+    "simfl": job_of(SimFL(rounds=3)),
     "secureboost": vertical.job(),
 }
 
@@ -184,6 +186,15 @@ FORBIDDEN = {
         DPTree(2.0, depth=2, secure=False, binning="quantile"), Policy(), "cells-plain",
         Discloses.COUNTS,
     ),
+    "simfl": (SimFL(rounds=2), Policy(), "ranges", Discloses.QUANTILES),
+    "simfl, hashes": (
+        SimFL(rounds=2), Policy(may_send=("keys", "schema", "quantiles", "counts", "trees")),
+        "hashes", Discloses.HASHES,
+    ),
+    "simfl, gradients": (
+        SimFL(rounds=2), Policy(may_send=("keys", "schema", "quantiles", "hashes", "trees")),
+        "gradients", Discloses.COUNTS,
+    ),
     "fedga": (
         FedGA(generations=2, population=6), Policy(require_secure=True), "proposals",
         Discloses.TREES,
@@ -237,7 +248,7 @@ def lie_of_another_round(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
     reply = ask()
     if isinstance(reply, RoundEnd) and reply.after is AfterRound.END:
         return RoundEnd(AfterRound.ROUND)
-    if isinstance(reply, NextPoints):
+    if isinstance(reply, NextPoints | PointChoice):  # a round ends with either
         return replace(reply, final=False)
     if isinstance(reply, SearchTask) and reply.phase is SearchPhase.END:
         return replace(reply, phase=SearchPhase.SCORE, round=reply.round + 2)

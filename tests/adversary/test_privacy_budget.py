@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.boosting.answers import NoisyAnswers
 from hedgerow.boosting.budget import BudgetExceeded, BudgetLedger, Spending
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import FederationError, PolicyDeclined
@@ -23,6 +22,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, extend, 
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.silo import Counter
+from hedgerow.boosting.sums.answers import NoisyAnswers
 from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.local_vault import LocalVault
@@ -196,6 +196,8 @@ def test_jobs_in_a_row_share_one_budget_through_restarts(tmp_path: Path) -> None
         late.charge({"q": spending(0.25)})
     jobs = read_accounts(tmp_path).tables["people"]
     assert sum(ledger.spent for ledger in jobs.values()) == Fraction(7, 2)
+    assert account.spent() == 3.5  # what the agent's metrics show
+    assert TableAccount(tmp_path, "others").spent() == 0.0
 
 
 def test_four_private_trees_in_a_row_do_not_get_four_budgets(tmp_path: Path) -> None:

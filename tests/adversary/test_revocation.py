@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +19,20 @@ from hedgerow.boosting.errors import (
     PolicyDeclined,
     SignatureInvalid,
     Unauthorised,
+    Unreachable,
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.operator.commands.pki import pki
+from hedgerow.coordinator.operator.library.clients import client_for
+from hedgerow.crypto.errors import InputRefused
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
 from hedgerow.services.identity.peers import FileIdentity, channel_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.rpc.channel import dial
-from hedgerow.services.rpc.federation import FederationClient, Registration
+from hedgerow.services.rpc.channel import dial, server_certificate
+from hedgerow.services.rpc.crypto import RemoteVault
+from hedgerow.services.rpc.federation import FederationClient, Registration, Sign
 from hedgerow.services.rpc.metering import Metrics
 from tests.federation.processes import Federation, wait_until, write_table
 from tests.services.rpc.test_crypto_process import CryptoProcess
@@ -136,7 +141,7 @@ def test_a_revoked_silo_is_refused_on_its_open_connection_and_its_open_call_ends
         assert isinstance(failure, Unauthorised)
         assert "revoked" in str(failure)
         with pytest.raises(Unauthorised, match="revoked this certificate of silo s0"):
-            silo.renew(lease, ())
+            silo.renew(lease, Sign())
         # The silo itself goes on with a new key.
         again = agent_of(fed, ca.issue("silo/s0-again", Role.SILO, "s0"))
         wait_until(lambda: registered(again), 60, "the thief's lease has ended")
@@ -150,25 +155,31 @@ def registered(silo: FederationClient) -> bool:
     return True
 
 
+def watched(fed: Federation, job_id: str) -> tuple[threading.Thread, list[FederationError]]:
+    """Watch a job that has been seen once; the list has what ends the watching."""
+    failures: list[FederationError] = []
+    seen = threading.Event()
+
+    def watch() -> None:
+        try:
+            for _ in fed.client.watch(job_id):
+                seen.set()
+        except FederationError as error:
+            failures.append(error)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    assert seen.wait(200)
+    return watching, failures
+
+
 def test_a_revoked_operator_s_open_stream_ends_and_others_go_on(
     ca: Authority, tmp_path: Path
 ) -> None:
     ca.issue("other", Role.OPERATOR, "oscar")
     with running(ca, tmp_path) as fed:
         job_id = fed.submit(JOB)
-        failures: list[FederationError] = []
-        seen = threading.Event()
-
-        def watch() -> None:
-            try:
-                for _ in fed.client.watch(job_id):
-                    seen.set()
-            except FederationError as error:
-                failures.append(error)
-
-        watching = threading.Thread(target=watch, daemon=True)
-        watching.start()
-        assert seen.wait(200)
+        watching, failures = watched(fed, job_id)
         publish(fed, ca.revoke("olga"))
         watching.join(200)
         assert [type(error) for error in failures] == [Unauthorised]
@@ -188,11 +199,11 @@ def test_silos_may_join_and_leave_without_a_restart(ca: Authority, tmp_path: Pat
         file = tmp_path / "coordinator.toml"
         whole = file.read_text()
         file.write_text("silos = [")  # half-written: what was stays
-        s0.renew(lease, ())
+        s0.renew(lease, Sign())
         file.write_text(whole.replace('silos = ["s0"]', 'silos = ["s1"]'))
         wait_until(lambda: registered(s1), 60, "s1 is on the roster")
         with pytest.raises(Unauthorised, match="s0 is not on the roster"):
-            s0.renew(lease, ())
+            s0.renew(lease, Sign())
 
 
 def test_an_operator_sees_the_list_that_the_coordinator_has(ca: Authority, tmp_path: Path) -> None:
@@ -284,6 +295,93 @@ def test_a_revoked_agent_is_refused_by_its_crypto_process(tmp_path: Path) -> Non
         wait_until(refused, 60, "the list is in force")
     finally:
         crypto.stop(15)
+
+
+def test_an_agent_that_gets_the_list_brings_it_to_its_crypto_process(tmp_path: Path) -> None:
+    """The silo's old key was stolen: with it nobody uses the silo's keys any more."""
+    ca = Authority.make(tmp_path / "ca", tmp_path / "pki")
+    crypto = CryptoProcess(tmp_path)
+    ca.issue("coordinator", Role.COORDINATOR, "coordinator")
+    for place, role in (("silo/ash", Role.SILO), ("crypto/ash", Role.CRYPTO)):
+        crypto.paths[place] = ca.issue(place, role, "ash")
+    thief = crypto.start()
+    serial = certificates.serial_of((tmp_path / "pki/silo/ash/tls.crt").read_bytes())
+    ca.issue("silo/ash-again", Role.SILO, "ash")
+    table = write_table(tmp_path / "ash.parquet", 200, 0)
+    fed = Federation(tmp_path, {"ash": table}, make_certificates=False)
+    try:
+        assert thief.create_mask_key("job/1")
+        fed.start_coordinator()
+        address = f"127.0.0.1:{crypto.ports['port']}"
+        fed.start_agent("ash", identity="silo/ash-again", crypto=address)
+        publish(fed, pem := ca.revoke(f"{serial:x}"))
+        kept = tmp_path / "state/revoked.crl"
+        wait_until(lambda: kept.exists() and kept.read_bytes() == pem, 60, "the list is there")
+        with pytest.raises(Unauthorised, match="revoked"):
+            thief.create_mask_key("job/2")
+        agent = channel_credentials(IdentityPaths.of(tmp_path / "pki/silo/ash-again"))
+        channel = dial(address, agent, Metrics())
+        bad = forged(tmp_path / "another", crypto.paths["crypto/ash"].roots.read_bytes())
+        with pytest.raises(InputRefused, match="not signed by the federation's CA"):
+            RemoteVault(lambda: channel, address).update_revocations(bad)
+    finally:
+        fed.stop()
+        crypto.stop(15)
+
+
+# --- at those who dial the coordinator ---
+
+
+def test_a_revoked_coordinator_is_refused_by_agents_and_operators(
+    ca: Authority, tmp_path: Path
+) -> None:
+    """Its key was stolen, and the thief answers at its address; then it has a new one."""
+    other = IdentityPaths.of(tmp_path / "pki/silo/s0")
+    with running(ca, tmp_path) as fed:
+        fed.start_agent("s1")
+        wait_until(lambda: fed.log("agent-s1").count("registered") == 1, 60, "s1 is there")
+        job_id = fed.submit(JOB)
+        watching, failures = watched(fed, job_id)
+        # The coordinator does not show this list; the CA's owner brings it.
+        pem = ca.revoke("coordinator")
+        for holder in ("silo/s1", "operator"):
+            certificates.write(tmp_path / "pki" / holder / "ca.crl", pem)
+        watching.join(200)
+        assert [type(error) for error in failures] == [Unreachable]
+        said = "revoked this certificate of coordinator coordinator"
+        assert said in str(failures[0])
+        with pytest.raises(Unreachable, match=said):
+            client_for(fed.address, tmp_path / "pki/operator", None)
+        wait_until(lambda: said in fed.log("agent-s1"), 60, "s1 has refused it")
+        assert not lease_held(fed, "agent-s1")
+        # The old key's holder is not the server of a channel that was made for the new one.
+        stolen = FileIdentity(IdentityPaths.of(tmp_path / "pki/coordinator")).certificate
+        assert server_certificate(fed.address, other) == stolen
+        ca.issue("coordinator", Role.COORDINATOR, "coordinator")
+        wait_until(lambda: lease_held(fed, "agent-s1"), 60, "s1 is back")
+        client = client_for(fed.address, tmp_path / "pki/operator", None)
+        assert [view.job_id for view in client.list()] == [job_id]
+
+
+def lease_held(fed: Federation, agent: str) -> bool:
+    url = f"http://127.0.0.1:{fed.ports[agent]['metrics_port']}/metrics"
+    with urllib.request.urlopen(url, timeout=100) as answer:
+        return "hedgerow_lease_held 1.0" in answer.read().decode()
+
+
+def test_a_channel_made_for_one_certificate_connects_to_no_other(
+    ca: Authority, tmp_path: Path
+) -> None:
+    silo = IdentityPaths.of(tmp_path / "pki/silo/s0")
+    new = ca.issue("new", Role.COORDINATOR, "coordinator").certificate.read_bytes()
+    with running(ca, tmp_path) as fed:
+        for roots, answers in ((new, False), (server_certificate(fed.address, silo), True)):
+            credentials = channel_credentials(silo, roots=roots)
+            channel = dial(fed.address, credentials, Metrics())
+            client = FederationClient(channel, fed.address, lambda *_: None)
+            with nullcontext() if answers else pytest.raises(Unreachable, match="certificate"):
+                client.register(Registration("i", "0.1.0", (), 0))
+            channel.close()
 
 
 # --- lists that lie ---

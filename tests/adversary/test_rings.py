@@ -29,7 +29,8 @@ SPARED = Silo("silo-2")
 
 
 def job(**parameters: Any) -> Any:
-    strategy = Histogram(**{"rounds": 2, "binning": "summary", **parameters})
+    chosen = {"rounds": 2, "binning": "summary", "filled_bins": True, **parameters}
+    strategy = Histogram(**chosen)
     return job_of(strategy, Task.BINARY, Booster(max_depth=4, max_bin=16, eta=1.0))
 
 
@@ -155,6 +156,35 @@ def test_a_silo_that_is_told_other_widths_has_another_view() -> None:
 class SaysComplete(Liar):
     def lie(self, rings: Any) -> Any:
         return replace(rings, derived=np.zeros_like(rings.derived))
+
+
+class SaysFilled(Liar):
+    def lie(self, rings: Any) -> Any:
+        return replace(rings, filled=np.full(4, 255, np.uint8))
+
+
+def test_flat_rings_tell_no_bin() -> None:
+    """By default no reply says which bins are empty, and silos refuse one that does."""
+    told: list[int] = []
+
+    class Listens(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+            reply = super().exchange(step, at, offer)
+            if isinstance(reply, LevelDecision):
+                told.extend(s.rings.filled.shape[0] for s in reply.trees if s.rings is not None)
+            return reply
+
+    sparse = Dataset(DATA.schema, np.where(DATA.X > 0, DATA.X, np.nan), DATA.labels)
+    for filled_bins in (True, False):
+        told.clear()
+        asked = job(filled_bins=filled_bins)
+        outcome = run(asked, silos_of(sparse, SIZES), make_link=Listens)
+        assert same(model_of(outcome), pooled_of(asked, sparse, outcome, SIZES))
+        assert told
+        assert any(told) is filled_bins
+    outcome = run(job(filled_bins=False), silos_of(sparse, SIZES), make_link=SaysFilled)
+    assert outcome.errors
+    assert all("no bits of filled bins" in str(error) for error in outcome.errors.values())
 
 
 class NoSuchBin(Liar):

@@ -338,7 +338,7 @@ def test_a_passive_partys_policy_declines_wide_or_long_jobs(
         silos = ("guest", "host-1")
         kinds = {"may_send": tuple(Discloses), **rules}
         Policy(**kinds).check(
-            asked, operator="", silos=silos, schema=schema, n_samples=20,
+            asked, operator="", silos=silos, columns=schema.names, n_samples=20,
             forecast=asked.strategy.forecast(
                 asked.parameters, asked, schema, dict.fromkeys(silos, 20)
             ),

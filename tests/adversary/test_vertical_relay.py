@@ -19,6 +19,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     StepName,
 )
 from hedgerow.crypto.engine import Engine
+from hedgerow.services.wire import BoxCodec
 from tests.adversary.test_vertical import refused, run
 from tests.federation.memory import MemoryLink
 
@@ -133,3 +134,31 @@ def test_a_coordinator_that_shows_parties_different_jobs_brings_them_no_common_k
 
     outcome = run(participate_as=other_job)
     assert "the box does not open" in str(outcome.error)
+
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "nothing": lambda _: b"",
+    "noise": lambda data: bytes(range(256))[: len(data)],
+    "cut off": lambda data: data[: len(data) // 2],
+    "a field of another type": lambda data: b"\x0a\xff\xff\xff\xff\x0f" + data,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize(
+    ("sender", "victim", "content"),
+    [("guest", "host-1", "TreeGradients"), ("host-1", "guest", "CandidateSums")],
+)
+def test_malformed_content_in_a_sealed_box_is_refused_with_its_sender(
+    kind: str, sender: str, victim: str, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A party seals with its own keys what no decoder reads."""
+    dump = BoxCodec.dump
+
+    def damaging(self: BoxCodec, payload: object) -> bytes:
+        data = dump(self, payload)
+        return DAMAGED[kind](data) if type(payload).__name__ == content else data
+
+    monkeypatch.setattr(BoxCodec, "dump", damaging)
+    outcome = run()
+    refused(outcome, f"{victim}: {sender}", victim)

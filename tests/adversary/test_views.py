@@ -181,7 +181,7 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> tuple[Outcome, dict[Silo, Any], l
     )
     strategy = Histogram(rounds=1, binning="summary")
     job = job_of(strategy, Task.BINARY, Booster(max_depth=3, max_bin=16))
-    outcome = run(job, SILOS, make_link=LyingLink)
+    outcome = run(job, SILOS, make_link=LyingLink, lied=True)
     return outcome, parts, totals
 
 
@@ -211,3 +211,5 @@ def test_an_honest_coordinator_closes_the_tree_and_names_the_silo(
     assert totals == [None]
     assert "another view" in str(outcome.errors[SPARED])
     assert outcome.error is None
+    # Those that were told another tree do not take the result for the one that they helped with.
+    assert outcome.rejected.keys() == SILOS.keys() - {SPARED}

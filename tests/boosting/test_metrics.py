@@ -218,6 +218,10 @@ def test_auc_of_a_single_class_has_no_value():
     assert math.isnan(got["auc"])
 
 
+def test_false_sums_have_no_root_and_are_no_error_of_arithmetic():
+    assert math.isnan(metrics.combine(["rmse"], np.array([-4.0, 2.0]))["rmse"])
+
+
 def test_extreme_margins_stay_finite():
     y = np.array([0.0, 1.0])
     margin = np.array([-800.0, 800.0])

@@ -134,10 +134,10 @@ class Arena(Federation):
             digests[silo.name] = found.hexdigest()
         return digests
 
-    def undisturbed(self, name: str) -> Undisturbed:
-        """Return what a job gives when nothing happens."""
+    def undisturbed(self, name: str, text: str = "") -> Undisturbed:
+        """Return what a job gives when nothing happens; silos keep its ``text`` too."""
         if name not in self._undisturbed:
-            view = self.end(self.submit(job(name)))
+            view = self.end(self.submit(text or job(name)))
             assert view.state == "SUCCEEDED", (name, view.state, view.detail)
             exchanges = {s.name: self.exchanges(s.name, view.job_id) for s in view.silos}
             self._undisturbed[name] = Undisturbed(self.digests(view), exchanges)

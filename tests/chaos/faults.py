@@ -12,10 +12,12 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from hedgerow.boosting.errors import FederationError
 from tests.chaos.arena import LEASE_SECONDS, Arena
 from tests.chaos.test_state_files import DAMAGES, damage
 
@@ -77,22 +79,80 @@ def _frozen(seconds: float) -> Fault:
 
 
 def _damaged(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
-    """One file of its state changes while it is down."""
-    folder, older = fed.disk(victim), fed.folder / f"older-{victim}"
-    shutil.rmtree(older, ignore_errors=True)
-    shutil.copytree(folder, older)
-    time.sleep(0.1)
-    fed.kill(victim)
+    """One file of an agent's state changes while it is down."""
+    folder = fed.disk(victim)
+    older = _older(fed, victim)
     results = set(folder.glob("jobs/*/*.*"))  # what a silo keeps of a job when it has ended
-    files = sorted(
-        (f for f in {*folder.rglob("*")} - results if f.is_file() and f.name not in NO_DAMAGE),
-        key=lambda f: (f.stat().st_mtime_ns, str(f)),
-    )
+    files = _newest({*folder.rglob("*")} - results)
     # Files of this job are the newest; older jobs' are as good as any, but do nothing.
     file = rng.choice(files[-12:] if rng.random() < 0.7 else files)
+    yield from _changed(fed, victim, file, older, rng)
+    if file.relative_to(folder).parts[0] == "privacy":  # refused for good; an operator restores it
+        fed.damaged = (victim, file, (_whole(fed, victim) / file.relative_to(folder)).read_bytes())
+
+
+def _damaged_files(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
+    """A checkpoint, a record inside a round or the schema changes while the coordinator is down."""
+    artefacts = fed.disk(victim) / "artefacts"
+    older = _older(fed, victim)
+    kinds = ("*/checkpoints/*", "*/journal/**/*", "*/schema.json")
+    files = _newest(file for kind in kinds for file in artefacts.glob(kind))
+    yield from _changed(fed, victim, rng.choice(files[-3:]), older, rng)
+
+
+def _damaged_database(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
+    """The database or its log changes while the coordinator is down; a lost job is restored."""
+    folder = fed.disk(victim) / "database"
+    jobs = {view.job_id for view in fed.client.list()}
+    older = _older(fed, victim)
+    files = [file for file in folder.glob("state.db*") if not file.name.endswith("-shm")]
+    yield from _changed(fed, victim, rng.choice(sorted(files)), older, rng)
+    why, there = "", set[str]()
+    try:
+        there = {view.job_id for view in fed.client.list()}
+    except FederationError as error:
+        why = str(error)
+    if jobs - there:
+        told = "jobs have files and are not in the database"
+        assert "database is damaged" in why or told in fed.log(victim), (jobs - there, why)
+        fed.kill(victim)
+        shutil.copytree(_whole(fed, victim) / "database", folder, dirs_exist_ok=True)
+        fed.restart(victim)
+
+
+def _older(fed: Arena, victim: str) -> Path:
+    """Copy a process' files, let it work on, and end it; returns the copy."""
+    older = fed.folder / f"older-{victim}"
+    shutil.rmtree(older, ignore_errors=True)
+    shutil.copytree(fed.disk(victim), older, copy_function=_copied)
+    time.sleep(0.1)
+    fed.kill(victim)
+    return older
+
+
+def _copied(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # the process is at work, and removes some
+        shutil.copy2(source, target)
+
+
+def _whole(fed: Arena, victim: str) -> Path:
+    return fed.folder / f"before-{victim}"
+
+
+def _newest(files: Iterable[Path]) -> list[Path]:
+    """Return the files that may be damaged, the newest last."""
+    found = (f for f in files if f.is_file() and f.name not in NO_DAMAGE)
+    return sorted(found, key=lambda f: (f.stat().st_mtime_ns, str(f)))
+
+
+def _changed(
+    fed: Arena, victim: str, file: Path, older: Path, rng: random.Random
+) -> Iterator[list[str]]:
+    """Damage a file of a process that is down, and start it; where it refuses, restore the file."""
+    whole, name = _whole(fed, victim), file.relative_to(fed.disk(victim))
+    shutil.rmtree(whole, ignore_errors=True)
+    shutil.copytree(fed.disk(victim), whole)
     kind = rng.choice(DAMAGES)
-    before = shutil.copytree(folder, fed.folder / f"before-{victim}", dirs_exist_ok=True)
-    name = file.relative_to(folder)
     damage(file, older / name, kind, rng)
     yield [f"{kind} of {name}"]
     fed.restart(victim)
@@ -101,29 +161,9 @@ def _damaged(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]
         last = fed.log(victim).strip().splitlines()[-1]
         assert "Traceback" not in last
         assert fed.processes[victim].returncode == 2, last
-        shutil.copy2(before / name, file)
+        shutil.copytree((whole / name).parent, file.parent, dirs_exist_ok=True)
         fed.restart(victim)
         assert fed.alive(victim), fed.log(victim)[-2000:]
-    if name.parts[0] == "privacy":  # refused for good: an operator would restore it
-        fed.damaged = (victim, folder / name, (before / name).read_bytes())
-    shutil.rmtree(before)
-
-
-def _damaged_coordinator(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
-    """A checkpoint or a record inside a round changes while the coordinator is down."""
-    fed.kill(victim)
-    artefacts = fed.disk(victim) / "artefacts"
-    files = sorted(
-        [*artefacts.glob("*/checkpoints/*"), *artefacts.glob("*/journal/**/*.*")],
-        key=lambda f: (f.stat().st_mtime_ns, str(f)),
-    )
-    names = []
-    if files:
-        kind = rng.choice(DAMAGES)
-        damage(files[-1], files[0], kind, rng)
-        names.append(f"{kind} of {files[-1].relative_to(artefacts)}")
-    yield names
-    fed.restart(victim)
 
 
 def _disk_full(fed: Arena, victim: str, rng: random.Random) -> Iterator[list[str]]:
@@ -213,7 +253,8 @@ KINDS: dict[str, tuple[str, Fault]] = {
     "briefly frozen coordinator": (COORDINATOR, _frozen(0.7 * LEASE_SECONDS)),
     "long frozen coordinator": (COORDINATOR, _frozen(3.0 * LEASE_SECONDS)),
     "damaged state of agent": (AGENT, _damaged),
-    "damaged state of coordinator": (COORDINATOR, _damaged_coordinator),
+    "damaged files of coordinator": (COORDINATOR, _damaged_files),
+    "damaged database": (COORDINATOR, _damaged_database),
     "full disk of agent": (AGENT, _disk_full),
     "full disk of coordinator": (COORDINATOR, _disk_full),
     "clock of agent forward": (AGENT, _clock(86_400.0)),
@@ -245,7 +286,12 @@ LOSSLESS = frozenset(
     }
 )
 """Kinds after which both sides have counted the same bytes: no connection breaks."""
-DAMAGING = frozenset({"damaged state of agent", "damaged state of coordinator"})
+GONE = "has restarted|no sign of life|its agent was ended"
+"""Why an attempt ends, in the coordinator's words, when an agent or its connection is away."""
+DISK = "disk of this silo's state folder is full|ledger of s[0-2] cannot be written"
+CAUSES = {"full disk of agent": DISK, "damaged state of agent": f"{GONE}|damaged|older than"}
+"""The same of other faults of agents."""
+DAMAGING = frozenset({"damaged state of agent", "damaged files of coordinator", "damaged database"})
 """Kinds after which a job may fail, if it says why."""
 
 

@@ -12,6 +12,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.arena import arena
 from tests.chaos.proxy import Proxy
 from tests.chaos.work import job
@@ -23,6 +25,7 @@ STRETCH_SECONDS = 1.5 * IDLE_SECONDS
 N_STRETCHES = max(int(60.0 * MINUTES / STRETCH_SECONDS), 1)
 
 
+@pytest.mark.timeout(300.0 + 120.0 * MINUTES)
 def test_keepalive_holds_what_is_idle_and_what_is_cut_costs_no_attempt(tmp_path: Path) -> None:
     with arena(tmp_path, start=False, lease_seconds=2.0 * STRETCH_SECONDS) as fed:
         fed.start_coordinator()
@@ -42,9 +45,10 @@ def test_keepalive_holds_what_is_idle_and_what_is_cut_costs_no_attempt(tmp_path:
             fed.start_agent("s1")
             fed.habits = {"every_seconds": EVERY_SECONDS}
             fed.start_agent("s2")
-            undisturbed = fed.undisturbed("histogram")
+            text = job("histogram", timeout=10.0 * STRETCH_SECONDS)
+            undisturbed = fed.undisturbed("histogram", text)
             each = undisturbed.exchanges["s1"] // (N_STRETCHES + 1)
-            job_id = fed.submit(job("histogram", timeout=10.0 * STRETCH_SECONDS))
+            job_id = fed.submit(text)
             before = between.cuts, fed.proxies["s0"].cuts
             for stretch in range(N_STRETCHES):
                 fed.wait(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, run_in_memory
 from tests.federation.processes import write_table
 
+_FIRST, _, _LAST = os.environ.get("SEEDS", "3").rpartition(":")
+SEEDS = range(int(_FIRST or 0), int(_LAST))
+"""Seeds of random faults: ``SEEDS=20`` are the first twenty, as in CI, ``SEEDS=17:18`` is one."""
 SILOS = ("s0", "s1", "s2")
 N_ROWS = 120
 PLANTED_FEATURE = 7777.125
@@ -74,6 +78,12 @@ epsilon_rows = inf
 epsilon = inf
 depth = 3
 """,
+    "simfl": """
+[simfl]
+rounds = 25
+[booster]
+max_depth = 3
+""",
     "secureboost": """
 [secureboost]
 active = "s0"
@@ -86,7 +96,7 @@ max_bin = 8
 NAMES = tuple(_BODIES)
 """Jobs that need all silos; what a name has after a dash is a variant of the strategy before."""
 _BODIES["histogram-clear"] = _BODIES["histogram"].replace("4\n", "12\nsecure = false\n", 1)
-WITH_FEWER = ("bagging", "histogram-clear", "fedga", "fedxgbllr")
+WITH_FEWER = ("bagging", "simfl", "histogram-clear", "fedga", "fedxgbllr")
 """Jobs that can do with two of three silos."""
 
 

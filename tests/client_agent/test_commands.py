@@ -105,8 +105,8 @@ def test_job_names_and_calls_are_shown_whole_whatever_the_terminal(tmp_path: Pat
     job = "20261104-101500-1a2b3c"
     path = tmp_path / "ledger.jsonl"
     made = SiloLedger(path, "north", "coordinator", lambda: 1_700_000_000.0)
-    made.record_call("RegisterSilo", b"who", "")
-    made.record_call("AcceptAssignment", b"columns", job)
+    made.record_call("RegisterSilo", b"who", "", True)
+    made.record_call("AcceptAssignment", b"columns", job, True)
     made.close()
     shown = hedgerow("show", path).stdout
     assert f"silo north, job {job}" in shown

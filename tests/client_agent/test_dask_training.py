@@ -116,7 +116,7 @@ def test_silo_with_a_cluster_trains_in_a_federation(
     cluster: distributed.LocalCluster, tmp_path: Path
 ) -> None:
     tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 200, k) for k in range(2)}
-    federation = Federation(tmp_path, tables)
+    federation = Federation(tmp_path, tables, fresh=True)
     before = work_of(cluster)
     try:
         federation.start_coordinator()

@@ -10,11 +10,11 @@ import grpc
 
 from hedgerow.api.federation.v1 import federation_service_pb2_grpc
 from hedgerow.boosting.exchange import Silo
-from hedgerow.client_agent.__main__ import Channels, Identities
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.certificates import IdentityPaths
-from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.identity.peers import FileIdentity, Identities
 from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.federation import FederationClient
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from tests.federation.processes import federation, wait_until
@@ -32,13 +32,17 @@ async def test_an_agent_that_ends_does_not_wait_for_an_assignment() -> None:
     federation_service_pb2_grpc.add_FederationServiceServicer_to_server(Silent(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    with grpc.insecure_channel(address) as channel:
-        client = FederationClient(
-            MeteredChannel(channel, Metrics()), address, lambda method, request, job_id: None
-        )
-        answer = await asyncio.to_thread(client.await_assignment, "lease", (), lambda: True)
+    try:
+        with grpc.insecure_channel(address) as channel:
+            client = FederationClient(
+                MeteredChannel(channel, Metrics()),
+                address,
+                lambda method, request, job_id, told: None,
+            )
+            answer = await asyncio.to_thread(client.await_assignment, "lease", (), lambda: True)
+    finally:
+        await server.stop(0)
     assert answer is None
-    await server.stop(0)
 
 
 def test_an_agent_that_is_terminated_ends_well(tmp_path: Path) -> None:
@@ -75,7 +79,7 @@ def test_half_replaced_identity_leaves_the_channel_and_the_whole_one_makes_anoth
     tmp_path: Path,
 ) -> None:
     made = throwaway(tmp_path / "old", ["s"], time.time())["silo/s"]
-    channels = Channels("127.0.0.1:1", made, Metrics(), None)
+    channels = Channels("127.0.0.1:1", made, Metrics())
     before = channels()
     renewed = throwaway(tmp_path / "new", ["s"], time.time())["silo/s"]
     made.key.write_bytes(renewed.key.read_bytes())

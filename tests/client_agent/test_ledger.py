@@ -31,6 +31,7 @@ from hedgerow.client_agent.ledger import (
     verify,
 )
 from hedgerow.services.process.ledgers import copy
+from hedgerow.services.rpc.federation import TELLING
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,7 @@ def test_a_damaged_last_line_that_the_head_counts_is_no_crash(tmp_path: Path) ->
 
 def calls(ledger: SiloLedger, *given: tuple[str, str, bytes]) -> None:
     for method, job, request in given:
-        ledger.record_call(method, request, job)
+        ledger.record_call(method, request, job, method in TELLING)
 
 
 def test_a_call_that_tells_of_the_data_has_a_line_of_its_own_at_once(tmp_path: Path) -> None:
@@ -365,11 +366,11 @@ def test_calls_that_keep_the_connection_up_share_a_line_and_none_of_their_bytes_
     path = tmp_path / "ledger.jsonl"
     ledger = opened(path)
     calls(ledger, *[("RenewLease", "job-1", b"alive")] * 7, ("RenewLease", "", b"idle"))
-    calls(ledger, ("ReportOutcome", "job-1", b"done"))
+    calls(ledger, ("FetchResult", "job-1", b"done"))
     assert list(read(path)) == []
     ledger.settle("job-1")
     told = {(e.job, e.call): (e.count, e.bytes) for e in read(path)}
-    assert told == {("job-1", "RenewLease"): (7, 35), ("job-1", "ReportOutcome"): (1, 4)}
+    assert told == {("job-1", "RenewLease"): (7, 35), ("job-1", "FetchResult"): (1, 4)}
     assert next(read(path)).sha256 == hashlib.sha256(b"alive" * 7).hexdigest()
     calls(ledger, ("ReleaseLease", "", b"bye"))
     ledger.close()
@@ -416,6 +417,9 @@ def test_the_policys_bytes_bind_while_the_job_runs_and_after_a_restart(tmp_path:
     write(ledger, 90, job="job-2")
     ledger.close()
     again = opened(path, max_bytes=100)
+    assert [(one.method, one.payloads, one.bytes) for one in again.sent("job-1")] == [
+        ("ExchangeTrees", 3, 100)
+    ]
     with pytest.raises(PolicyDeclined, match="max_bytes"):
         write(again, 1, job="job-1")
     again.close()

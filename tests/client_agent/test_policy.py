@@ -30,12 +30,28 @@ def check(policy: Policy, parameters: JobParameters | None = None, **facts: Any)
     around: dict[str, Any] = {
         "operator": "olga",
         "silos": ("a", "b", "c"),
-        "schema": SCHEMA,
+        "columns": SCHEMA.names,
         "n_samples": 100,
         "forecast": forecast or Forecast(20, {"ExchangeTrees": (20, 6000, 9000)}, "trees"),
         "allowances": parameters.strategy.allowances(parameters.parameters, parameters, SCHEMA, 3),
     }
     policy.check(parameters, **(around | facts))
+
+
+def test_features_are_held_to_the_tables_own_names() -> None:
+    rules = Policy(features=("age", "wage"))
+    check(rules, columns=("age", "wage", "wage"))
+    with pytest.raises(PolicyDeclined, match="policy rule features: hiv may not be used"):
+        check(rules, columns=("age", "hiv"))
+
+
+def test_numbers_become_names_where_the_silo_allows_it_only() -> None:
+    columns = {"columns": ("zip", "wage"), "named": ("zip",)}
+    for rules in (Policy(categorical=("zip",)), Policy(categorical=("*",))):
+        check(rules, **columns)
+    for rules in (Policy(), Policy(categorical=("wage",))):
+        with pytest.raises(PolicyDeclined, match="policy rule categorical: numbers of zip may not"):
+            check(rules, **columns)
 
 
 def test_without_rules_every_job_may_run() -> None:
@@ -47,7 +63,17 @@ DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\ndepth = 5'
 HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
 
 
+BLIND = 'strategy = "histogram"\n[histogram]\nblind_coordinator = true\n[booster]\nmax_depth = 4'
 BINS = 'strategy = "histogram"\n[booster]\nmax_bin = {}'
+DRAWN = """strategy = "histogram"
+silos = [{}]
+min_silos = 3
+[histogram]
+rounds = 5
+silos_per_round = 3
+"""
+FIVE = DRAWN.format('"a", "b", "c", "d", "e"')
+SIX = DRAWN.format('"a", "b", "c", "d", "e", "f"')
 WEIGHT = 'strategy = "histogram"\n[booster]\nmin_child_weight = {}'
 UNCOVERED = "require_dp: no finite epsilon covers all that the job tells"
 LAYERS = "[secureboost]\nactive = 'a'\nmode = 'layered'\nhost_depth = 9\nguest_depth = 2"
@@ -129,6 +155,16 @@ allow_insecure = true
             WEIGHT.format(1.0),
             "min_leaf_rows: a leaf may have 4 rows, at least 5",
         ),
+        (
+            {"hide_bins": True},
+            "strategy = 'histogram'\n[histogram]\nfilled_bins = true",
+            "hide_bins: silos learn which bins are empty in all silos",
+        ),
+        (
+            {"hide_bins": True},
+            BLIND,
+            "hide_bins: silos learn which bins are empty in all silos",
+        ),
         ({"min_key_bits": 2048}, PLAIN, "min_key_bits: the job does not encrypt"),
         ({"max_rounds": 19}, "", "max_rounds: 20 is over 19"),
         ({"require_dp": True}, "", "require_dp: bagging gives no differential privacy"),
@@ -174,6 +210,7 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
         ({"max_bin": 65}, BINS.format(65)),
         ({"min_leaf_rows": 5}, WEIGHT.format(1.25)),
         ({"min_leaf_rows": 50}, DP),
+        ({"hide_bins": True}, "strategy = 'histogram'"),
     ],
 )
 def test_a_job_at_the_limit_of_a_rule_may_run(rules: dict[str, Any], text: str) -> None:
@@ -193,6 +230,19 @@ def test_the_cohort_is_checked_again_when_the_silos_have_agreed() -> None:
         policy.check_cohort(("a", "b"))
     with pytest.raises(PolicyDeclined, match="peers: mallory"):
         policy.check_cohort(("a", "b", "mallory"))
+
+
+def test_what_is_drawn_for_a_round_is_held_to_the_rules() -> None:
+    few, many = job(FIVE), job(SIX)
+    close = few.parameters.safeguards(few).close_sums
+    check(Policy(max_close_sums=close), few)
+    for most in (0, close - 1):
+        why = f"{close} rounds differ from those before by one or two silos, at most {most} may"
+        with pytest.raises(PolicyDeclined, match=f"max_close_sums: the sums of {why}"):
+            check(Policy(max_close_sums=most), few)
+    check(Policy(min_silos=3), many, silos=many.silos)
+    with pytest.raises(PolicyDeclined, match="min_silos: a round is over 3 silos, at least 4"):
+        check(Policy(min_silos=4), many, silos=many.silos)
 
 
 def test_a_job_is_begun_as_often_as_the_policy_says() -> None:
@@ -224,7 +274,10 @@ data = {{ path = "a.parquet" }}
         ("max_dept = 3", "unknown key policy.max_dept; did you mean max_depth?"),
         ("strategy = []", "unknown key policy.strategy; did you mean strategies?"),
         ("requires_dp = true", "unknown key policy.requires_dp; did you mean require_dp?"),
-        ("xyz = 1", "unknown key policy.xyz; known keys: features, max_attempts, max_bin"),
+        (
+            "xyz = 1",
+            "unknown key policy.xyz; known keys: announce, categorical, features, hide_bins",
+        ),
         ("max_depth = 0", "key policy.max_depth: Input should be greater than or equal to 1"),
         ("min_key_bits = 1024", "key policy.min_key_bits: Input should be greater than"),
         ('may_send = ["tree"]', "key policy.may_send"),

@@ -6,6 +6,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.job import ColumnRules, DatePart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
@@ -71,6 +72,21 @@ def test_a_query_gives_the_table_its_result_is(database):
     assert data.schema.features[1].categories == ("clerk", "cook")
     assert data.labels.tolist() == [0, 1, 1]
     assert data.X[1].tolist() == [31.5, 0.0]
+
+
+def test_a_query_is_read_by_the_jobs_rules_of_columns(database):
+    query = "SELECT age, '2024-03-0' || (label + 1) AS since, 1.0 * label AS sick FROM people"
+    rules = ColumnRules(
+        dates=(("day", (DatePart.MONTH, DatePart.WEEKDAY)),),
+        rename=(("since", "day"), ("sick", "label")),
+        drop=("age",),
+        positive="0",
+    )
+    data = load(Source(sql_url=database, query=query), job(columns=rules), "a")
+    assert data.schema.names == ("day_month", "day_weekday")
+    assert data.sources == ("since", "since")
+    assert data.schema.classes == ("1", "0")
+    assert data.X[data.labels == 0].tolist() == [[3, 5], [3, 5]]
 
 
 def test_a_query_without_rows_is_an_empty_silo(database):

@@ -55,6 +55,7 @@ class Project:
     name: str
     folder: Path
     port: int = field(default_factory=lambda: free_port())
+    console_port: int = field(default_factory=lambda: free_port())
     small_volumes: bool = False
     _client: JobClient | None = None
 
@@ -67,6 +68,7 @@ class Project:
             **os.environ,
             "HEDGEROW_PORT": str(self.port),
             "PROMETHEUS_PORT": "0",
+            "CONSOLE_PORT": str(self.console_port),
             "COMPOSE_PROJECT_NAME": self.name,
         }
         done = subprocess.run(command, env=environment, capture_output=True, timeout=300)

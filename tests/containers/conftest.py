@@ -40,7 +40,7 @@ def engine() -> None:
     try:
         docker("info")
         run("docker", "compose", "version")
-        for image in ("coordinator", "agent", "crypto", "demo"):
+        for image in ("coordinator", "console", "agent", "crypto", "demo"):
             docker("image", "inspect", f"hedgerow/{image}:dev")
     except (OSError, AssertionError) as error:
         pytest.exit(f"container tests need a Docker engine and `make images`: {error}", 2)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,8 +16,8 @@ from tests.containers.compose import SERVICES, Project, docker, eventually, proj
 from tests.deploy.test_observability import expressions, shown
 from tests.federation.prometheus import Prometheus
 
-OURS = [name for name in SERVICES if name not in ("database", "prometheus")]
-LIMITS_MB = {"crypto": 350, "coordinator": 800}
+OURS = [*(name for name in SERVICES if name not in ("database", "prometheus")), "console"]
+LIMITS_MB = {"crypto": 350, "coordinator": 800, "console": 1100}
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.quick]
 
@@ -69,10 +72,31 @@ def test_the_coordinator_is_on_no_network_of_a_silo(fresh: Project) -> None:
         assert networks(f"agent-{k}") == {"federation", f"silo-{k}"}
 
 
-def test_only_the_coordinator_listens_outside(fresh: Project) -> None:
+def test_only_coordinator_and_console_listen_outside(fresh: Project) -> None:
     for service in OURS:
         published = fresh.state(service)["NetworkSettings"]["Ports"]
-        assert bool(any(published.values())) == (service == "coordinator"), service
+        assert bool(any(published.values())) == (service in ("coordinator", "console")), service
+
+
+def test_the_console_admits_by_the_address_in_its_log(fresh: Project) -> None:
+    def printed() -> list[str]:
+        return re.findall(r"http://127.0.0.1:\d+/\?secret=\S+", fresh.log("console"))
+
+    eventually(lambda: bool(printed()), 120, "the console has printed its address")
+    at = urlsplit(printed()[-1])
+    assert at.port == fresh.console_port
+
+    def asked(path: str, **headers: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", fresh.console_port, timeout=60)
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse()
+
+    assert asked("/").status == 401
+    entered = asked(f"/?{at.query}")
+    assert entered.status == 303
+    page = asked("/", Cookie=str(entered.getheader("set-cookie")).split(";")[0])
+    assert page.status == 200
+    assert b"silo-0" in page.read()
 
 
 def test_agents_listen_on_their_silos_network_alone(fresh: Project) -> None:
@@ -163,7 +187,7 @@ def test_images_are_small(image: str) -> None:
 
 
 def test_only_the_agent_has_pytorch() -> None:
-    for image, has in (("agent", True), ("coordinator", False), ("crypto", False)):
+    for image in ("agent", "console", "coordinator", "crypto"):
         found = docker("run", "--rm", "--network", "none", "--entrypoint", "ls",
                        f"hedgerow/{image}:dev", "/opt/hedgerow")  # fmt: skip
-        assert ("torch" in found.split()) == has
+        assert ("torch" in found.split()) == (image == "agent")

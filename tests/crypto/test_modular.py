@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
+import os
 import random
-import signal
+import subprocess
+import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loky.process_executor import BrokenProcessPool
 
-from hedgerow.crypto import curve25519, modular, modular_gmpy2, worker_processes
+from hedgerow.crypto import curve25519, modular, modular_gmpy2
 from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.modular import FixedBases
+from hedgerow.crypto.worker_processes import run_in_processes
 
 KERNELS = available_kernels()
 SIZES = [61, 512, 1024, 2048, 3072, 4096, 6144, 8192]
@@ -47,9 +50,10 @@ def test_compiled_kernels_are_present_where_a_compiler_is():
         assert "portable" in KERNELS
 
 
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("bits", SIZES)
-def test_every_operation_equals_plain_integers(engine, bits):
-    m = odd_number(bits)
+def test_every_operation_equals_plain_integers(engine, bits, power):
+    m = odd_number(bits // power) ** power
     modulus = engine.modulus(m)
     xs = residues_of(modulus, 19)
     a = modulus.from_ints(xs)
@@ -76,14 +80,27 @@ def test_every_operation_equals_plain_integers(engine, bits):
     assert modulus.to_ints(modulus.product(a[1:])) == [product]
 
 
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("bits", [512, 2048])
-def test_wide_bytes_are_reduced(engine, bits):
-    modulus = engine.modulus(odd_number(bits))
+def test_wide_bytes_are_reduced(engine, bits, power):
+    modulus = engine.modulus(odd_number(bits // power) ** power)
     rng = random.Random(bits)
     for width in (1, bits // 8, bits // 8 + 3, bits // 4, bits // 4 + 7):
         values = [rng.getrandbits(8 * width) for _ in range(9)] + [(1 << 8 * width) - 1, 0]
         data = modular.ints_to_bytes(values, width)
         assert modulus.to_ints(modulus.load(data)) == [v % modulus.value for v in values]
+
+
+def test_multiples_of_the_root_of_a_square_are_exact(engine):
+    n = odd_number(1024)
+    modulus = engine.modulus(n * n)
+    xs = [n * (n - 1), n, n - 1, n + 1, 0, n * n - 1, n * n - n]
+    a = modulus.from_ints(xs)
+    assert modulus.to_ints(a) == xs
+    assert modulus.to_ints(modulus.multiply(a, a)) == [x * x % (n * n) for x in xs]
+    sums = modulus.add(a, a)
+    assert modulus.to_ints(sums) == [2 * x % (n * n) for x in xs]
+    assert modulus.to_ints(modulus.multiply(sums, sums)) == [4 * x * x % (n * n) for x in xs]
 
 
 @given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=40), seed=st.integers(0, 2**32))
@@ -105,9 +122,10 @@ def test_segment_products_equal_a_loop(kernel, lengths, seed):
     assert modulus.to_ints(result) == expected
 
 
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("bits", [512, 2048, 4096])
-def test_fixed_bases_equal_powers(engine, bits):
-    m = odd_number(bits)
+def test_fixed_bases_equal_powers(engine, bits, power):
+    m = odd_number(bits // power) ** power
     modulus = engine.modulus(m)
     bases = residues_of(modulus, 6)[2:]
     digits = np.random.default_rng(3).integers(0, 256, (9, 4)).astype(np.uint8)
@@ -191,87 +209,34 @@ PRODUCT = (7, [2, 3], np.array([0, 1], np.uint32), np.array([0, 2], np.int64))
 
 
 def test_a_lost_worker_process_is_reported_and_replaced():
-    pool = worker_processes.WorkerPool(1)
-    try:
-        assert pool.run(modular_gmpy2.gmp_segment_products, [PRODUCT]) == [[6]]
-        (worker,) = pool._workers
-        worker._process.send_signal(signal.SIGSTOP)
-        with ThreadPoolExecutor(1) as threads:
-            answer = threads.submit(worker.call, modular_gmpy2.gmp_segment_products, PRODUCT)
-            worker._process.kill()
-            with pytest.raises(worker_processes.WorkerLost, match="ended with -9"):
-                answer.result(10)
-        assert pool.run(modular_gmpy2.gmp_segment_products, [PRODUCT] * 2) == [[6]] * 2
-    finally:
-        pool.close()
+    assert run_in_processes(modular_gmpy2.gmp_segment_products, [PRODUCT] * 2, 2) == [[6]] * 2
+    with pytest.raises(BrokenProcessPool):
+        run_in_processes(os._exit, [(1,)], 2)
+    assert run_in_processes(modular_gmpy2.gmp_segment_products, [PRODUCT], 2) == [[6]]
 
 
 def test_what_a_worker_raises_is_raised_here():
-    pool = worker_processes.WorkerPool(1)
-    try:
-        with pytest.raises(OverflowError, match="too big"):
-            pool.run(modular.ints_to_bytes, [([300], 1)])
-        with pytest.raises(InvalidPoint):
-            pool.run(curve25519.ristretto_decode, [(b"\xff" * 32,)])
-        assert pool.run(modular.ints_to_bytes, [([300], 2)])[0].tolist() == [[44, 1]]
-    finally:
-        pool.close()
+    with pytest.raises(OverflowError, match="too big"):
+        run_in_processes(modular.ints_to_bytes, [([300], 1)], 2)
+    with pytest.raises(InvalidPoint):
+        run_in_processes(curve25519.ristretto_decode, [(b"\xff" * 32,)], 2)
+    assert run_in_processes(modular.ints_to_bytes, [([300], 2)], 2)[0].tolist() == [[44, 1]]
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("builtins", "UnicodeDecodeError"),
-        ("binascii", "Error"),
-        ("hedgerow.crypto.modular", "Gone"),
-    ],
-)
-def test_what_a_worker_raises_keeps_its_name_and_text_where_it_cannot_be_made_again(module, name):
-    failure = worker_processes._exception(module, name, "what went wrong")
-    assert type(failure) is RuntimeError
-    assert str(failure) == f"{module}.{name}: what went wrong"
-
-
-def test_a_worker_calls_functions_of_this_package_only():
-    pool = worker_processes.WorkerPool(1)
-    try:
-        with pytest.raises(ValueError, match="is not of this package"):
-            pool.run(eval, [(b"1",)])
-    finally:
-        pool.close()
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.integers(-(1 << 600), 1 << 600),
-            st.binary(max_size=40),
-            st.lists(st.integers(-(1 << 90), 1 << 90), max_size=4),
-        ),
-        max_size=4,
+def test_workers_end_with_a_parent_that_is_killed():
+    script = (
+        "import os\n"
+        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "print(run_in_processes(os.getpid, [()], 1)[0], flush=True)\n"
+        "input()\n"
     )
-)
-@settings(max_examples=40)
-def test_values_come_through_a_pipe_as_they_were(values):
-    pipe = io.BytesIO()
-    worker_processes._send(pipe, None, values)
-    pipe.seek(0)
-    assert worker_processes._receive(pipe) == (None, values)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.int64, np.float64])
-def test_arrays_come_through_a_pipe_with_type_and_shape(dtype):
-    pipe = io.BytesIO()
-    array = np.arange(24).reshape(2, 3, 4).astype(dtype)[:, ::2]
-    worker_processes._send(pipe, ["x"], [array, array[:0]])
-    pipe.seek(0)
-    about, (full, empty) = worker_processes._receive(pipe)
-    assert about == ["x"]
-    assert full.dtype == dtype
-    assert np.array_equal(full, array)
-    assert empty.shape == (0, 2, 4)
-    with pytest.raises(EOFError):
-        worker_processes._receive(pipe)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        worker.wait(60)
 
 
 def test_residues_of_another_kernel_or_modulus_are_refused(engine):
@@ -297,60 +262,49 @@ def test_an_unknown_kernel_or_no_worker_is_refused():
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "gmpy2"])
-class TestNativeModuleRefusesBadBuffers:
-    """Lengths and indices are checked in C, before any memory is touched."""
+class TestTheCKernelsAreGivenSoundArguments:
+    """They check nothing: lengths and indices are checked before any memory is touched."""
 
     @pytest.fixture(autouse=True)
-    def _native_module(self, kernel):
-        from hedgerow.crypto.native import _paillier
-
-        self.native = _paillier
+    def _modulus(self, kernel):
         self.modulus = Engine(kernel, workers=1).modulus(odd_number(512))
-        self.handle = self.modulus._handle
         self.a = self.modulus.from_ints(range(4))
 
-    def test_too_short_output(self):
-        with pytest.raises(ValueError, match="expected"):
-            self.native.multiply(self.handle, self.a[:3].copy(), self.a, self.a)
-        with pytest.raises(ValueError, match="expected room"):
-            self.native.store(self.handle, np.zeros(1, np.uint8), self.a)
-        with pytest.raises(ValueError, match="whole items"):
-            self.native.add(self.handle, np.zeros(7, np.uint64), self.a, self.a)
+    def test_terms_of_other_numbers(self):
+        for operation in (self.modulus.multiply, self.modulus.add):
+            with pytest.raises(ValueError, match="expected 4 residues"):
+                operation(self.a, self.a[:3])
 
     def test_index_or_start_out_of_range(self):
-        out, index = self.a[:1].copy(), np.array([0, 4], np.uint32)
+        index = np.array([0, 4], np.uint32)
         for start in ([0, 2], [0, 3], [-1, 1], [1, 0]):
             with pytest.raises(ValueError, match=r"range|rise"):
-                self.native.segment_products(
-                    self.handle, out, self.a, index, np.array(start, np.int64)
-                )
+                self.modulus.segment_products(self.a, index, np.array(start, np.int64))
+        with pytest.raises(ValueError, match="range"):
+            self.modulus.segment_products(self.a[:0], index[:1], np.array([0, 1], np.int64))
 
-    def test_digit_out_of_range_and_missing_digits(self):
-        with pytest.raises(ValueError, match="digit out of range"):
-            self.native.power(self.handle, self.a.copy(), self.a, b"\x20")
+    def test_an_exponent_below_zero(self):
         with pytest.raises(ValueError, match="exponent"):
-            self.native.power(self.handle, self.a.copy(), self.a, b"")
+            self.modulus.power(self.a, -1)
+
+    def test_digits_of_another_table(self):
+        bases = FixedBases(self.modulus, [2, 3])
         with pytest.raises(ValueError, match="256 residues a row"):
-            self.native.fixed_base(self.handle, self.a[:1].copy(), self.a, np.zeros(1, np.uint8))
+            self.modulus.fixed_base_products(bases, np.zeros((1, 3), np.uint8))
 
     def test_slots_that_do_not_divide(self):
         with pytest.raises(ValueError, match="slots"):
-            self.native.horner(self.handle, self.a[:1].copy(), self.a[:3].copy(), 2, 5)
+            self.modulus.horner(self.a[:3], 2, 5)
 
-    def test_misaligned_words_and_wide_bytes(self):
-        data = np.zeros(self.a.nbytes + 1, np.uint8)[1:]
-        with pytest.raises(ValueError, match="aligned"):
-            self.native.multiply(self.handle, data, self.a, self.a)
-        with pytest.raises(ValueError, match="below R"):
-            self.native.load(self.handle, self.a.copy(), np.zeros(4 * 90, np.uint8), 90)
+    def test_words_out_of_order_or_of_another_width(self):
+        with pytest.raises(ValueError, match="C order"):
+            self.modulus._call("add", self.a[::2], self.a, self.a, 2)
+        with pytest.raises(ValueError, match="another modulus or kernel"):
+            self.modulus.multiply(self.a[:, :-1], self.a)
 
-    def test_even_or_too_large_modulus(self):
-        with pytest.raises(ValueError, match="odd modulus"):
-            self.native.modulus(False, b"\x02", b"\x00", b"\x00")
+    def test_a_modulus_too_large(self, kernel):
         with pytest.raises(ValueError, match="no kernel"):
-            self.native.modulus(False, b"\x01" * 2000, b"\x00" * 2000, b"\x00" * 2000)
-        with pytest.raises(ValueError, match="PyCapsule"):
-            self.native.store(None, np.zeros(1, np.uint8), self.a)
+            Engine(kernel, workers=1).modulus((1 << 16000) + 1)
 
 
 @pytest.mark.parametrize("what", ["powers", "products", "points"])

@@ -18,6 +18,7 @@ import yaml
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.config import CoordinatorSettings
+from hedgerow.coordinator.operator.commands.console import console
 from hedgerow.crypto.config import CryptoSettings
 from hedgerow.services.process import settings
 
@@ -220,6 +221,75 @@ def test_silo_can_be_dialled_by_nobody_but_its_own_agent() -> None:
     ports = sorted(port["port"] for rule in agent["egress"] for port in rule["ports"])
     assert ports == [53, 53, 7443, 7444]
     assert agent["egress"][-1]["to"] == [{"ipBlock": {"cidr": "203.0.113.7/32"}}]
+
+
+CONSOLE = [
+    word
+    for name, value in {
+        "enabled": "true", "url": "https://trees.example.org", "operatorSecret": "operator",
+        "authProxy.image": "proxy:1", "authProxy.passwordSecret": "shared",
+    }.items()
+    for word in ("--set", f"console.{name}={value}")
+]  # fmt: skip
+
+
+@with_helm
+@pytest.mark.parametrize(
+    ("values", "dialled"),
+    [("coordinator", "it-hedgerow:7443"), ("north-clinic", "hedgerow.cardio.example:7443")],
+)
+def test_console_is_behind_the_sign_on_of_its_pod(
+    values: str, dialled: str, tmp_path: Path
+) -> None:
+    with_args = ["--set", "console.authProxy.args[0]=--basic-auth-password=$(CONSOLE_PASSWORD)"]
+    things = render(example(values), *CONSOLE, *with_args)
+    spec = next(spec for spec in pods(things) if spec["containers"][0]["name"] == "console")
+    ours, proxy = spec["containers"]
+    words = list(ours["args"])
+    password = tmp_path / "password"
+    password.write_text("p" * 48)
+    assert words[-1] == "/etc/hedgerow/sign-on/password"
+    with console.make_context("console", [*words[1:-1], str(password)]) as context:
+        assert context.params["listen"].startswith("127.0.0.1:")  # of the pod alone
+        assert context.params["url"] == "https://trees.example.org"
+    assert {"name": "HEDGEROW_COORDINATOR", "value": dialled} in ours["env"]
+    assert "ports" not in ours
+    assert "envFrom" not in ours
+    assert proxy["image"] == "proxy:1"
+    assert proxy["args"] == ["--basic-auth-password=$(CONSOLE_PASSWORD)"]
+    assert proxy["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "shared", "key": "password"}
+    assert not proxy.get("volumeMounts")  # it never sees the operator's key
+    for container in (ours, proxy):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "limits" in container["resources"]
+    (service,) = [
+        s for s in of_kind(things, "Service") if s["metadata"]["name"].endswith("-console")
+    ]
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]
+    assert [port["containerPort"] for port in proxy["ports"]] == [4180]
+    assert render(example(values)) == [
+        thing for thing in things if not thing["metadata"]["name"].endswith("-console")
+    ]
+
+
+@with_helm
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("console.url=http://trees.example.org", "url"),
+        ("console.operatorSecret=", "operatorSecret"),
+        ("console.authProxy.image=", "image"),
+        ("console.authProxy.passwordSecret=", "passwordSecret"),
+        ("console.authProxy.port=8080", "port"),
+    ],
+)
+def test_console_without_a_sign_on_is_refused(change: str, named: str) -> None:
+    words = ("template", str(CHART), "--values", str(example("coordinator")), *CONSOLE)
+    assert helm(*words).returncode == 0
+    made = helm(*words, "--set", change)
+    assert made.returncode != 0
+    assert named in made.stderr
 
 
 @with_helm

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hedgerow.coordinator.operator.commands.console import console
 from tests.federation.processes import ROOT
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -59,7 +60,7 @@ def test_each_crypto_process_shares_its_network_with_its_own_agent_alone() -> No
 
 def test_only_the_coordinator_and_the_displays_publish_a_port_on_loopback() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
-    assert published.keys() == {"coordinator", "prometheus", "grafana"}
+    assert published.keys() == {"coordinator", "console", "prometheus", "grafana"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
@@ -77,6 +78,17 @@ def test_every_key_is_in_a_volume_of_one_process_that_cannot_write_it() -> None:
             mode == "ro" for name, mode in volumes(service).items() if name.endswith("-identity")
         )
     assert [s for s in SERVICES if "ca" in volumes(s)] == ["pki"]
+
+
+def test_the_console_takes_its_words_and_is_an_operator_alone() -> None:
+    service = SERVICES["console"]
+    words = [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in service["command"]]
+    assert words[0] == "console"
+    with console.make_context("console", words[1:], resilient_parsing=False) as context:
+        assert context.params["url"] == "http://127.0.0.1:8080"
+        assert context.params["listen"] == "0.0.0.0:8080"
+    assert volumes("console") == {"operator-identity": "ro"}
+    assert networks("console") == {"federation"}
 
 
 def test_every_file_that_is_mounted_is_there() -> None:
@@ -98,7 +110,7 @@ def test_prometheus_scrapes_every_process() -> None:
         assert re.search(rf"\b{re.escape(service)}\b", text), service
 
 
-@pytest.mark.parametrize("image", ["crypto", "coordinator", "agent"])
+@pytest.mark.parametrize("image", ["crypto", "coordinator", "console", "agent"])
 def test_every_package_of_an_image_is_pinned(image: str) -> None:
     def plain(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()

@@ -26,7 +26,7 @@ from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.metering import Metrics
-from tests.federation.processes import ROOT, Federation, federation
+from tests.federation.processes import ROOT, Federation, federation, wait_until
 from tests.federation.prometheus import Prometheus, prometheus
 
 GRAFANA = ROOT / "deploy/grafana"
@@ -178,6 +178,17 @@ def test_every_panel_shows_a_live_job_and_what_it_moved_stays_visible(tmp_path: 
                 while empty and time.monotonic() - started < 60:
                     empty = {k: text for k, text in empty.items() if not shown(scraped, text)}
                 assert not empty
+                # The plan of each step is beside what it moved; who is gone is awaited, by name.
+                a_round = next(e for n, e in expressions() if "Bytes a round by step B" in n)
+                of_steps = {labels["method"] for labels, _ in scraped.query(a_round)}
+                assert {"ExchangeHistograms", "ExchangeSums"} <= of_steps
+                fed.kill("agent-s2")
+                awaited = 'hedgerow_awaited_seconds{silo="%s"}'
+                wait_until(
+                    lambda: any(v > 0 for _, v in scraped.query(awaited % "s2")),
+                    60,
+                    "s2 is awaited",
+                )
                 assert fed.client.cancel(job_id) == "CANCELLED"
                 fed.kill("coordinator")
                 for name, expression in expressions():

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +64,27 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
             assert not urlsplit(source or "").netloc, f"{path.name}: {source}"
 
 
+WIDTHS = """() => [...document.querySelectorAll("table.docutils")].map(table => {
+  const last = [...table.querySelectorAll("td:last-child")].map(cell => cell.clientWidth);
+  return [table.scrollWidth - (table.closest(".table-wrapper") || table.parentElement).clientWidth,
+          Math.min(...last)];
+})"""
+
+
+def test_tables_of_the_api_keep_their_description_at_1280_pixels(site: Path) -> None:
+    chromium = shutil.which("chromium")
+    assert chromium, "no chromium: deploy/ci/install-services installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        for path in sorted((site / "api").glob("*.html")):
+            page.goto(path.as_uri())
+            for overflow, description in page.evaluate(WIDTHS):
+                assert overflow <= 0, f"{path.name}: a table is cut off by {overflow} pixels"
+                assert description >= 200, f"{path.name}: {description} pixels for a description"
+        browser.close()
+
+
 def extension() -> Any:
     spec = importlib.util.spec_from_file_location(
         "proto_pages", ROOT / "docs/_extensions/proto_pages.py"
@@ -100,6 +122,6 @@ def test_pages_are_written_anew_only_when_the_protos_changed(tmp_path: Path) -> 
     made = extension()
     made.generate(tmp_path / "api")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "api").iterdir()}
-    assert {path.name for path in before} == {"federation.md", "crypto.md"}
+    assert {path.name for path in before} == {"federation.md", "serving.md", "crypto.md"}
     made.generate(tmp_path / "api")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "api").iterdir()} == before

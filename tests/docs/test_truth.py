@@ -17,6 +17,7 @@ from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.cli import main
+from hedgerow.coordinator.operator.library import candidates
 from hedgerow.services.process.ledgers import Entry
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -31,6 +32,7 @@ TOLD_IN_WORDS = {
     ("histogram", "threshold"),
     ("histogram", "growth"),
     ("fedxgbllr", "penalty"),
+    ("fedxgbllr", "validation"),
 }
 """Parameters whose default depends on something else; the page says on what."""
 
@@ -99,6 +101,47 @@ def test_the_table_of_rules_has_every_rule_of_a_policy() -> None:
     )
 
 
+THREATS = (ROOT / "docs/threat-model.md").read_text()
+
+
+def functions(folder: str) -> set[str]:
+    """Names of all tests below a folder."""
+    return {
+        name
+        for path in (ROOT / folder).rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("who", ["Coordinator", "Operator", "Silo", "Colluding k", "Stranger"])
+def test_what_a_party_can_learn_names_tests_that_exist(who: str) -> None:
+    section = THREATS.split(f"\n### {who}\n")[1].split("\n##")[0]
+    rows = [*tables(section, "can learn")]
+    assert len(rows) >= 3
+    known = functions("tests")
+    for can, cannot, why, tested in rows:
+        assert can or cannot
+        assert why
+        named = re.findall(r"`(\w+)`", tested)
+        assert named, f"{who}: {can or cannot} is tested by nothing"
+        assert not set(named) - known
+
+
+def test_each_attack_that_once_worked_has_a_test_of_an_adversary() -> None:
+    rows = [*tables(THREATS, "attack")]
+    assert [int(cells[0].split(".")[0]) for cells in rows] == [*range(1, 15)]
+    known = functions("tests/adversary")
+    for cells in rows:
+        named = re.findall(r"`(\w+)`", cells[-1])
+        assert named, cells[0]
+        assert not set(named) - known, cells[0]
+
+
+def test_every_rule_says_what_it_stops() -> None:
+    for rule, _, stops in tables((ROOT / "docs/trust.md").read_text(), "rule"):
+        assert stops, f"{rule} stops nothing"
+
+
 def test_the_ledgers_page_names_every_field_of_a_line() -> None:
     text = (ROOT / "docs/file-formats.md").read_text().partition("## Ledger")[2]
     assert {field for field in get_type_hints(Entry) if f"`{field}`" not in text} == set()
@@ -114,7 +157,10 @@ def jobs() -> Iterator[tuple[str, str]]:
 def test_every_job_file_of_the_pages_is_one() -> None:
     names = []
     for name, block in jobs():
-        job = job_wire.decode(job_file.parse(block))
+        values = tomllib.loads(block)
+        if job_file.SEARCH in values:
+            candidates.read(values.pop(job_file.SEARCH))
+        job = job_wire.decode(job_file.of_table(values))
         job.parameters.validate(job)
         names.append((name, job.strategy.name))
     assert {strategy for _, strategy in names} >= set(NAMES)
@@ -144,12 +190,12 @@ def commands() -> Iterator[tuple[str, str]]:
 def parsed(words: list[str]) -> None:
     """Parse a command line as click does, without opening what it names."""
     command: click.Command = main
-    context = click.Context(main)
+    context = click.Context(main, **main.context_settings)
     while isinstance(command, click.Group):
         name = words.pop(0)
         found = command.get_command(context, name)
         assert found is not None, f"hedgerow has no command {name}"
-        command, context = found, click.Context(found, info_name=name)
+        command, context = found, click.Context(found, parent=context, info_name=name)
     given, rest, _ = command.make_parser(context).parse_args(words)
     assert not rest
     for parameter in command.params:
@@ -164,7 +210,7 @@ def test_every_command_line_of_the_pages_is_one() -> None:
         words = shlex.split(text, comments=True)
         try:
             if words[0] == "hedgerow":
-                parsed(words[1:])
+                parsed([word for word in words[1:] if word != "&"])
             elif words[0] == "make":
                 assert words[1] in targets, f"no target {words[1]}"
             else:

@@ -16,13 +16,14 @@ from typing import Any
 from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
 from hedgerow.boosting.budget import Accountant, BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
-from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.errors import JobStopped, ModelRejected
 from hedgerow.boosting.exchange import Discloses, Place, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     JobParameters,
     Journal,
+    ModelCheck,
     RoundResult,
     SiloStart,
 )
@@ -44,6 +45,7 @@ class Fault:
     round: int = 0
     level: int = 0
     when: str = "before"  # before | after (the reply never arrives)
+    passing: int | None = None  # the first that comes where left out
 
 
 @dataclass
@@ -68,6 +70,7 @@ class MemoryLink:
                 for f in self.faults
                 if f.silo == self.silo
                 and (f.step, f.round, f.level) == (step.name, at.round, at.level)
+                and f.passing in (None, at.passing)
             ),
             None,
         )
@@ -77,7 +80,8 @@ class MemoryLink:
             offer = through_wire(offer)
         parcel = self.parcel(step, at, offer)
         future = asyncio.run_coroutine_threadsafe(self.meet(step, at, parcel), self.loop)
-        if fault is not None:
+        if fault is not None:  # once the offer is in: the loop takes turns in order
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result()
             raise SiloKilled
         reply = future.result(timeout=120)
         self.answered.set()
@@ -147,6 +151,8 @@ class Outcome:
     lost: list[tuple[Silo, str]]
     open_places: int
     error: BaseException | None = None
+    checks: dict[Silo, ModelCheck] = field(default_factory=dict)
+    rejected: dict[Silo, ModelRejected] = field(default_factory=dict)
 
 
 def run_in_memory(
@@ -174,11 +180,13 @@ def run_in_memory(
     accountants: Mapping[str, Accountant] | None = None,
     may_send: frozenset[Discloses] = EVERY_CLASS,
     make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    lied: bool = False,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
 
     ``joins_after`` maps a silo to the round after which it joins: the next round begins once the
-    silo's first exchange has been answered.
+    silo's first exchange has been answered. Every silo must know the result as its own; where some
+    are ``lied`` to, the outcome names those that reject it instead.
     """
     silos = tuple(Silo(name) for name in sorted(datasets))
     schema = schema or next(iter(datasets.values())).schema
@@ -197,6 +205,8 @@ def run_in_memory(
         )
         joined = {silo: threading.Event() for silo in silos}
         kept: dict[Silo, Artefact | None] = {}
+        checks: dict[Silo, ModelCheck] = {}
+        rejected: dict[Silo, ModelRejected] = {}
         errors: dict[Silo, BaseException] = {}
 
         def silo_main(silo: Silo) -> None:
@@ -230,9 +240,12 @@ def run_in_memory(
                     job.strategy.allowances(job.parameters, job, schema, len(silos)),
                     may_send,
                 )
-                kept[silo] = (participate_as or job.strategy.participate)(
+                own = (participate_as or job.strategy.participate)(
                     job.parameters, guarded, vaults(silo) if vaults else LocalVault(), start
                 )
+                kept[silo] = own if isinstance(own, Artefact) else None
+                if own is not None and kept[silo] is None:
+                    checks[silo] = own
             except BaseException as error:
                 errors[silo] = error
                 loop.call_soon_threadsafe(hub.drop, silo, f"killed: {type(error).__name__}")
@@ -276,13 +289,25 @@ def run_in_memory(
             await halves.aclose()  # type: ignore[attr-defined]
         open_places = hub.open_places
         if error is None and stop_after_rounds is None:
-            await asyncio.wait(tasks, timeout=timeout_seconds)
+            deadline = loop.time() + timeout_seconds
+            while loop.time() < deadline:
+                done, _ = await asyncio.wait(tasks, timeout=0.05)
+                if len(done) + len(hub.unclaimed) >= len(tasks):  # as the coordinator's farewell
+                    break
         hub.end(JobStopped("the job has ended"))
         await asyncio.gather(*tasks)
         artefact = None
         if error is None and rounds:
             artefact = job.strategy.artefact(job.parameters, job, schema, rounds[-1].checkpoint)
-        return Outcome(rounds, artefact, kept, errors, lost, open_places, error)
+            if rounds[-1].final:
+                for silo, check in checks.items():
+                    try:
+                        check(artefact.files)
+                    except ModelRejected as rejection:
+                        if not lied:
+                            raise
+                        rejected[silo] = rejection
+        return Outcome(rounds, artefact, kept, errors, lost, open_places, error, checks, rejected)
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         return runner.run(main())

@@ -22,6 +22,7 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView
+from tests.federation.forked import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,11 +46,14 @@ class Federation:
         tables: Mapping[str, Path],
         *,
         make_certificates: bool = True,
+        fresh: bool = False,
         **coordinator: Any,
     ) -> None:
+        """Take ``fresh`` where a test is about what a process does when it starts."""
         self.folder = folder
         self.silos = dict(tables)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.fresh = fresh
+        self.processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
         self.ports: dict[str, dict[str, int]] = {}
         self._clients: dict[str, JobClient] = {}
         self.coordinator_settings: dict[str, Any] = {
@@ -103,18 +107,23 @@ class Federation:
         ready = self.folder / f"{name}.ready"
         ready.unlink(missing_ok=True)
         path = self.folder / f"{name}.toml"
-        path.write_text(toml({**config, "ready_file": str(ready)}))
-        log = (self.folder / f"{name}.log").open("ab")
+        path.write_text(self._text({**config, "ready_file": str(ready)}))
+        log = self.folder / f"{name}.log"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment |= self.environment(name)
-        self.processes[name] = subprocess.Popen(
-            [*prefix, sys.executable, "-m", f"hedgerow.{module}", "--config", str(path)],
-            stdout=log,
-            stderr=log,
-            cwd=self.folder,
-            env=environment,
-        )
-        log.close()
+        own = self.environment(name)
+        environment |= own
+        program = (f"hedgerow.{module}", "--config", str(path))
+        if prefix or own or self.fresh:
+            with log.open("ab") as file:
+                self.processes[name] = subprocess.Popen(
+                    [*prefix, sys.executable, "-m", *program],
+                    stdout=file,
+                    stderr=file,
+                    cwd=self.folder,
+                    env=environment,
+                )
+        else:
+            self.processes[name] = Forked(*program, log=log, cwd=self.folder, env=environment)
         wait_until(
             lambda: (ready.exists() and bool(ready.read_text())) or not self.alive(name),
             60,
@@ -122,6 +131,9 @@ class Federation:
         )
         if ready.exists():
             self.ports[name] = json.loads(ready.read_text())
+
+    def _text(self, config: dict[str, Any]) -> str:
+        return toml(config)
 
     def environment(self, name: str) -> dict[str, str]:
         """Return what a process finds in its environment besides ours."""
@@ -144,7 +156,7 @@ class Federation:
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         self.processes[name].send_signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
-            self.processes[name].wait(15)
+            self.processes[name].wait(PATIENCE_SECONDS)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -169,7 +181,7 @@ class Federation:
                 process.terminate()
         for process in self.processes.values():
             try:
-                process.wait(15)
+                process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

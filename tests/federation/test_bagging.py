@@ -25,10 +25,11 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, SiloStart
+from hedgerow.boosting.rounds import steps
+from hedgerow.boosting.rounds.log import TreeLog
+from hedgerow.boosting.rounds.steps import SYNC, TREES, TreeCatchUp, TreeOffer
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
-from hedgerow.boosting.strategies.bagging.steps import SYNC, TREES, TreeCatchUp, TreeOffer
-from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
 from hedgerow.boosting.trees import categories, ubjson
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import load
@@ -76,7 +77,11 @@ def model(outcome: Outcome) -> bytes:
 
 def blocks(outcome: Outcome) -> list[tuple[int, str, float]]:
     log, _ = TreeLog.decode(outcome.rounds[-1].checkpoint)
-    return [(block.round, block.silo, block.factor) for block in log.blocks]
+    return [
+        (round, silo, factor)
+        for round, added in enumerate(log.rounds)
+        for silo, factor in zip(added.silos, added.factors, strict=True)
+    ]
 
 
 def loop(job: JobParameters, data: Mapping[str, Dataset], etas: list[float]) -> bytes:
@@ -439,23 +444,23 @@ def test_a_model_that_differs_is_noticed() -> None:
 
 
 def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
-    sent: dict[str, list[tuple[int, str, int]]] = {}
+    sent: dict[str, list[steps.TreeRound]] = {}
 
     class Noting(Watched):
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
             if step in (TREES, SYNC):
-                seen = [(b.round, b.silo, len(b.data)) for b in reply.blocks]
-                sent.setdefault(self.silo, []).extend(seen)
+                sent.setdefault(self.silo, []).extend(reply.rounds)
             return reply
 
     data = silos(BINARY, 100, 100, 100)
     run(job(BINARY, whole(rounds=3)), data, participate_as=over(Noting))
-    for name, seen in sent.items():
-        assert [(r, s) for r, s, _ in seen] == [
-            (r, f"silo-{k}") for r in range(3) for k in range(3)
-        ]
-        assert all((size == 0) == (silo == name) for _, silo, size in seen)
+    assert set(sent) == {f"silo-{k}" for k in range(3)}
+    for name, rounds in sent.items():
+        assert [added.silos for added in rounds] == [tuple(sorted(sent))] * 3
+        for added in rounds:
+            own = added.sizes[added.silos.index(Silo(name))]
+            assert 0 < own == sum(added.sizes) - len(added.data)
 
 
 def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:

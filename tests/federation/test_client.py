@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 import hedgerow
-from tests.federation.processes import Federation, federation, write_table
+from tests.federation.processes import Federation, federation, wait_until, write_table
 
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with federation(tmp_path_factory.mktemp("client"), lease_seconds=10.0) as made:
+    with federation(tmp_path_factory.mktemp("client"), fresh=True, lease_seconds=10.0) as made:
         yield made
 
 
 def test_a_client_plans_submits_watches_and_downloads(fed: Federation, tmp_path: Path) -> None:
     client = hedgerow.connect(fed.address, fed.folder / "pki/operator")
     job = hedgerow.Job("bagging", rounds=3, max_depth=3, min_silos=3, name="from Python")
+    wait_until(lambda: len(client.silos()) == 3, 60.0, "three silos")
     assert set(client.plan(job)["silo"]) == set(fed.silos)
     job_id = client.submit(job)
     views = list(client.watch(job_id))
@@ -35,6 +36,15 @@ def test_a_client_plans_submits_watches_and_downloads(fed: Federation, tmp_path:
     assert client.cancel(job_id) == "SUCCEEDED"
     with pytest.raises(hedgerow.FederationError, match="has no job"):
         client.cancel("nobody's")
+
+
+def test_processes_load_no_scikit_learn_for_xgboost(fed: Federation) -> None:
+    """It is installed here, and XGBoost imports it and pandas where nothing keeps it from it."""
+    for name, process in fed.processes.items():
+        loaded = Path(f"/proc/{process.pid}/maps").read_text()
+        assert "xgboost" in loaded, name
+        assert "sklearn" not in loaded, name
+        assert "pandas" not in loaded, name
 
 
 def test_a_coordinator_that_is_away_is_one_error(fed: Federation) -> None:

@@ -17,7 +17,7 @@ import xgboost as xgb
 
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import Role
-from tests.federation.processes import Federation, federation, wait_until, write_table
+from tests.federation.processes import Federation, federation, toml, wait_until, write_table
 
 JOB = """
 name = "by hand"
@@ -239,3 +239,26 @@ def test_an_agent_whose_certificate_has_expired_is_told_to_renew_it(tmp_path: Pa
         assert fed.processes[name].returncode == 2
         assert "expired" in fed.log(name)
         assert "Traceback" not in fed.log(name)
+
+
+@pytest.mark.parametrize("process", ["coordinator", "agent", "crypto"])
+def test_a_port_that_is_taken_is_named(fed: Federation, tmp_path: Path, process: str) -> None:
+    pki, ports = fed.folder / "pki", fed.ports["coordinator"]
+    taken = f"127.0.0.1:{ports['port']}"
+    metrics = f"127.0.0.1:{ports['metrics_port']}"
+    given: dict[str, dict[str, object]] = {
+        "coordinator": {"listen": taken, "identity": str(pki / "coordinator"),
+                        "database": "sqlite://", "artefacts": str(tmp_path / "artefacts")},
+        "agent": {"coordinator": taken, "identity": str(pki / "silo/s0"), "metrics": metrics,
+                  "state": str(tmp_path / "state"), "data": {"path": str(fed.silos["s0"])}},
+        "crypto": {"listen": taken, "identity": str(pki / "crypto/s0"), "silo": "s0",
+                   "state": str(tmp_path / "keys")},
+    }  # fmt: skip
+    path = tmp_path / "settings.toml"
+    path.write_text(toml(given[process]))
+    done = hedgerow(process, "--config", path, "--json")
+    assert done.returncode == 2
+    last = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert last.startswith(f"{process}: cannot")
+    assert (metrics if process == "agent" else taken) in last
+    assert "Traceback" not in done.stderr

@@ -269,19 +269,22 @@ def test_tree_that_counts_a_row_twice_is_refused() -> None:
         np.array([0, -2, -2], dtype=np.int32),
         np.array([1, -1, -1], dtype=np.int32),
         right,
-        np.zeros((3, 6), dtype=bool),
+        np.eye(3, 6, dtype=bool),
     )
     check_tree(fair, schema)
     for hostile in (
         replace(fair, right=fair.left),
         replace(fair, right=-right),
-        replace(fair, level=-1),
         replace(fair, edges=edges[:3]),
         replace(fair, feature=np.array([4, -2, -2], dtype=np.int32)),
-        replace(fair, goes_left=np.zeros((3, 5), dtype=bool)),
+        replace(fair, goes_left=np.eye(3, 5, dtype=bool)),
+        replace(fair, goes_left=np.zeros((3, 6), dtype=bool)),
+        replace(fair, left=np.array([1, 0, -1], dtype=np.int32)),  # a leaf above the root
     ):
         with pytest.raises(OfferRejected, match="does not fit"):
             check_tree(hostile, schema)
+    with pytest.raises(ValueError, match="at least 0"):
+        replace(fair, level=-1)
 
 
 @pytest.mark.parametrize("stage", [-1, 0, 1, STAGES, STAGES + 1])

@@ -212,6 +212,21 @@ def test_search_goes_on_from_a_checkpoint_to_the_same_end() -> None:
     assert resumed.kept == whole.kept
 
 
+def test_a_search_whose_result_was_not_stored_gives_it_without_another_generation() -> None:
+    """As when the coordinator is killed after the last checkpoint."""
+    silos = silos_of(Task.BINARY)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    whole = run_in_memory(job_of(), silos, memories=memories)
+    last = whole.rounds[-1].checkpoint
+    resumed = run_in_memory(
+        job_of(), silos, checkpoint=last, first_round=len(whole.rounds), attempt=2,
+        memories=memories,
+    )  # fmt: skip
+    assert resumed.error is None
+    assert resumed.rounds == []
+    assert resumed.kept == whole.kept
+
+
 def test_noisy_row_count_is_drawn_once_in_the_life_of_a_job() -> None:
     silos = silos_of(Task.BINARY)
     job = job_of(strategy=replace(QUICK, epsilon_rows=0.05))
@@ -347,6 +362,22 @@ def test_silos_choose_among_the_finalists_only() -> None:
         kept = outcome.kept[Silo(silo)]
         assert kept is not None
         assert kept.files["tree.txt"].decode() == best.draw()
+
+
+def test_the_papers_search_has_free_nodes_and_all_finalists() -> None:
+    apart = replace(QUICK, node_cost=0.0, finalists=QUICK.population)
+    kept = [
+        run_in_memory(job_of(strategy=one), silos_of(Task.BINARY)).kept
+        for one in (apart, replace(QUICK, paper=True))
+    ]
+    for silo, artefact in kept[0].items():
+        again = kept[1][silo]
+        assert artefact is not None
+        assert again is not None
+        assert artefact.files == again.files
+    for key in ("node_cost", "finalists"):
+        with pytest.raises(InvalidJob, match=f"{key}: it would have no effect"):
+            FedGA(paper=True, **{key: 1}).validate(job_of())
 
 
 def test_plan_is_within_a_tenth_of_what_a_run_moves(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
 )
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import matrix
-from tests.federation.memory import run_in_memory
+from tests.federation.memory import MemoryLink, run_in_memory
 from tests.federation.stacking import CASES, job, margins_of, record_of, silos, small, table
 
 
@@ -67,7 +68,8 @@ def test_round_zero_scores_the_mean_of_the_ensembles():
         run_in_memory(job(Task.BINARY, small(combiner=c)), silos(Task.BINARY, 3), test=test)
         for c in ("cnn", "mean")
     )
-    assert network.rounds[0].metrics == mean.rounds[0].metrics
+    for name, value in mean.rounds[0].metrics["test"].items():
+        assert network.rounds[0].metrics["test"][name] == pytest.approx(value, rel=1e-6), name
 
 
 def test_a_strategy_scores_its_own_files():
@@ -244,3 +246,16 @@ def test_federated_averaging_weights_silos_by_their_rows():
         )
     weights = sum(part[1:] for part in parts) / 360
     np.testing.assert_allclose(record.state.solution, weights, atol=1e-6)
+
+
+def test_a_silo_that_states_more_rows_than_can_be_counted_is_refused_and_the_others_go_on() -> None:
+    class Liar(MemoryLink):
+        def exchange(self, step, at, offer):
+            if self.silo == "s01" and step.name == "trees":
+                offer = replace(offer, rows=1 << 62)
+            return super().exchange(step, at, offer)
+
+    asked = job(Task.BINARY, small(combiner="cnn"), min_silos=3)
+    outcome = run_in_memory(asked, silos(Task.BINARY, 4), make_link=Liar)
+    assert "expected fewer than" in str(outcome.errors["s01"])
+    assert outcome.error is None, outcome.error

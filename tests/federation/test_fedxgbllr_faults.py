@@ -162,6 +162,23 @@ def test_a_restarted_coordinator_goes_on_to_the_same_result(combiner):
     )
     assert rest.rounds[0].round == 2
     assert rest.rounds[-1].checkpoint == whole.rounds[-1].checkpoint
+    assert rest.checks.keys() == data.keys()
+
+
+@pytest.mark.parametrize("combiner", ["cnn", "leaves", "logit_ridge"])
+def test_silos_that_come_back_after_the_best_round_or_the_last_one_know_the_result(combiner):
+    changes = {"server_rate": 100.0} if combiner == "cnn" else {}  # it only becomes worse
+    task = job(Task.BINARY, small(combiner=combiner, rounds=3, validation=0.3, **changes))
+    data = silos(Task.BINARY, 3)
+    whole = run_in_memory(task, data)
+    best = whole.rounds[-1].best_round
+    assert best == 0 or combiner != "cnn"
+    for done in range(2, len(whole.rounds) + 1):
+        checkpoint = whole.rounds[done - 1].checkpoint
+        rest = run_in_memory(task, data, checkpoint=checkpoint, first_round=done, attempt=2)
+        assert rest.checks.keys() == data.keys()
+        for knows in rest.checks.values():
+            knows(whole.artefact.files)
 
 
 def test_a_silo_lost_under_secure_sums_is_left_out():

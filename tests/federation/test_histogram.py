@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from numpy.typing import NDArray
 
+from hedgerow.boosting import checkpoints
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Place, Step
 from hedgerow.boosting.job import Booster
@@ -26,6 +25,7 @@ from hedgerow.crypto.local_vault import LocalVault
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory
+from tests.pooled import Training, train_pooled
 
 AUTHORITY = Authority()
 ROUNDS = 3
@@ -289,11 +289,10 @@ def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
         seen.append(model)
         # Nothing of a tree is in what the coordinator keeps.
         for result in outcome.rounds:
-            assert set(safetensors.numpy.load(result.checkpoint)) == {
-                "round",
-                "best_round",
-                "best_score",
-            }
+            arrays, about = checkpoints.load(result.checkpoint)
+            assert not arrays
+            assert set(about) == {"round", "best_round", "best_score", "state"}
+            assert about["state"] is None
     assert same(seen[0], seen[1])
     assert same(seen[2], seen[3])
 
@@ -376,6 +375,48 @@ def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     assert last.final
     assert last.best_round == int(np.argmin(scores))
     assert len(scores) == last.best_round + 4
+    kept = model_of(outcome).trees
+    assert len(kept) == last.best_round + 1, "importance counts the best round's trees only"
+
+
+def test_a_score_that_is_hardly_better_does_not_count() -> None:
+    stops = {"validation": 0.3, "early_stopping_rounds": 3}
+    strategy = Histogram(rounds=40, binning="summary", tol=0.02, **stops)  # type: ignore[arg-type]
+    job = job_of(strategy, Task.BINARY, Booster(max_depth=2, max_bin=16), metrics=("logloss",))
+    outcome = run(job, silos_of(DATA, (500, 400, 300, 300)))
+    assert outcome.error is None
+    best, at = np.inf, 0
+    scores = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
+    for r, score in enumerate(scores):
+        best, at = (score, r) if score < best - 0.02 else (best, at)
+    assert at == outcome.rounds[-1].best_round == len(scores) - 4
+    assert min(scores) < best, "a later round is better, by less than tol"
+    assert len(model_of(outcome).trees) == at + 1
+
+
+def test_without_a_defined_score_a_job_that_stops_early_keeps_all_rounds() -> None:
+    strategy = Histogram(rounds=3, binning="summary", validation=0.01, early_stopping_rounds=2)
+    job = job_of(strategy, Task.BINARY, Booster(max_depth=2, max_bin=16), metrics=("auc",))
+    outcome = run(job, silos_of(DATA, (20, 20, 20)))  # no silo holds a row back
+    assert outcome.error is None
+    assert all(np.isnan(result.metrics["valid"]["auc"]) for result in outcome.rounds)
+    assert [result.best_round for result in outcome.rounds] == [0, 1, 2]
+    assert len(model_of(outcome).trees) == 3
+
+
+def test_a_silo_with_too_few_rows_for_goss_uses_all_of_them() -> None:
+    strategy = Histogram(rounds=3, binning="summary", sampling="goss")
+    job = job_of(strategy, Task.BINARY, Booster(max_depth=3, max_bin=16), min_silos=4)
+    data = silos_of(DATA, (500, 400, 7, 300))
+    outcome = run(job, data)
+    assert outcome.error is None, outcome.error
+    assert not outcome.errors
+    assert all(result.silos == tuple(sorted(data)) for result in outcome.rounds)
+    schema = next(iter(data.values())).schema
+    rows = {silo: one.n_samples for silo, one in data.items()}
+    notes = job.strategy.forecast(strategy, job, schema, rows).notes
+    (small,) = (silo for silo, n in rows.items() if n == 7)
+    assert f"too few rows for GOSS, all of them are used in: {small}" in notes
 
 
 def test_test_rows_of_the_coordinator_are_scored_as_stock_xgboost_scores_them() -> None:
@@ -416,6 +457,7 @@ def test_given_cut_points_are_used_as_they_are() -> None:
         ({"sampling": "best"}, {}, "sampling"),
         ({"ring_bits": 16}, {}, "ring_bits"),
         ({"early_stopping_rounds": 3}, {}, "early_stopping_rounds"),
+        ({"tol": 0.1}, {}, "tol"),
         ({"binning": "given"}, {}, "cut_points"),
         ({"blind_coordinator": True, "binning": "summary"}, {}, "binning"),
         ({"blind_coordinator": True, "secure": False}, {}, "blind_coordinator"),

@@ -55,12 +55,18 @@ def tree_of_sums(
     levels: int = DEPTH,
 ) -> Ensemble:
     """Return the tree that ``levels`` sums over the rows of ``silos`` give, as a model of it."""
-    opening = opening_of(outcome, DATA)
-    plan = HistogramPlan.of(job.parameters, job, DATA.schema)  # type: ignore[arg-type]
     rows = np.concatenate(
         [np.arange(a, b) for s, (a, b) in zip(SILOS, spans(), strict=True) if s in silos]
     )
-    data = DATA.take(rows)
+    return tree_of_rows(job, outcome, round_, DATA.take(rows), levels)
+
+
+def tree_of_rows(
+    job: JobParameters, outcome: Outcome, round_: int, data: Dataset, levels: int = DEPTH
+) -> Ensemble:
+    """Return the tree that ``levels`` sums over some rows give, as a model of it."""
+    opening = opening_of(outcome, data)
+    plan = HistogramPlan.of(job.parameters, job, data.schema)  # type: ignore[arg-type]
     table = Table.of(data, opening.cuts, plan.objective.margin_of(opening.base_score), 1)
     before = model_of(outcome).slice(round_)
     table.margins[:] = before.margins(matrix(data, 1)).reshape(table.margins.shape)

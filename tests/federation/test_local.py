@@ -40,7 +40,9 @@ def command(folder: Path, rounds: int, out: str = "run") -> list[str]:
         path = write_table(folder / f"s{k}.parquet", 400, k)
         arguments += ["--silo", f"s{k}={path}"]
     test = write_table(folder / "test.parquet", 300, 9)
-    return [*arguments, "--test", str(test), "--out", str(folder / out)]
+    own = write_table(folder / "s1-test.parquet", 60, 7)
+    tests = ["--test", str(test), "--test", f"s1={own}"]
+    return [*arguments, *tests, "--out", str(folder / out)]
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -73,6 +75,11 @@ def test_the_run_folder_has_what_the_contract_names(run: Path) -> None:
     assert len((run / "metrics.csv").read_text().splitlines()) == 5
 
 
+def test_test_rows_of_all_and_of_one_silo_are_both_evaluated(run: Path) -> None:
+    sets = json.loads((run / "evaluation.json").read_text())["sets"]
+    assert {one["data"]: one["rows"] for one in sets} == {"s1": 60, "test": 300}
+
+
 def test_bytes_add_up_by_round_by_step_and_by_silo(run: Path) -> None:
     moved = json.loads((run / "report.json").read_text())
     for way in ("up", "down"):
@@ -92,7 +99,7 @@ def test_ledgers_hold_every_byte_that_left(run: Path) -> None:
         assert all(entry.reveals for entry in entries)
         # Copied when the agents have ended: the control calls of the whole run are there.
         called = {e.call for e in entries if e.is_control}
-        assert called | {"RenewLease"} == set(REVEALS)  # too short a run to renew a lease
+        assert called | {"RenewLease", "AnswerPreflight"} == set(REVEALS)  # too short to renew
 
 
 def test_stock_xgboost_scores_the_model_as_reported(run: Path) -> None:

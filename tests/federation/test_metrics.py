@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+import time
 import urllib.request
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from hedgerow.client_agent import ledger
-from hedgerow.services.rpc.federation import REVEALS
+from hedgerow.services.rpc.federation import REVEALS, AttemptKey, Registration
+from hedgerow.services.wire.results import Outcome
+from tests.adversary.test_doors import agent_of
+from tests.client_agent.test_ledger import disk_full_at
 from tests.federation.processes import federation, wait_until
 from tests.federation.prometheus import prometheus
 from tests.federation.test_faults import job, succeeded
@@ -83,10 +87,36 @@ def test_every_byte_of_the_control_plane_is_in_the_ledgers_too(tmp_path: Path) -
 
         wait_until(lambda: seen() == told, 15, f"{seen()} is {told}")
         methods = {e.call for verified in found.values() for e in verified.entries if e.is_control}
-        assert methods == set(REVEALS)
+        assert methods | {"AnswerPreflight"} == set(REVEALS)  # nobody has asked for one
         of_job = sum(verified.control(view.job_id) for verified in found.values())
         # The record has the operator's calls too, and polls that brought the assignment.
         assert 0 < of_job < view.control_bytes_up
+
+
+def test_scores_leave_after_their_line_and_without_room_for_it_only_the_end_does(
+    tmp_path: Path,
+) -> None:
+    scores = Outcome(scores={"auc": 0.5})
+    key = AttemptKey("job-1", 1)
+    with federation(tmp_path, 1, start=False) as fed:
+        fed.start_coordinator()
+        port = fed.ports["coordinator"]["metrics_port"]
+        path = tmp_path / "ledger.jsonl"
+        own = ledger.SiloLedger(path, "s0", "coordinator", time.time)
+        silo = agent_of(fed, "s0", own.record_call)
+        lease_id = silo.register(Registration("i" * 32, "0.1", (), 0)).lease_id
+        with disk_full_at(0):
+            silo.report(lease_id, key, scores)
+        assert [entry.call for entry in ledger.read(path)] == ["RegisterSilo"]
+        own.settle("job-1")
+        silo.report(lease_id, key, scores)
+        own.close()
+        registered, end, scored = (entry.bytes for entry in ledger.read(path))
+        assert end < scored
+        total = registered + end + scored
+        wait_until(
+            lambda: control_bytes(port) == {"s0": total}, 15, "the coordinator has these bytes"
+        )
 
 
 def control_bytes(port: int) -> dict[str, float]:

@@ -54,7 +54,7 @@ def asking(*silos: str, strategy: str = "bagging", depth: int = 3, rounds: int =
 @pytest.mark.parametrize(
     ("text", "silo", "rule"),
     [
-        (asking("s0", "s1", strategy="histogram"), "s0", "strategies"),
+        (asking("s0", "s1", "s2", strategy="histogram"), "s0", "strategies"),
         (asking("s0"), "s0", "min_silos"),
         (asking("s0", "s1", depth=6), "s0", "max_depth"),
         (asking("s0", "s1", rounds=10), "s0", "max_rounds"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from hedgerow.coordinator.cli import main
 from tests.coordinator.operator.report.folders import report as report_of
@@ -21,20 +20,6 @@ from tests.coordinator.operator.report.folders import run_folder
 from tests.coordinator.operator.report.test_parties import parts, vertical_folder
 from tests.coordinator.operator.report.test_rates import stacked
 from tests.federation.test_local import command
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    path = shutil.which("chromium")
-    assert path, "no chromium: deploy/ci/install-services installs it"
-    with sync_playwright() as playwright:
-        # Tests in containers run as root, where Chromium has no sandbox of its own.
-        started = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        started.close()
 
 
 @dataclass
@@ -101,7 +86,7 @@ def test_the_report_draws_every_plot_offline_and_without_complaint(
     assert told.complaints == []
     assert told.asked == [(run / "report.html").as_uri()]
     plots = told.page.query_selector_all("[data-plot]")
-    assert len(plots) == int(told.page.evaluate("document.documentElement.dataset.drawn")) == 8
+    assert len(plots) == int(told.page.evaluate("document.documentElement.dataset.drawn")) == 12
     for plot in plots:
         shape = plot.query_selector("svg").bounding_box()
         assert shape["width"] > 200
@@ -114,6 +99,46 @@ def test_the_report_draws_every_plot_offline_and_without_complaint(
     )
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_telephone_and_a_desk_without_complaint(
+    run: Path, opened: Any, scheme: str, width: int
+) -> None:
+    report(run)
+    told = opened(run / "report.html", scheme, width)
+    assert told.complaints == []
+    assert told.asked == [(run / "report.html").as_uri()]
+    assert told.page.evaluate("document.documentElement.scrollWidth") == width
+    for plot in told.page.query_selector_all("[data-plot] svg, .matrix, .thresholds input"):
+        shape = plot.bounding_box()
+        assert shape["x"] >= 0
+        assert shape["x"] + shape["width"] <= width
+
+
+def test_the_threshold_moves_the_confusion_matrix(run: Path, opened: Any) -> None:
+    report(run)
+    told = opened(run / "report.html")
+    table = told.table("confusion details")  # of rows for all first, then of single silos
+    rows = [[float(cell) for cell in row[1:]] for row in table if row[0] == table[0][0]]
+    shown = ".matrix td.number"
+
+    def cells() -> list[float]:
+        return [
+            float(text.replace(",", ""))
+            for text in told.page.eval_on_selector_all(shown, "all => all.map(c => c.textContent)")
+        ]
+
+    start = next(k for k, row in enumerate(rows) if row[0] >= 0.5)
+    assert cells() == rows[start][1:]
+    told.page.focus(".thresholds input")
+    told.page.keyboard.press("Home")
+    assert cells() == rows[0][1:]
+    assert cells()[0] == cells()[2] == 0.0
+    told.page.keyboard.press("End")
+    assert cells() == rows[-1][1:]
+    assert "recall" in told.page.inner_text(".rates")
+
+
 def test_figures_in_the_page_are_those_of_report_json(run: Path, opened: Any) -> None:
     report(run)
     told = opened(run / "report.html")
@@ -121,7 +146,10 @@ def test_figures_in_the_page_are_those_of_report_json(run: Path, opened: Any) ->
     for name in ("auc", "logloss"):
         shown = told.table(f"quality-{name}")
         expected = [
-            ["test", str(r["round"] + 1), repr(r["metrics"]["test"][name])] for r in facts["rounds"]
+            [part, str(r["round"] + 1), repr(scores[name])]
+            for part in ("test", "test@s1")
+            for r in facts["rounds"]
+            if (scores := r["metrics"].get(part))
         ]
         assert shown == expected
     of_trees = [row for row in told.table("bytes-by-step") if row[1] == "ExchangeTrees"]
@@ -176,7 +204,7 @@ def test_marks_are_at_the_values_of_the_table(run: Path, opened: Any) -> None:
     )
     drawn = [dict(part.split(": ") for part in mark.split("; ")) for mark in marks]
     rows = told.table("quality-auc")
-    assert len(drawn) == len(rows) == 4
+    assert len(drawn) == len(rows) == 5  # four rounds, and a silo's own test rows at the end
     for mark, (series, round, value) in zip(drawn, rows, strict=True):
         assert (mark["series"], mark["round"]) == (series, round)
         assert float(mark["auc"]) == pytest.approx(float(value), abs=1e-9)

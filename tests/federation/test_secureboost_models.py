@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.engine.pooled import train_pooled
 from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
 from hedgerow.boosting.ports import Artefact, JobParameters
 from hedgerow.boosting.strategies.secureboost.party import held_back
 from hedgerow.boosting.strategies.secureboost.routing import n_exchanges
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
+from tests.pooled import train_pooled
 
 Memories = dict[str, dict[str, bytes]]
 

@@ -19,6 +19,7 @@ import xgboost as xgb
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.coordinator.operator.library.models import load
 from tests.federation import vertical
 
 JOB = """
@@ -126,7 +127,7 @@ def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
     folder = run.parent
     new = vertical.table(80, sum(WIDTHS), seed=5)
     tables = [f"{name}={folder / f'test-{name}.parquet'}" for name in ("guest", "host-1")]
-    done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv")
+    done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv", "--shap", "features")
     assert done.returncode == 0, done.stdout + done.stderr
     ensemble = vertical.pooled(vertical.job(), whole, 2)
     margins = ensemble.margins(xgb.DMatrix(new.X)).astype(np.float64).reshape(-1)
@@ -135,6 +136,17 @@ def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
     rows = list(csv.DictReader((folder / "scores.csv").open()))
     assert {row["_id"] for row in rows} == set(expected)
     assert all(abs(float(row["probability"]) - expected[row["_id"]]) < 1e-6 for row in rows)
+    shap = ensemble.booster(n_threads=1).predict(
+        xgb.DMatrix(new.X), pred_contribs=True, validate_features=False
+    )
+    names = [f"guest_{k}" for k in range(3)] + [f"host-1_{k}" for k in range(3)] + ["bias"]
+    found = {row["_id"]: [float(row[f"shap_{name}"]) for name in names] for row in rows}
+    np.testing.assert_allclose([found[i] for i in new.ids], shap, atol=1e-5)
+    model = load(run)
+    own = {name: folder / f"test-{name}.parquet" for name in ("guest", "host-1")}
+    totals = model.shap(own, by_party=True)
+    np.testing.assert_allclose(totals.sum(axis=1), model.shap(own).sum(axis=1), atol=1e-5)
+    assert totals.shape == (80, 3)
     done = hedgerow(folder, "evaluate", "run", *tables, "--json")
     told = json.loads(done.stdout)
     report = json.loads((run / "report.json").read_text())

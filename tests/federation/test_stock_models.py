@@ -22,6 +22,7 @@ from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.coordinator.operator.library.models import open_model
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Outcome, run_in_memory
@@ -61,6 +62,7 @@ def cases() -> Iterator[Any]:
     for task in Task:
         for objective in (name for name, kind in _KINDS.items() if task in kind[2]):
             yield case("histogram", Histogram(rounds=2), task, objective, max_cat_to_onehot=2)
+        yield case("simfl", SimFL(rounds=3), task, "")
         linear = "ridge" if task is Task.REGRESSION else "logit_ridge"
         stacked = FedXGBllr(trees=6, rounds=2, combiner=linear)
         yield case("fedxgbllr", stacked, task, "")

@@ -33,7 +33,7 @@ def test_agent_one_minor_version_behind_takes_part_and_an_older_one_is_told_so(
 ) -> None:
     major, minor = (int(part) for part in version("hedgerow").split(".")[:2])
     tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 200, k) for k in range(3)}
-    federation = Federation(tmp_path, tables)
+    federation = Federation(tmp_path, tables, fresh=True)
     newer = f"{major}.{minor + 2}.0"
     try:
         with monkeypatch.context() as patch:

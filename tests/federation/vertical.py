@@ -14,7 +14,6 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import Training, grow_tree, train_pooled
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
@@ -32,6 +31,7 @@ from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
+from tests.pooled import Training, grow_tree, train_pooled
 
 KEY_BITS = 512
 """Of keys in tests; anything below 2048 is refused elsewhere."""

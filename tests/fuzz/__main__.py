@@ -1,4 +1,4 @@
-"""Run fuzzers by hand: ``python -m tests.fuzz --runs 10000000 [NAME ...]``, by default all.
+"""Run fuzzers: ``python -m tests.fuzz --seconds 60 [NAME ...]``, by default all.
 
 A name is a fuzzer's, or ``FUZZER/TARGET`` for one of its targets alone.
 """
@@ -16,7 +16,7 @@ def main() -> int:
     known = sorted(path.stem[5:] for path in Path(__file__).parent.glob("fuzz_*.py"))
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", default=known, metavar="NAME")
-    parser.add_argument("--runs", type=int, default=1_000_000, help="inputs of each")
+    parser.add_argument("--seconds", type=int, default=60, help="time of each")
     parser.add_argument("--seed", type=int, default=0, help="0 draws one")
     given = parser.parse_args()
     found = 0
@@ -24,7 +24,8 @@ def main() -> int:
         fuzzer, _, target = name.partition("/")
         only = [f"--target={target}"] if target else []
         command = [sys.executable, "-m", f"tests.fuzz.fuzz_{fuzzer}", *only]
-        done = subprocess.run([*command, f"-runs={given.runs}", f"-seed={given.seed}"], check=False)
+        limits = [f"-max_total_time={given.seconds}", f"-seed={given.seed}"]
+        done = subprocess.run([*command, *limits], check=False)
         found += done.returncode != 0
     return found
 

@@ -29,6 +29,7 @@ with atheris.instrument_imports(
     from hedgerow.crypto.local_vault import LocalVault
     from hedgerow.crypto.packing import PairLayout
     from hedgerow.services.identity.authority import throwaway
+    from hedgerow.services.identity.revocation import RevokedCertificates
     from hedgerow.services.rpc.crypto import CryptoServicer
     from hedgerow.services.rpc.metering import Metrics
     from tests.services.rpc.crypto_servers import Caller
@@ -70,11 +71,13 @@ class Service:
     """A servicer on a loop of this thread."""
 
     def __init__(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            paths = throwaway(Path(folder), ["ash"], time.time())
-            self._context = Context(paths["silo/ash"].certificate.read_bytes())
+        self._folder = tempfile.TemporaryDirectory()
+        paths = throwaway(Path(self._folder.name), ["ash"], time.time())
+        self._context = Context(paths["silo/ash"].certificate.read_bytes())
         self._runner = asyncio.Runner()
-        self._servicer = CryptoServicer(VAULT, "ash", Metrics(), 2)
+        self._servicer = CryptoServicer(
+            VAULT, "ash", Metrics(), 2, RevokedCertificates(paths["crypto/ash"])
+        )
 
     def call(self, name: str, frames: list[Any], streamed: bool) -> None:
         """Call a method, and read its answer; the keys are there again afterwards."""

@@ -21,7 +21,9 @@ with atheris.instrument_imports(include=["hedgerow.boosting"]):
     from hedgerow.boosting.trees.limits import TreeLimits, read_upload
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.strategies.bagging.tree_log import History, TreeBlock, TreeLog
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.rounds.log import History, TreeLog
+from hedgerow.boosting.rounds.steps import TreeRound
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
@@ -131,9 +133,7 @@ def pack(provider: Provider) -> None:
     assert all(np.isfinite(tree.threshold).all() for tree in trees)
 
 
-_log = TreeLog()
-_log.end_round([TreeBlock("ash", 0, 2, 0.5, PACKS[0])])  # type: ignore[arg-type]
-LOG = _log.encode(History(0.5))
+LOG = TreeLog([TreeRound.of(2, [(Silo("ash"), 0.5, PACKS[0])])]).encode(History(0.5))
 START = loading.load(MODELS[0]).slice(0)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo
-from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
+from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, extend_digest
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.steps import (
     KeyOffer,
@@ -33,7 +33,7 @@ from hedgerow.crypto import key_agreement, keystream, masking, shamir
 from hedgerow.crypto.fields import Fields
 from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
-from hedgerow.services.rpc.federation import accept_message
+from hedgerow.services.wire.acceptance import accept_message
 from hedgerow.services.wire.scores import pack_sums
 from hedgerow.services.wire.signed_job import LABEL, JobStatement, SignedJob
 from tests.interop.bad_vectors import bad_packs, bad_payloads
@@ -226,26 +226,19 @@ def _tree_document(tree: Tree) -> Any:
 
 
 def _digests() -> Any:
-    blocks = [
-        TreeBlock(Silo("ash"), 0, 1, 1.0, pack([_stump()])),
-        TreeBlock(Silo("birch"), 0, 1, 0.5, pack([_stump()])),
-        TreeBlock(Silo("öland"), 3, 2, 1.0, b""),
+    stump = pack([_stump()])
+    rounds = [
+        TreeRound.of(1, [(Silo("ash"), 1.0, stump), (Silo("birch"), 0.5, stump)]),
+        TreeRound(1),
+        TreeRound.of(2, [(Silo("öland"), 1.0, b"")]),
     ]
     out = []
     digest = GENESIS
-    for block in blocks:
-        digest = extend_digest(digest, block)
-        out.append(
-            {
-                "silo": block.silo,
-                "round": block.round,
-                "steps": block.steps,
-                "factor": block.factor,
-                "data": block.data.hex(),
-                "digest": digest.hex(),
-            }
-        )
-    return {"genesis": GENESIS.hex(), "blocks": out}
+    for added in rounds:
+        digest = extend_digest(digest, added)
+        columns = {name: getattr(added, name) for name in ("steps", "silos", "factors", "sizes")}
+        out.append(columns | {"data": added.data.hex(), "digest": digest.hex()})
+    return {"genesis": GENESIS.hex(), "rounds": out}
 
 
 def _score_sums() -> Any:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.rounds.coordinator import stock_artefact
+from hedgerow.boosting.rounds.log import TreeLog
 from hedgerow.boosting.strategies.bagging.covers import with_covers
-from hedgerow.boosting.strategies.bagging.tree_log import TreeLog
 from hedgerow.boosting.trees.ensemble import blank
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
-    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.ports import Artefact, JobParameters
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
 
 
@@ -31,16 +30,4 @@ def artefact(
     if history.leaf_sums:
         totals = np.frombuffer(history.leaf_sums, "<f4")
         ensemble = with_covers(ensemble, totals, job.booster)
-    blocks = [
-        {"round": b.round, "silo": b.silo, "steps": b.steps, "factor": b.factor}
-        for b in log.blocks
-        if b.round < n_rounds
-    ]
-    provenance = {"trees": ensemble.version, "digest": log.digest.hex(), "blocks": blocks}
-    return Artefact(
-        {
-            "model.ubj": ensemble.save(),
-            "provenance.json": json.dumps(provenance, indent=1).encode(),
-        },
-        "model.ubj",
-    )
+    return stock_artefact(log, ensemble, n_rounds)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,25 +13,21 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Hub, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
-from hedgerow.boosting.strategies.bagging import base_score
-from hedgerow.boosting.strategies.bagging.covers import n_leaves, total_covers
-from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
-from hedgerow.boosting.strategies.bagging.steps import (
-    SCORES,
+from hedgerow.boosting.rounds import base_score
+from hedgerow.boosting.rounds.coordinator import ScoredTest, Upload, read_offer
+from hedgerow.boosting.rounds.log import History, TreeLog
+from hedgerow.boosting.rounds.steps import (
     SYNC,
     TREES,
-    ScoreSums,
-    ScoreVerdict,
-    TreeBlock,
     TreeCatchUp,
     TreeOffer,
+    TreeRound,
     TreeStanding,
 )
-from hedgerow.boosting.strategies.bagging.tree_log import History, TreeLog
+from hedgerow.boosting.strategies.bagging.covers import n_leaves, total_covers
+from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
+from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.sums.label_mean import label_mean
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-from hedgerow.boosting.trees.limits import read_upload
-from hedgerow.boosting.trees.local import ScoredRows
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -47,16 +42,6 @@ async def coordinate(
     await half.begin()
     while not half.over:
         yield await half.play()
-
-
-@dataclass(frozen=True, slots=True)
-class _Upload:
-    """A sound offer; without trees from a silo that adds none."""
-
-    version: int
-    block: TreeBlock
-    gain: float
-    trees: list[Tree]
 
 
 class _BaggingRounds:
@@ -80,8 +65,7 @@ class _BaggingRounds:
         self.asked: frozenset[Silo] = frozenset()  # whose scores are awaited
         self.stopped = False
         self.rates: dict[Silo, float] = {}
-        self.blank: Ensemble | None = None
-        self.test: ScoredRows | None = None
+        self.test: ScoredTest | None = None
         without_test = start.test is None and parameters.evaluate == "auto"
         self.score_train = parameters.evaluate == "silos" or without_test
         self.score_valid = parameters.validation > 0
@@ -98,11 +82,13 @@ class _BaggingRounds:
             secure = self.parameters.masks_mean(len(self.start.silos))
             mean = await label_mean(self.hub, self.start, secure=secure)
             self.history = History(base_score.of_mean(self.job, mean))
-        await asyncio.to_thread(self._load, self.history)
+        score = self.history.base_score
+        self.test = await asyncio.to_thread(ScoredTest, self.start, self.log, score)
 
     async def play(self) -> RoundResult:
         """Play one round."""
         assert self.history is not None
+        assert self.test is not None
         at = Place(self.log.version)
         expected = tuple(silo for silo in self.hub.silos if silo in self.synced)
         uploads = await self.hub.collect(
@@ -116,15 +102,17 @@ class _BaggingRounds:
             {silo: self.rows[silo] for silo in added},
             {silo: upload.gain for silo, upload in added.items()},
         )
-        blocks = [replace(upload.block, factor=scale[silo]) for silo, upload in added.items()]
-        self.log.end_round(blocks)
+        packs = [(silo, scale[silo], upload.data) for silo, upload in added.items()]
+        self.log.add(TreeRound.of(self.parameters.trees_per_round, packs))
         self.synced.update(uploads)
         self._plan(uploads)
         scored = self.score_train or self.score_valid
         self.asked = frozenset(uploads) if scored else frozenset()
         replies = {silo: self._standing(silo, uploads[silo].version) for silo in uploads}
         self.hub.answer(TREES, at, replies)
-        scores = await asyncio.to_thread(self._test_scores, blocks, added)
+        new = [tree.scaled(scale[silo]) for silo in added for tree in added[silo].trees]
+        steps = self.parameters.trees_per_round * len(added)
+        scores = await asyncio.to_thread(self.test.add, new, steps)
         if scored:
             scores |= await self._silo_scores(at, tuple(uploads))
         if self.over and self.parameters.sums_covers(len(self.start.silos)):
@@ -141,8 +129,8 @@ class _BaggingRounds:
     async def _sum_covers(self) -> None:
         """Ask the silos for the finished model's covers and gains over all of their rows."""
         assert self.history is not None
-        assert self.blank is not None
-        trees = self.log.ensemble(self.blank).trees
+        assert self.test is not None
+        trees = self.log.ensemble(self.test.blank).trees
         at = Place(self.log.version)
         totals = await total_covers(self.hub, self.start, at, n_leaves(trees))
         if totals is not None:
@@ -167,7 +155,7 @@ class _BaggingRounds:
             digest=self.log.digest,
             score_train=asked and self.score_train,
             score_valid=asked and self.score_valid,
-            blocks=self.log.since(version, None if restarted else silo),
+            rounds=self.log.since(version, None if restarted else silo),
         )
 
     def _plan(self, present: Iterable[Silo]) -> None:
@@ -182,53 +170,13 @@ class _BaggingRounds:
         step = self.parameters.step(self.job)
         self.rates = rates(self.parameters.lr_mode, step, {s: self.rows[s] for s in drawn})
 
-    def _read(self, silo: Silo, offer: TreeOffer) -> _Upload:
+    def _read(self, silo: Silo, offer: TreeOffer) -> Upload:
         """Return the trees of an offer after checking them."""
-        block = TreeBlock(silo, self.log.version, offer.steps, 1.0, offer.data)
-        if offer.version > self.log.version:
-            raise OfferRejected(f"expected {self.log.version} rounds, received {offer.version}")
-        if offer.steps == 0 and not offer.data:
-            return _Upload(offer.version, block, 0.0, [])
-        if silo not in self.rates:
-            raise OfferRejected(f"{silo} offers trees but takes no part in this round")
-        if offer.version != self.log.version:
-            raise OfferRejected(
-                f"expected trees for version {self.log.version}, received {offer.version}"
-            )
-        if offer.steps != self.parameters.trees_per_round:
-            raise OfferRejected(
-                f"expected {self.parameters.trees_per_round} steps, received {offer.steps}"
-            )
-        if not (math.isfinite(offer.gain) and offer.gain >= 0):
-            raise OfferRejected("expected a finite total gain from zero up")
-        limits = self.parameters.limits(self.job, self.schema, offer.steps, self.rates[silo])
-        return _Upload(offer.version, block, offer.gain, read_upload(offer.data, limits))
-
-    def _load(self, history: History) -> None:
-        self.blank = blank(self.schema, self.job.objective, self.job.booster, history.base_score)
-        if self.start.test is not None and self.start.test.n_samples:
-            self.test = ScoredRows(self.start.test, self.blank, 1)
-            self.test.add(self.log.ensemble(self.blank))
-
-    def _test_scores(
-        self, blocks: list[TreeBlock], uploads: Mapping[Silo, _Upload]
-    ) -> dict[str, dict[str, float]]:
-        if self.test is None:
-            return {}
-        assert self.blank is not None
-        new = [tree.scaled(block.factor) for block in blocks for tree in uploads[block.silo].trees]
-        steps = sum(block.steps for block in blocks)
-        self.test.add(self.blank.extend(new, n_steps=steps))
-        rows = self.test.dataset
-        return {
-            "test": metrics.evaluate(
-                self.names,
-                rows.labels,
-                self.test.margins,
-                objective=self.job.objective,
-                weight=rows.weight,
-            )
-        }
+        steps, eta = self.parameters.trees_per_round, self.rates.get(silo)
+        limits = None
+        if eta is not None:
+            limits = self.parameters.limits(self.job, self.schema, steps, eta)
+        return read_offer(self.log, silo, offer, steps, limits)
 
     async def _silo_scores(self, at: Place, silos: tuple[Silo, ...]) -> dict[str, dict[str, float]]:
         """Collect the silos' score sums, and decide whether to stop."""

@@ -24,6 +24,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import add_securely, total_securely
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.steps import KEYS
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import ScoredRows
@@ -76,6 +77,8 @@ async def total_covers(
         await sums.setup(at)
         found = await total_securely(hub, sums, COVERS, at, 2 * n_leaves, parameters.least_silos)
     except QuorumLost:
+        # Silos that have offered keys learn that there is no sum, and end as all others do.
+        await hub.collect(KEYS, at, silos=(), quorum=0)
         return None
     if (found.total[n_leaves:] < 0).any():
         raise SumCorrupt(f"sum {COVERS.name!r} of round {at.round}: a hessian below zero")

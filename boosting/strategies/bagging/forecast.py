@@ -11,8 +11,9 @@ from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.strategies.bagging import base_score
-from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES, SYNC, TREES
+from hedgerow.boosting.rounds import base_score
+from hedgerow.boosting.rounds.steps import SYNC, TREES
+from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
@@ -57,7 +58,7 @@ def forecast(
     )
     share = taking_part / silos
     up = rounds * (share * tree_bytes + 50)
-    down = rounds * (taking_part - share) * (tree_bytes + 40) + rounds * 90
+    down = rounds * (taking_part - share) * (tree_bytes + 12) + rounds * 100
     bill = Bill(silos, secure=parameters.masks_mean(silos))
     bill.exchange(Call.TREES, up / (rounds + 1), down / (rounds + 1), rounds + 1)
     if base_score.fixed(job) is None:
@@ -80,7 +81,7 @@ def forecast(
     bound = int(rounds * steps * 2 * full * 16)
     return Forecast(
         rounds,
-        {call: (bill.messages[call], bill.up[call], bill.down[call]) for call in bill.messages},
+        bill.steps,
         REVEALS,
         (
             "the size of trees depends on the data: expect half to twice of ExchangeTrees",

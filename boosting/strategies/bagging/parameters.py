@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, only_with, within
+from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
-from hedgerow.boosting.errors import InvalidJob, ModelRejected
-from hedgerow.boosting.ports import Safeguards
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES
-from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
+from hedgerow.boosting.trees.local import check_fits
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -82,18 +82,18 @@ class Bagging:
         upload that does not is refused. 0 for no bound.
     """
 
-    rounds: int = 50
-    trees_per_round: int = 1
-    lr_mode: str = "rows"
+    rounds: Annotated[int, Within(1, 100_000)] = 50
+    trees_per_round: Annotated[int, Within(1, 1_000)] = 1
+    lr_mode: Annotated[str, OneOf(LR_MODES)] = "rows"
     eta_total: float | None = None
-    silos_per_round: int = 0
-    scrub: str = "stats"
-    mode: str = "bagging"
-    validation: float = 0.0
+    silos_per_round: Annotated[int, Within(0, 1_000_000)] = 0
+    scrub: Annotated[str, OneOf(("none", "stats"))] = "stats"
+    mode: Annotated[str, OneOf(("bagging", "cyclic"))] = "bagging"
+    validation: Annotated[float, Within(0.0, 0.5)] = 0.0
     early_stopping_rounds: int = 0
-    evaluate: str = "auto"
+    evaluate: Annotated[str, OneOf(("auto", "none", "silos"))] = "auto"
     secure_mean: bool = True
-    leaf_bound: float = 10.0
+    leaf_bound: Annotated[float, Within(0.0, math.inf)] = 10.0
 
     name: ClassVar[str] = "bagging"
 
@@ -116,18 +116,10 @@ class Bagging:
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
         name, booster = self.name, job.booster
-        within(name, "rounds", self.rounds, 1, 100_000)
-        within(name, "trees_per_round", self.trees_per_round, 1, 1_000)
-        within(name, "silos_per_round", self.silos_per_round, 0, 1_000_000)
+        check_declared(name, self)
         within(name, "early_stopping_rounds", self.early_stopping_rounds, 0, self.rounds)
-        within(name, "validation", self.validation, 0.0, 0.5)
-        within(name, "leaf_bound", self.leaf_bound, 0.0, math.inf)
         within("booster", "eta", booster.eta, 1e-6, 1.0)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
-        one_of(name, "lr_mode", self.lr_mode, LR_MODES)
-        one_of(name, "scrub", self.scrub, ("none", "stats"))
-        one_of(name, "mode", self.mode, ("bagging", "cyclic"))
-        one_of(name, "evaluate", self.evaluate, ("auto", "none", "silos"))
         one_of("booster", "tree_method", booster.tree_method, ("hist", "approx", "exact"))
         one_of("booster", "objective", job.objective, OBJECTIVES[job.task])
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
@@ -159,18 +151,7 @@ class Bagging:
 
     def validate_for(self, job: JobParameters, schema: Schema) -> None:
         """Raise :class:`InvalidJob` where the parameters do not suit the silos' tables."""
-        if job.booster.tree_method == "exact" and "c" in schema.feature_types:
-            raise InvalidJob("[booster] tree_method: exact supports no categorical features")
-        n_constraints = len(job.booster.monotone_constraints)
-        if n_constraints not in (0, schema.n_features):
-            raise InvalidJob(
-                f"[booster] monotone_constraints: expected {schema.n_features}, "
-                f"received {n_constraints}"
-            )
-        try:
-            blank(schema, job.objective, job.booster, 0.5)
-        except ModelRejected as error:
-            raise InvalidJob(f"[booster] {error}") from error
+        check_fits(job.booster, job.objective, schema)
 
     def step(self, job: JobParameters) -> float:
         """Return the learning rate that ``lr_mode`` shares out."""
@@ -190,7 +171,7 @@ class Bagging:
         booster = job.booster
         return TreeLimits(
             groups=step_groups(n_steps, schema.n_outputs, booster.num_parallel_tree),
-            n_categories=tuple(len(feature.categories or ()) for feature in schema.features),
+            n_categories=schema.n_categories,
             max_depth=booster.max_depth,
             max_nodes=0 if booster.tree_method == "exact" else max(0, 2 * booster.max_leaves - 1),
             leaf_bound=self.leaf_bound * eta if bounded else math.inf,

@@ -11,60 +11,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed, SumRefused
+from hedgerow.boosting.errors import PlacePassed, SumRefused
 from hedgerow.boosting.exchange import Link, Place
-from hedgerow.boosting.strategies.bagging import base_score
+from hedgerow.boosting.rounds.silo import SiloModel
+from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
 from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
-from hedgerow.boosting.strategies.bagging.steps import (
-    GENESIS,
-    SCORES,
-    SYNC,
-    TREES,
-    ScoreSums,
-    TreeBlock,
-    TreeCatchUp,
-    TreeOffer,
-    TreeStanding,
-    extend_digest,
-)
+from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums
 from hedgerow.boosting.streams import Purpose, xgboost_seed
-from hedgerow.boosting.sums.label_mean import offered_mean
-from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
-from hedgerow.boosting.trees.limits import read_upload
-from hedgerow.boosting.trees.local import ScoredRows, booster_parameters, roster_index, split_rows
+from hedgerow.boosting.trees.local import booster_parameters, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.ports import SiloStart
+    from hedgerow.boosting.ports import ModelCheck, SiloStart
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
     from hedgerow.crypto.vault import Vault
 
 
-def participate(parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart) -> None:
-    """Run the silo half."""
+def participate(
+    parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart
+) -> ModelCheck | None:
+    """Run the silo half; returns how this silo knows the model."""
     half = _BaggingSilo(parameters, link, vault, start)
-    standing = half.catch_up(first_round=-1)
+    standing = half.model.catch_up(first_round=-1)
     while True:
         asked = standing.score_train or standing.score_valid
         if not asked and standing.round >= parameters.rounds:
-            return half.add_covers()
+            return half.end()
         resume_at = standing.round
         try:
             if asked:
                 scores = half.scores(standing)
                 if link.exchange(SCORES, Place(standing.version - 1), scores).stop:
-                    return half.add_covers()
+                    return half.end()
                 standing = replace(standing, score_train=False, score_valid=False)
             else:
                 resume_at += 1
                 offer = half.train(standing)
-                standing = half.receive(link.exchange(TREES, Place(standing.round), offer))
+                standing = half.model.receive(link.exchange(TREES, Place(standing.round), offer))
         except PlacePassed:
-            standing = half.catch_up(first_round=resume_at)
+            standing = half.model.catch_up(first_round=resume_at)
 
 
 class _BaggingSilo:
-    """The half's state within an attempt: rows with their margins, and all blocks as packed."""
+    """The half's state within an attempt: rows with their margins, and all trees as packed."""
 
     def __init__(
         self, parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart
@@ -76,39 +65,32 @@ class _BaggingSilo:
         self.native = booster_parameters(
             self.job.booster, self.job.objective, self.schema.n_outputs, start.n_threads
         )
-        self.version = 0
-        self.digest = GENESIS
-        self.offered = TreeOffer(0, 0, 0.0, b"")
-        self.blocks: list[TreeBlock] = []
-        self.blank: Ensemble | None = None
-        self.train_rows: ScoredRows | None = None
-        self.valid_rows: ScoredRows | None = None
-
-    def catch_up(self, first_round: int) -> TreeStanding:
-        """Synchronise; agree on the base score first where there is none yet."""
-        at = Place(max(first_round, 0))
-        request = TreeCatchUp(self.version, first_round, self.start.dataset.n_samples)
-        standing = self.receive(self.link.exchange(SYNC, at, request))
-        if first_round >= 0 or standing.base_score is not None:
-            return standing
-        if base_score.fixed(self.job) is not None:
-            raise OfferRejected("expected the base score that the job fixes, received none")
-        try:
-            secure = self.parameters.masks_mean(len(self.start.silos))
-            mean = offered_mean(self.link, self.vault, self.start, secure=secure)
-        except PlacePassed:
-            return self.catch_up(first_round=0)
-        self._load(base_score.of_mean(self.job, mean))
-        return standing
+        limits = parameters.limits(self.job, self.schema, parameters.trees_per_round, math.inf)
+        tables = [start.dataset]
+        if parameters.validation > 0.0:
+            seed = xgboost_seed(self.job.seed, self.index, 0, Purpose.SPLIT)
+            rng = np.random.default_rng(seed)
+            parts = split_rows(start.dataset.n_samples, parameters.validation, rng)
+            tables = [start.dataset.take(part) for part in parts]
+        self.model = SiloModel(
+            link,
+            vault,
+            start,
+            limits,
+            parameters.trees_per_round,
+            secure=parameters.masks_mean(len(start.silos)),
+            tables=tables,
+        )
 
     def train(self, standing: TreeStanding) -> TreeOffer:
         """Return this silo's trees for a round; none where it takes no part."""
         self.link.check()
-        self.offered = TreeOffer(self.version, 0, 0.0, b"")
-        rows = self.train_rows
-        idle = standing.eta <= 0 or self.version != standing.round
-        if idle or rows is None or rows.dataset.n_samples == 0:
-            return self.offered
+        model = self.model
+        model.offered = TreeOffer(model.version, 0, 0.0, b"")
+        idle = standing.eta <= 0 or model.version != standing.round
+        if idle or not model.scored or model.tables[0].n_samples == 0:
+            return model.offered
+        rows = model.scored[0]
         seed = xgboost_seed(self.job.seed, self.index, standing.round, Purpose.XGBOOST)
         native = self.native | {"eta": standing.eta, "seed": seed}
         n_steps = self.parameters.trees_per_round
@@ -125,91 +107,42 @@ class _BaggingSilo:
         booster = self.job.booster
         eta = standing.eta / booster.num_parallel_tree
         data = pack(trees, Shrinkage(eta, booster.lambda_, booster.alpha))
-        self.offered = TreeOffer(self.version, n_steps, gain, data)
-        return self.offered
+        model.offered = TreeOffer(model.version, n_steps, gain, data)
+        return model.offered
 
-    def receive(self, standing: TreeStanding) -> TreeStanding:
-        """Add what the others added; the silo's own trees are not sent back to it."""
-        if standing.base_score is not None:
-            self._load(standing.base_score)
-        blocks = []
-        digest = self.digest
-        for block in standing.blocks:
-            own = block.silo == self.start.silo and not block.data and block.steps
-            blocks.append(replace(block, data=self.offered.data) if own else block)
-            digest = extend_digest(digest, blocks[-1])
-        if digest != standing.digest:
-            raise FederationError(
-                f"the model of {self.start.silo} after {standing.version} rounds differs from "
-                "the coordinator's"
-            )
-        if blocks:
-            if self.blank is None:
-                raise OfferRejected("expected a base score before the first trees, received none")
-            added = self.blank
-            for block in blocks:
-                added = added.extend(self._trees_of(block), n_steps=block.steps)
-            for rows in (self.train_rows, self.valid_rows):
-                if rows is not None:
-                    rows.add(added)
-        self.blocks += blocks
-        self.version, self.digest = standing.version, digest
-        return standing
+    def end(self) -> ModelCheck | None:
+        """Add this silo's part of the covers; return how it knows the model."""
+        self.add_covers()
+        return self.model.check(any_round=self.parameters.early_stopping_rounds > 0)
 
     def add_covers(self) -> None:
         """Add this silo's rows to the finished model's covers and gains, if the job sums them."""
-        if not self.parameters.sums_covers(len(self.start.silos)) or self.blank is None:
+        model = self.model
+        if not self.parameters.sums_covers(len(self.start.silos)) or model.blank is None:
             return
-        rounds: list[list[tuple[int, list[Tree]]]] = [[] for _ in range(self.version)]
-        for block in self.blocks:
-            rounds[block.round].append((block.steps, self._trees_of(block)))
-        sums = leaf_sums(self.start, self.blank, rounds, self.native)
+        sums = leaf_sums(self.start, model.blank, model.trees(), self.native)
         # The model is whole without: a silo that missed the sum, or refuses it, has finished.
         with suppress(PlacePassed, SumRefused):
-            at = Place(self.version)
-            add_covers(self.link, self.vault, self.start, at, self.digest, sums)
+            at = Place(model.version)
+            add_covers(self.link, self.vault, self.start, at, model.digest, sums)
 
     def scores(self, standing: TreeStanding) -> ScoreSums:
         """Return the metrics of this silo's rows in their additive form, as far as asked for."""
         return ScoreSums(
-            train=self._sums(self.train_rows if standing.score_train else None),
-            valid=self._sums(self.valid_rows if standing.score_valid else None),
+            train=self._sums(0) if standing.score_train else np.zeros(0),
+            valid=self._sums(1) if standing.score_valid else np.zeros(0),
         )
 
-    def _sums(self, rows: ScoredRows | None) -> NDArray[np.float64]:
-        if rows is None or rows.dataset.n_samples == 0:
+    def _sums(self, table: int) -> NDArray[np.float64]:
+        if table >= len(self.model.scored) or not self.model.tables[table].n_samples:
             return np.zeros(0)
-        assert self.blank is not None
+        assert self.model.blank is not None
+        rows = self.model.scored[table]
         return metrics.sums(
             self.names,
             rows.dataset.labels,
             rows.margins,
             objective=self.job.objective,
             weight=rows.dataset.weight,
-            center=float(self.blank.base_margins(1).reshape(-1)[0]),
+            center=float(self.model.blank.base_margins(1).reshape(-1)[0]),
         )
-
-    def _trees_of(self, block: TreeBlock) -> list[Tree]:
-        """Return the trees of a block; the coordinator is not trusted with XGBoost's memory."""
-        expected = self.parameters.trees_per_round
-        if block.steps != expected:
-            raise OfferRejected(f"expected a block of {expected} steps, received {block.steps}")
-        limits = self.parameters.limits(self.job, self.schema, block.steps, math.inf)
-        sender = f"the coordinator, as trees of {block.silo}"
-        return read_upload(block.data, limits, stats=False, factor=block.factor, sender=sender)
-
-    def _load(self, score: float) -> None:
-        """Load the rows, once the base score is known."""
-        if self.blank is not None:
-            return
-        self.blank = blank(self.schema, self.job.objective, self.job.booster, score)
-        dataset = self.start.dataset
-        threads = self.start.n_threads
-        share = self.parameters.validation
-        if share == 0.0:
-            self.train_rows = ScoredRows(dataset, self.blank, threads)
-            return
-        seed = xgboost_seed(self.job.seed, self.index, 0, Purpose.SPLIT)
-        kept, held = split_rows(dataset.n_samples, share, np.random.default_rng(seed))
-        self.train_rows = ScoredRows(dataset.take(kept), self.blank, threads)
-        self.valid_rows = ScoredRows(dataset.take(held), self.blank, threads)

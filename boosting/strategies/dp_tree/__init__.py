@@ -21,7 +21,7 @@ disjoint rows and are asked together. A split query is divided among the feature
 "histogram"``: all cuts of a feature are read from one histogram) or among all cuts
 (``"candidates"``: counts on both sides of each, as in Truex et al.). Every silo charges a query to
 the account of its table before it answers, and refuses one that does not fit; the same query over
-the same silos gets the same noise and costs nothing (:mod:`hedgerow.boosting.answers`).
+the same silos gets the same noise and costs nothing (:mod:`hedgerow.boosting.sums.answers`).
 
 References
 ----------
@@ -31,7 +31,7 @@ FedGA-Tree: Federated Decision Tree using Genetic Algorithm, section IV-A2 (bina
 
 from __future__ import annotations
 
-from hedgerow.boosting.ports import Horizontal, Strategy
+from hedgerow.boosting.ports import Horizontal, Strategy, least_of_sums
 from hedgerow.boosting.strategies.dp_tree.checkpoint import artefact
 from hedgerow.boosting.strategies.dp_tree.coordinator import coordinate
 from hedgerow.boosting.strategies.dp_tree.forecast import allowances, forecast
@@ -48,5 +48,6 @@ STRATEGY = Strategy(
     artefact=artefact,
     forecast=forecast,
     allowances=allowances,
+    least_silos=least_of_sums,
     validate_cohort=DPTree.validate_cohort,
 )

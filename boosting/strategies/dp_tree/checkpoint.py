@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from hedgerow.boosting import checkpoints
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.payloads import Float64Table
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, close
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, DecisionTree
@@ -35,7 +31,7 @@ class PrivateTree:
     """
 
     tree: BinnedTree
-    content: NDArray[np.float64]
+    content: Float64Table
     ledger: BudgetLedger
 
     def closed(self, schema: Schema) -> DecisionTree:
@@ -44,40 +40,12 @@ class PrivateTree:
 
     def encode(self) -> bytes:
         """Return the state as a checkpoint."""
-        tree = self.tree
-        arrays = {
-            "feature": tree.feature,
-            "left": tree.left,
-            "right": tree.right,
-            "goes_left": tree.goes_left,
-            "content": self.content,
-        }
-        about = {
-            "level": tree.level,
-            "edges": [own.tolist() for own in tree.edges],
-            "ledger": self.ledger.encode().decode(),
-        }
-        return checkpoints.dump(arrays, about)
+        return checkpoints.dump_record(self)
 
     @classmethod
     def decode(cls, data: bytes) -> PrivateTree:
         """Return the state of :meth:`encode`; raises DataError for anything else."""
-        with checkpoints.readable("a checkpoint of a private tree"):
-            return cls._decode(*checkpoints.load(data))
-
-    @classmethod
-    def _decode(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> PrivateTree:
-        column = partial(checkpoints.array, arrays)
-        tree = BinnedTree(
-            checkpoints.whole(about["level"]),
-            tuple(np.array(own, dtype=np.float32) for own in about["edges"]),
-            column("feature", "<i4"),
-            column("left", "<i4"),
-            column("right", "<i4"),
-            column("goes_left", "|b1", 2),
-        )
-        ledger = BudgetLedger.decode(about["ledger"].encode())
-        return cls(tree, column("content", "<f8", 2), ledger)
+        return checkpoints.load_record(cls, data, "a checkpoint of a private tree")
 
 
 def artefact(parameters: DPTree, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:

@@ -51,8 +51,10 @@ async def coordinate(
     """Run the coordinator half."""
     grower = PrivateGrower(parameters, hub, start)
     hub.serve(STANDING, grower.standing)
-    sums = CoordinatorSums.of(hub, start, parameters.sum_parameters(start.job, len(start.silos)))
     query = grower.query
+    if isinstance(query, BinnedTree) and not query.open_nodes.size:
+        return  # the coordinator was restarted before it had stored the result
+    sums = CoordinatorSums.of(hub, start, parameters.sum_parameters(start.job, len(start.silos)))
     first = 0 if isinstance(query, EdgeSearch) else query.level
     grower.members = frozenset(await sums.setup(Place(first)))
     while isinstance(query, EdgeSearch):

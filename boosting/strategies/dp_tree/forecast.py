@@ -102,4 +102,4 @@ def allowances(
     sums.setups(1, levels)
     sums.sums(cells, STAGES, 1, STAGES)
     sums.sums(counts, levels, levels)
-    return (*sums.found, Allowance(STANDING, UNBOUNDED, levels))
+    return (*sums.found, Allowance(STANDING, UNBOUNDED, levels + 1))

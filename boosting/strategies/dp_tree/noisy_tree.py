@@ -57,6 +57,8 @@ class BinnedTree:
         n_nodes = len(self.feature)
         if not n_nodes or any(len(x) != n_nodes for x in (self.left, self.right, self.goes_left)):
             raise ValueError("expected features, children and bins of the same nodes")
+        if self.level < 0:
+            raise ValueError(f"expected a level of at least 0, received {self.level}")
 
     @property
     def digest(self) -> bytes:

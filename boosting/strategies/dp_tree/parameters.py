@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import follows, one_of, only_with, within
+from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.checks import (
+    OneOf,
+    Within,
+    check_declared,
+    follows,
+    one_of,
+    only_with,
+    within,
+)
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.ports import Safeguards
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import QUERIES
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.decision_tree import OBJECTIVES
@@ -48,14 +56,14 @@ class DPTree:
 
     name: ClassVar[str] = "dp_tree"
 
-    epsilon: float
-    depth: int = 4
-    bins: int = 5
-    honest: int = 0
+    epsilon: Annotated[float, Within(1e-3, math.inf)]
+    depth: Annotated[int, Within(1, MAX_DEPTH)] = 4
+    bins: Annotated[int, Within(2, 256)] = 5
+    honest: Annotated[int, Within(0, 100_000)] = 0
     secure: bool = True
-    binning: str = "private"
-    binning_share: float = 0.2
-    query: str = "histogram"
+    binning: Annotated[str, OneOf(BINNINGS)] = "private"
+    binning_share: Annotated[float, Within(0.01, 0.9)] = 0.2
+    query: Annotated[str, OneOf(QUERIES)] = "histogram"
 
     @property
     def n_results(self) -> int:
@@ -91,13 +99,7 @@ class DPTree:
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""
-        within(self.name, "epsilon", self.epsilon, 1e-3, math.inf)
-        within(self.name, "depth", self.depth, 1, MAX_DEPTH)
-        within(self.name, "bins", self.bins, 2, 256)
-        within(self.name, "honest", self.honest, 0, 100_000)
-        within(self.name, "binning_share", self.binning_share, 0.01, 0.9)
-        one_of(self.name, "binning", self.binning, BINNINGS)
-        one_of(self.name, "query", self.query, QUERIES)
+        check_declared(self.name, self)
         if job.task is Task.REGRESSION:
             raise InvalidJob("task: expected classes to count, received a regression")
         one_of("booster", "objective", job.objective, (OBJECTIVES[job.task],))

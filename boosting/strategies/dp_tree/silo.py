@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.answers import Counts, NoisyAnswers
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Link, Place, Receipt, Silo
 from hedgerow.boosting.payloads import Float32s
-from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch, count_cells
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
     BinnedTree,
     bin_counts,
+    close,
     count_bins,
     count_candidates,
     count_classes,
@@ -26,8 +27,11 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import STANDING, Query, sums_of
+from hedgerow.boosting.sums.answers import Counts, NoisyAnswers
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
+from hedgerow.boosting.trees.agreed import check_trees, fingerprint
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
@@ -35,13 +39,15 @@ if TYPE_CHECKING:
 
 def participate(
     parameters: DPTree, link: Link, vault: Vault | None, start: SiloStart
-) -> Artefact | None:
-    """Run the silo half; the tree is the coordinator's, nothing stays here."""
+) -> ModelCheck | None:
+    """Run the silo half; returns how this silo knows the tree: its splits, not its leaves."""
     n_silos = len(start.silos)
     counter = Counter(
         Queries(parameters, start.schema, n_silos), NoisyAnswers.of(vault, start), start
     )
     query = link.exchange(STANDING, Place(start.first_round), Receipt()).query
+    if isinstance(query, BinnedTree) and not query.open_nodes.size:
+        return _check_of(query, start)
     sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job, n_silos))
     cell_sums, count_sums = sums_of(parameters.epsilon, parameters.binning)
     sums.setup(Place(0 if isinstance(query, EdgeSearch) else query.level))
@@ -53,7 +59,20 @@ def participate(
         counts = counter.counts(query, sums.participants).view(np.uint64)
         state = state_digest(start.schema, query)
         query = sums.sum(count_sums, Place(query.level), counts, state=state)
-    return None
+    return _check_of(query, start)
+
+
+def _check_of(tree: BinnedTree, start: SiloStart) -> ModelCheck:
+    """Return the check of a result against a tree without the noisy counts of its leaves."""
+    check_tree(tree, start.schema)
+    counts = np.zeros((len(tree.feature), max(2, start.schema.n_outputs)))
+    grown = close(tree, start.schema, counts)
+    known = [fingerprint(one.by_level(), leaves=False) for one in grown.trees()]
+
+    def check(files: Mapping[str, bytes]) -> None:
+        check_trees(files, MODEL_FILE, grown.header(), known, (len(known),), leaves=False)
+
+    return check
 
 
 class Counter:
@@ -135,16 +154,23 @@ def check_tree(tree: BinnedTree, schema: Schema) -> None:
     n_nodes = len(tree.feature)
     fits = len(tree.edges) == schema.n_features and tree.level >= 0
     if fits:
-        most = max(bin_counts(schema, tree.edges), default=1)
+        n_bins = bin_counts(schema, tree.edges)
+        most = max(n_bins, default=1)
         splits = tree.feature >= 0
         children = np.concatenate([tree.left[splits], tree.right[splits]])
         fits = (
             tree.goes_left.shape == (n_nodes, most)
             and int(tree.feature.max()) < schema.n_features
             and len(np.unique(children)) == len(children)
+            and bool((np.stack([tree.left, tree.right])[:, ~splits] < 0).all())
             and len(tree.open_nodes) <= 1 << tree.level
             and bool(((children > 0) & (children < n_nodes)).all())
             and all(bool((np.diff(own) > 0).all()) for own in tree.edges)
+            and all(  # a threshold has values on its left
+                tree.goes_left[node, : n_bins[feature] - 1].any()
+                for node, feature in zip(np.flatnonzero(splits), tree.feature[splits], strict=True)
+                if not schema.features[feature].is_categorical
+            )
         )
     if not fits:
         raise OfferRejected("from the coordinator: a tree that does not fit the schema")

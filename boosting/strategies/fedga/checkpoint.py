@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hedgerow.boosting import checkpoints
 from hedgerow.boosting.dataset import Schema, Task
@@ -52,8 +50,8 @@ class SearchState:
     generation: Generation = field(default_factory=lambda: empty_generation(1))
     brood: Genes = field(default_factory=lambda: np.empty((0, 1), dtype=np.int16))
     phase: SearchPhase = SearchPhase.VOTE
-    round: int = 0
-    depth: int = 0
+    round: checkpoints.Whole = 0
+    depth: Annotated[int, range(MAX_DEPTH + 1)] = 0
     full: bool = True
     rows: dict[Silo, int] = field(default_factory=dict)
     active: frozenset[Silo] = frozenset()
@@ -61,74 +59,25 @@ class SearchState:
 
     def encode(self) -> bytes:
         """Return the state as a checkpoint."""
-        generation, n_genes = self.generation, self.brood.shape[1]
-
-        def genes(forms: Iterable[bytes]) -> Genes:
-            return np.frombuffer(b"".join(forms), dtype=np.int16).reshape(-1, n_genes)
-
-        return checkpoints.dump(
-            {
-                "population": generation.population,
-                "fitness": generation.fitness,
-                "known": genes(generation.known),
-                "known_fitness": np.array(list(generation.known.values()), dtype=np.float64),
-                "elite": genes(generation.elite),
-                "brood": self.brood,
-            },
-            {
-                "stale": generation.stale,
-                "phase": self.phase.value,
-                "round": self.round,
-                "depth": self.depth,
-                "full": self.full,
-                "rows": self.rows,
-                "active": sorted(self.active),
-                "test": {name: value for name, value in self.test.items() if math.isfinite(value)},
-            },
-        )
+        finite = {name: value for name, value in self.test.items() if math.isfinite(value)}
+        return checkpoints.dump_record(replace(self, test=finite))
 
     @classmethod
     def decode(cls, data: bytes) -> SearchState:
         """Return the state of :meth:`encode`; raises DataError for anything else."""
-        with checkpoints.readable("a checkpoint of FedGA"):
-            return cls._decode(*checkpoints.load(data))
-
-    @classmethod
-    def _decode(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> SearchState:
-        named = ("population", "brood", "known", "elite")
-        population, brood, known, elite = (
-            checkpoints.array(arrays, name, "<i2", 2) for name in named
-        )
-        fitness, known_fitness = (
-            checkpoints.array(arrays, name, "<f8") for name in ("fitness", "known_fitness")
-        )
-        if len({genes.shape[1] for genes in (population, brood, known, elite)}) > 1:
+        state = checkpoints.load_record(cls, data, "a checkpoint of FedGA")
+        found = state.generation
+        lengths = {genes.shape[1] * 2 for genes in (found.population, state.brood)}
+        if len(lengths.union(map(len, (*found.known, *found.elite)))) > 1:
             raise DataError("expected structures of one length")
-        generation = Generation(
-            population,
-            fitness,
-            {form.tobytes(): float(f) for form, f in zip(known, known_fitness, strict=True)},
-            tuple(form.tobytes() for form in elite),
-            checkpoints.whole(about["stale"]),
-        )
-        return cls(
-            generation,
-            brood,
-            SearchPhase(about["phase"]),
-            checkpoints.whole(about["round"]),
-            checkpoints.whole(about["depth"], MAX_DEPTH),
-            bool(about["full"]),
-            {Silo(silo): int(rows) for silo, rows in about["rows"].items()},
-            frozenset(Silo(silo) for silo in about["active"]),
-            {str(name): float(value) for name, value in about["test"].items()},
-        )
+        return state
 
 
 def artefact(parameters: FedGA, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:
     """Return the final structures with their scores; the trees are in the silos."""
     state = SearchState.decode(checkpoint)
     generation = state.generation
-    scores = scores_of(generation, parameters.node_cost, job.task)
+    scores = scores_of(generation, parameters.cost, job.task)
     names = schema.names
     document = {
         "format": 1,

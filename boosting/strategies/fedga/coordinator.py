@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo, Step
@@ -44,8 +45,6 @@ from hedgerow.boosting.strategies.fedga.steps import (
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes, gene_count
 
-_MOST_ROWS = 1 << 53
-
 
 async def coordinate(
     parameters: FedGA, hub: Hub, start: CoordinatorStart
@@ -55,6 +54,9 @@ async def coordinate(
     hub.serve(STANDING, search.standing)
     if start.checkpoint is None:
         await search.open()
+    if search.ended:  # the coordinator was restarted before it had stored the result
+        await search.release()
+        return
     while True:
         result = await search.advance()
         yield result
@@ -81,6 +83,15 @@ class Search:
         else:
             self._state = SearchState.decode(start.checkpoint)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the last generation has its scores."""
+        return self._state.phase is SearchPhase.END
+
+    async def release(self) -> None:
+        """Let silos that have no tree yet take the result of a search that has ended."""
+        await self._gather_reports(self._hub.silos)
+
     def standing(self, silo: Silo, at: Place, offer: Receipt) -> SearchTask:
         """Return where a silo that starts, restarts or was left out continues."""
         state = self._state
@@ -96,7 +107,7 @@ class Search:
         active = silo in state.active
         structures = state.brood if active else state.brood[:0]
         if state.phase is SearchPhase.END:
-            structures = state.generation.population[: self._parameters.finalists]
+            structures = state.generation.population[: self._parameters.n_finalists]
         return SearchTask(
             state.phase, state.round, state.depth, active, state.full,
             PackedStructures.of(structures),
@@ -217,7 +228,7 @@ class Search:
             raise OfferRejected(f"expected {asked} scores, received {len(offer.thousandths)}")
         if offer.introduction is None:
             return offer, None
-        if not 0 < offer.introduction.rows < _MOST_ROWS:
+        if not 0 < offer.introduction.rows < MOST_ROWS:
             raise OfferRejected(f"expected a row count, received {offer.introduction.rows}")
         return offer, self._one(offer.introduction.structure)
 
@@ -247,7 +258,7 @@ class Search:
                 weight += rows
         if weight == 0:
             return np.full_like(total, np.nan)
-        return fitness(total / weight, state.brood, self._parameters.node_cost, self._task)
+        return fitness(total / weight, state.brood, self._parameters.cost, self._task)
 
     async def _gather_reports(self, silos: tuple[Silo, ...]) -> None:
         at, job, test = Place(self._state.round, 3), self._start.job, self._state.test
@@ -268,14 +279,14 @@ class Search:
 
     def _metrics(self) -> dict[str, dict[str, float]]:
         state = self._state
-        found = scores_of(state.generation, self._parameters.node_cost, self._task)
+        found = scores_of(state.generation, self._parameters.cost, self._task)
         best = "relative_mse" if self._task is Task.REGRESSION else "f1"
         train = {"train": {best: float(found[0])}}
         return train | ({"test": dict(state.test)} if state.test else {})
 
 
 def _read_vote(silo: Silo, offer: DepthVote) -> DepthVote:
-    if not (0 <= offer.rows < _MOST_ROWS and 0 <= offer.depth <= MAX_DEPTH):
+    if not (0 <= offer.rows < MOST_ROWS and 0 <= offer.depth <= MAX_DEPTH):
         raise OfferRejected(
             f"expected a depth of at most {MAX_DEPTH} and a row count, received {offer.depth} and "
             f"{offer.rows}"

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checkpoints import Whole
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.payloads import Float64s
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import UNIT
 from hedgerow.boosting.trees.genetics import (
@@ -53,10 +55,10 @@ class Generation:
     """
 
     population: Genes
-    fitness: Floats
+    fitness: Float64s
     known: Mapping[bytes, float] = field(default_factory=dict)
     elite: tuple[bytes, ...] = ()
-    stale: int = 0
+    stale: Whole = 0
 
     @property
     def best(self) -> float:

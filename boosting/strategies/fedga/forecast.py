@@ -42,8 +42,7 @@ def forecast(
     structure = gene_count(parameters.max_depth) * gene_bits / 8
     exchanges = parameters.generations + 4
     asked = parameters.participation * parameters.generations * parameters.population
-    finalists = min(parameters.finalists, parameters.population)
-    down = (asked + finalists) * structure + exchanges * _FRAMES_DOWN
+    down = (asked + parameters.n_finalists) * structure + exchanges * _FRAMES_DOWN
     up = asked * 2 + 2 * structure + exchanges * _FRAMES_UP
     notes = [
         f"for trees of depth {parameters.max_depth}, the largest that silos may vote for: each "

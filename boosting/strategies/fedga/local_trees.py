@@ -140,7 +140,7 @@ class LocalTrees:
         """Return the structure that fits these rows best, the first of equals, fitted to them."""
         if not self.n_rows or not population.shape[0]:
             return None
-        node_cost, task = self.parameters.node_cost, self.dataset.schema.task
+        node_cost, task = self.parameters.cost, self.dataset.schema.task
         best = int(np.argmax(fitness(self.scores(population), population, node_cost, task)))
         rows = self.table.all_rows
         return fit_structure(self.table, population[best], rows, self.parameters.min_leaf)

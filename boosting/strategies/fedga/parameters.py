@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import follows, one_of, only_with, within
+from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.checks import (
+    OneOf,
+    Within,
+    check_declared,
+    follows,
+    one_of,
+    only_with,
+    within,
+)
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.ports import Safeguards
 from hedgerow.boosting.trees.decision_tree import OBJECTIVES
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Operators
 from hedgerow.boosting.trees.ranked import CATEGORICAL_ORDERS
@@ -57,33 +65,47 @@ class FedGA:
     finalists : int, 1 to 1000
         Fittest structures of the last population, of which each silo chooses one. From all of
         the population a silo would choose one that fits its rows by chance.
+    paper : bool
+        Search as the paper does: decision nodes cost nothing, and each silo chooses from all of
+        the last population.
     """
 
     name: ClassVar[str] = "fedga"
 
-    generations: int = 40
-    population: int = 60
-    min_depth: int = 2
+    generations: Annotated[int, Within(1, 1000)] = 40
+    population: Annotated[int, Within(4, 1000)] = 60
+    min_depth: Annotated[int, Within(1, MAX_DEPTH)] = 2
     max_depth: int = 6
-    folds: int = 5
-    tournament: int = 3
-    crossover_rate: float = 0.8
-    mutation_rate: float = 0.3
-    flip_share: float = 0.1
-    swap_share: float = 0.1
-    leaf_share: float = 0.2
-    epsilon_rows: float = 1.0
-    validation_share: float = 0.3
-    noise_limit: float = 0.15
-    complexity_limit: float = 0.05
-    distinct_limit: float = 0.9
-    participation: float = 1.0
-    patience: int = 15
-    min_leaf: int = 1
+    folds: Annotated[int, Within(2, 20)] = 5
+    tournament: Annotated[int, Within(1, 100)] = 3
+    crossover_rate: Annotated[float, Within(0, 1)] = 0.8
+    mutation_rate: Annotated[float, Within(0, 1)] = 0.3
+    flip_share: Annotated[float, Within(1e-9, 1)] = 0.1
+    swap_share: Annotated[float, Within(1e-9, 1)] = 0.1
+    leaf_share: Annotated[float, Within(0, 0.9)] = 0.2
+    epsilon_rows: Annotated[float, Within(1e-4, math.inf)] = 1.0
+    validation_share: Annotated[float, Within(0.05, 0.95)] = 0.3
+    noise_limit: Annotated[float, Within(0, math.inf)] = 0.15
+    complexity_limit: Annotated[float, Within(0, math.inf)] = 0.05
+    distinct_limit: Annotated[float, Within(0, 1)] = 0.9
+    participation: Annotated[float, Within(1e-9, 1)] = 1.0
+    patience: Annotated[int, Within(0, math.inf)] = 15
+    min_leaf: Annotated[int, Within(1, math.inf)] = 1
     rescore_parents: bool = False
-    categorical_order: str = "target"
-    node_cost: float = 0.002
-    finalists: int = 10
+    categorical_order: Annotated[str, OneOf(CATEGORICAL_ORDERS)] = "target"
+    node_cost: Annotated[float, Within(0, 1)] = 0.002
+    finalists: Annotated[int, Within(1, 1000)] = 10
+    paper: bool = False
+
+    @property
+    def cost(self) -> float:
+        """What a decision node costs."""
+        return 0.0 if self.paper else self.node_cost
+
+    @property
+    def n_finalists(self) -> int:
+        """Structures of which a silo chooses one, at most."""
+        return self.population if self.paper else min(self.finalists, self.population)
 
     @property
     def n_results(self) -> int:
@@ -114,36 +136,13 @@ class FedGA:
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""
-        ranges: dict[str, tuple[float, float]] = {
-            "generations": (1, 1000),
-            "population": (4, 1000),
-            "min_depth": (1, MAX_DEPTH),
-            "max_depth": (self.min_depth, MAX_DEPTH),
-            "folds": (2, 20),
-            "tournament": (1, 100),
-            "crossover_rate": (0, 1),
-            "mutation_rate": (0, 1),
-            "flip_share": (1e-9, 1),
-            "swap_share": (1e-9, 1),
-            "leaf_share": (0, 0.9),
-            "epsilon_rows": (1e-4, math.inf),
-            "validation_share": (0.05, 0.95),
-            "noise_limit": (0, math.inf),
-            "complexity_limit": (0, math.inf),
-            "distinct_limit": (0, 1),
-            "participation": (1e-9, 1),
-            "patience": (0, math.inf),
-            "min_leaf": (1, math.inf),
-            "node_cost": (0, 1),
-            "finalists": (1, 1000),
-        }
-        for key, (least, most) in ranges.items():
-            within(self.name, key, getattr(self, key), least, most)
-        one_of(self.name, "categorical_order", self.categorical_order, CATEGORICAL_ORDERS)
+        check_declared(self.name, self)
+        within(self.name, "max_depth", self.max_depth, self.min_depth, MAX_DEPTH)
         one_of("booster", "objective", job.objective, (OBJECTIVES[job.task],))
         only_with(
             job.task is Task.REGRESSION, "a regression", self.name, self,
             "validation_share", "noise_limit", "complexity_limit", "distinct_limit",
         )  # fmt: skip
+        only_with(not self.paper, "paper = false", self.name, self, "node_cost", "finalists")
         follows(self.name, job.booster, ())
         metrics.check(job.metrics, job.task)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.answers import NoisyAnswers
 from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place, Receipt
@@ -33,6 +32,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     reported_metrics,
 )
 from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.sums.answers import NoisyAnswers
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, OBJECTIVES, DecisionTree
 from hedgerow.boosting.trees.genetics import Genes
 

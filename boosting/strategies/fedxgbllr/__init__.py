@@ -15,11 +15,13 @@ is learnt on all silos' rows (:mod:`.combiners`).
 | ``rates`` | ExchangeScores | last, 2 | mean derivative by each tree's output | – |
 | ``sync`` | ExchangeTrees | – | – | the state of the job: all trees, the point |
 
-``base`` is for regression only, ``scores`` with ``validation`` only, ``rates`` with a network
+``base`` is for regression only, ``scores`` with held-out rows only (networks have them unless
+``validation`` is 0), ``rates`` with a network
 only. With ``secure`` each of ``base``, ``weights``, ``sums``, ``scores`` and ``rates`` is the
 exchanges of :mod:`hedgerow.boosting.sums.floats`, and silos agree on fresh keys in each round.
 
-Round 0's score is that of the mean of the ensembles. A round's mean is over the silos present in
+Round 0 is the mean of the ensembles; every combiner starts there. With held-out rows the result is
+the best round on them, round 0 included. A round's mean is over the silos present in
 it; the trees of an absent silo stay. A silo that is absent in round 0 has no trees in the result: K
 is the number of ensembles received. A silo that arrives (again) later synchronises, and trains on
 its rows from the next round on. A silo without rows sends no trees.
@@ -34,7 +36,7 @@ rates", EuroMLSys 2023, algorithm 1. The combiners beside ``cnn`` are ours.
 
 from __future__ import annotations
 
-from hedgerow.boosting.ports import Horizontal, Strategy
+from hedgerow.boosting.ports import Horizontal, Strategy, least_of_sums
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import artefact
 from hedgerow.boosting.strategies.fedxgbllr.coordinator import coordinate
 from hedgerow.boosting.strategies.fedxgbllr.forecast import allowances, forecast
@@ -45,13 +47,14 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=FedXGBllr,
-    layout=Horizontal(),
+    layout=Horizontal(validate_for=FedXGBllr.validate_for),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,
     artefact=artefact,
     forecast=forecast,
     allowances=allowances,
+    least_silos=least_of_sums,
     result=margins_of_files,
     first_round=0,
 )

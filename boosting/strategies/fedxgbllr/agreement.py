@@ -77,7 +77,14 @@ class Terms:
     def start(
         cls, parameters: FedXGBllr, job: JobParameters, schema: Schema, n_silos: int
     ) -> Terms:
-        """Return the terms before anything has been exchanged."""
+        """Return the terms before anything has been exchanged.
+
+        Raises
+        ------
+        InvalidJob
+            The network is too narrow for the schema's outputs.
+        """
+        parameters.validate_for(job, schema)
         job = parameters.silo_job(job, max(1, n_silos))
         base = job.booster.base_score
         center = base if base is not None and job.task is Task.REGRESSION else 0.0
@@ -99,7 +106,7 @@ class Terms:
         booster = self.job.booster
         return TreeLimits(
             step_groups(self.n_steps, self.schema.n_outputs, booster.num_parallel_tree),
-            tuple(len(feature.categories or ()) for feature in self.schema.features),
+            self.schema.n_categories,
             booster.max_depth,
         )
 
@@ -188,7 +195,7 @@ def combiner_of(
     if parameters.is_network:
         kind, width = HeadKind(parameters.combiner), table.n_trees // n_silos
         head = Head(kind, n_silos, width, n_outputs, parameters.channels)
-        return HeadCombiner(parameters, head, task, seed)
+        return HeadCombiner(parameters, head, task, table.groups, seed)
     rounds, penalties = parameters.n_rounds, parameters.penalties
     if parameters.combiner == "leaves":
         return LeafCombiner(table, task, n_silos, n_outputs, rounds, penalties)

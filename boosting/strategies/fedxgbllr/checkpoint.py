@@ -92,12 +92,14 @@ class Checkpoint:
     @property
     def progress(self) -> StackingProgress:
         """What a silo needs to continue from here."""
+        exact = self.combiner.exact_points
         state = RoundState(
             self.round,
             Ensembles(self.uploads),
-            self.combiner.exact_points(self.state.candidates),
+            exact(self.state.candidates),
             self.choice,
             self.final,
+            None if self.best is None else exact(self.best[None]),
         )
         return StackingProgress(self.terms.labels, self.terms.shared_cuts, state)
 

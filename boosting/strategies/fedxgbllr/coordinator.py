@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.engine.summaries import QuantileSummaries, Summary, merge_summaries
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo
@@ -24,7 +25,6 @@ from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     validation_metrics,
 )
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
-from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
@@ -147,6 +147,8 @@ class _StackingCoordinator:
     def _read_upload(self, silo: Silo, offer: EnsembleOffer) -> _SoundUpload:
         if (offer.rows > 0) != (offer.ensemble is not None):
             raise OfferRejected(f"expected trees where there are rows, received {offer.rows} rows")
+        if offer.rows >= MOST_ROWS:
+            raise OfferRejected(f"rows: expected fewer than {MOST_ROWS}, received {offer.rows}")
         trees = [] if offer.ensemble is None else self.terms.decode(offer.ensemble, silo)
         return _SoundUpload(offer.rows, trees, offer.ensemble)
 
@@ -155,10 +157,6 @@ class _StackingCoordinator:
             every = [tree for trees in record.trees for tree in trees]
             self.test_leaves = LeafOrdinals.of(every, self.start.test.X)
         self.record, self.terms, self.has_trees = record, record.terms, True
-
-    def _mean(self) -> Combiner:
-        parameters = replace(self.parameters, combiner="mean")
-        return replace(self.terms, parameters=parameters).combine(self.record.trees)[0]
 
     async def _agree_on_labels(self, at: Place) -> None:
         await self.sums.setup(at)
@@ -207,10 +205,10 @@ class _StackingCoordinator:
         last = round_ >= combiner.n_rounds
         rng = generator(self.job.seed, len(self.start.silos), round_, Purpose.NETWORK_ROUNDING)
         points, record.state = combiner.write_points(state, known, rng)
-        final = last and not parameters.validation
+        final = last and not parameters.held_out
         updates.answer(NextPoints(points, final))
         scores: dict[str, dict[str, float]] = {}
-        if parameters.validation:
+        if parameters.held_out:
             scores["valid"], final = await self._choose(Place(round_, 1), updates.present, last)
         else:
             record.best, record.best_round = record.state.solution, round_
@@ -232,7 +230,8 @@ class _StackingCoordinator:
         self, at: Place, silos: tuple[Silo, ...], last: bool
     ) -> tuple[dict[str, float], bool]:
         record, names = self.record, validation_metrics(self.job)
-        n_outputs, n_points = self.start.schema.n_outputs, len(record.state.candidates)
+        n_outputs, first_round = self.start.schema.n_outputs, at.round == 1
+        n_points = len(record.state.candidates) + first_round  # round 1 scores round 0 too
         size = metrics.width(names, n_outputs)
 
         def read(silo: Silo, offer: MetricSums) -> Floats:
@@ -244,14 +243,17 @@ class _StackingCoordinator:
             for part in sums.total.reshape(n_points, size)
         ]
         choice, first = 0, names[0]
+        if first_round:
+            record.best, record.best_round = record.combiner.initial().solution, 0
+            record.best_score = found.pop(0)[first]
         for number, scores in enumerate(found):
             if metrics.better(first, scores[first], found[choice][first]):
                 choice = number
-        if n_points > 1:
+        if len(found) > 1:
             record.choice = choice
         record.state = record.combiner.choose(record.state, choice)
         score = found[choice][first]
-        if record.best is None or metrics.better(first, score, record.best_score):
+        if metrics.better(first, score, record.best_score):
             record.best, record.best_round = record.state.solution, at.round
             record.best_score = score
         waited, patience = at.round - record.best_round, self.parameters.early_stopping_rounds
@@ -311,11 +313,7 @@ class _StackingCoordinator:
 
         def encode() -> bytes:
             if self.start.test is not None and self.test_leaves is not None:
-                combiner, point = record.combiner, record.state.solution
-                if round_ == 0:  # a network before its first training predicts nothing of use
-                    combiner = self._mean()
-                    point = combiner.initial().solution
-                combined = combiner.margins(point, self.test_leaves)
+                combined = record.combiner.margins(record.state.solution, self.test_leaves)
                 scores["test"] = metrics.evaluate(
                     job_metrics(self.job),
                     self.start.test.labels,

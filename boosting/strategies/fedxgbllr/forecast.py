@@ -64,7 +64,7 @@ def forecast(
     their size, and with it the vectors of ``leaves``, depends on the data and is estimated.
     """
     n_silos = max(1, sum(1 for n in n_samples.values() if n > 0))
-    n_rows = sum(n_samples.values()) / n_silos * (1 - parameters.validation)
+    n_rows = sum(n_samples.values()) / n_silos * (1 - parameters.held_out)
     n_outputs = schema.n_outputs
     per_silo = parameters.steps_per_silo(max(1, len(n_samples)))
     width = per_silo * n_outputs * job.booster.num_parallel_tree
@@ -74,6 +74,9 @@ def forecast(
     bill.exchange(Call.TREES, own + _FRAME, (n_silos - 1) * (own + _FRAME))
     rounds = parameters.n_rounds
     up, down = _vectors(parameters, width, n_silos, n_outputs, leaves)
+    n_weights = 0
+    if parameters.is_network:
+        n_weights = _head(parameters, width, n_silos, n_outputs).n_parameters
     call = Call.WEIGHTS if parameters.is_network else Call.SUMS
     number_bytes = 8 if parameters.secure else 4
 
@@ -85,8 +88,11 @@ def forecast(
 
     if rounds:
         add(call, up, down, rounds)
-    if parameters.validation:
-        add(Call.SCORES, 8 * metrics.width(validation_metrics(job), n_outputs), 0, rounds)
+    if parameters.held_out and rounds:
+        size = 8 * metrics.width(validation_metrics(job), n_outputs)
+        add(Call.SCORES, size, 0, rounds - 1)
+        # round 0 too; the weights of an earlier round that was best come back, at the end
+        add(Call.SCORES, 2 * size, 4 * n_weights)
     if parameters.is_network and rounds:
         add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
     if parameters.needs_label_sums(job):
@@ -102,16 +108,11 @@ def forecast(
         f"{per_silo} boosting steps a silo",
     ]
     if parameters.is_network:
-        notes.append(
-            f"network: {_head(parameters, width, n_silos, n_outputs).n_parameters} weights"
-        )
+        notes.append(f"network: {n_weights} weights")
     slow = parameters.is_network and n_rows * parameters.epochs * rounds > 2e6
     return Forecast(
         rounds + 1,
-        {
-            call: (bill.messages[call], bill.up[call], bill.down[call])
-            for call in sorted(bill.messages)
-        },
+        dict(sorted(bill.steps.items())),
         REVEALS,
         tuple(notes),
         "minutes" if slow else "seconds",
@@ -138,7 +139,7 @@ def allowances(
             found.append(Allowance(kind.plain, times, rounds + 1, levels))
 
     add(WEIGHTS if parameters.is_network else SUMS, rounds, 1)
-    if parameters.validation:
+    if parameters.held_out:
         add(SCORES, rounds, 2)
     if parameters.is_network:
         add(RATES, 1, 3)

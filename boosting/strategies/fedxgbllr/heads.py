@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
+from hedgerow.boosting.strategies.fedxgbllr.parameters import DENSE_WIDTH
 
-DENSE_WIDTH = 256
 _UNITS_PER_PASS = 1 << 22  # 16 MiB of float32 hidden units
 
 
@@ -89,23 +89,44 @@ class Head:
         """Number of weights: 16193, 6785 and 3905 for 500 trees of 2, 5 and 10 silos."""
         return sum(prod(shape) for shape in self.shapes.values())
 
-    def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return start weights, shape (n_parameters,).
+    def initial(self, rng: np.random.Generator, groups: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return start weights at which the network is the mean of the blocks' sums.
 
-        Uniform within 1/√fan_in but for the outer weights, which are Kaiming-uniform, within
-        √(6/fan_in); the fan-in is the number of inputs of a unit.
+        The inner layer is Kaiming-uniform, within √(6/fan_in), with zero biases, but for a pair of
+        units for each output: these have the constants ±√(6/fan_in) for the trees of the output,
+        since relu(s) − relu(−s) = s. The outer layer is zero but for these pairs.
+
+        Parameters
+        ----------
+        groups : ndarray of shape (n_inputs,), int64
+            Output that each tree adds to.
+
+        Returns
+        -------
+        ndarray of shape (n_parameters,), float32
+
+        References
+        ----------
+        He et al., "Delving deep into rectifiers", 2015. The pairs are ours: the paper starts the
+        outer layer at random too, far from the mean.
         """
-        shapes = self.shapes
-        inner = 1 / sqrt(shapes["inner.weight"][1])
-        fan_in = shapes["outer.weight"][1]
-        bounds = {
-            "inner.weight": inner,
-            "inner.bias": inner,
-            "outer.weight": sqrt(6 / fan_in),
-            "outer.bias": 1 / sqrt(fan_in),
-        }
-        parts = [(2 * rng.random(prod(shapes[name])) - 1) * bounds[name] for name in shapes]
-        return np.concatenate(parts).astype(np.float32)
+        arrays = {name: np.zeros(shape) for name, shape in self.shapes.items()}
+        inner, outer = arrays["inner.weight"], arrays["outer.weight"]
+        bound = sqrt(6 / inner.shape[1])
+        inner[:] = (2 * rng.random(inner.shape) - 1) * bound
+        rate = 1 / (self.n_blocks * bound)
+        if self.kind is HeadKind.CONV3:  # one pair shows every tree's output to all outer units
+            inner[:2] = [[0, bound, 0], [0, -bound, 0]]
+            of_unit = outer.reshape(self.n_outputs, self.channels, self.n_inputs)
+            for output in range(self.n_outputs):
+                of_unit[output, :2, groups == output] = [rate, -rate]
+            return np.concatenate([a.reshape(-1) for a in arrays.values()]).astype(np.float32)
+        of_unit = outer.reshape(self.n_outputs, -1, len(inner))
+        for output in range(self.n_outputs):
+            own = bound * (groups[: inner.shape[1]] == output)
+            inner[2 * output], inner[2 * output + 1] = own, -own
+            of_unit[output, :, 2 * output], of_unit[output, :, 2 * output + 1] = rate, -rate
+        return np.concatenate([a.reshape(-1) for a in arrays.values()]).astype(np.float32)
 
     def arrays(self, weights: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Return views of the flat vector by layer name."""

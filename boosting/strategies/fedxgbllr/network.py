@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.payloads import checked
@@ -31,7 +32,6 @@ from hedgerow.boosting.strategies.fedxgbllr.weight_changes import pack_change, u
 
 Floats = NDArray[np.float64]
 
-_MOST_ROWS = 1 << 53
 _RATE_ROWS = 4096  # rows that a silo averages a network's learnt rates over, at most
 _FEDADAM_BETAS = (0.9, 0.99)
 _FEDADAM_FLOOR = 1e-3
@@ -44,6 +44,8 @@ class HeadCombiner:
     Parameters
     ----------
     parameters : FedXGBllr
+    groups : ndarray of shape (n_trees,), int64
+        Output that each tree adds to.
     seed : int
         Of the start weights.
 
@@ -56,6 +58,7 @@ class HeadCombiner:
     parameters: FedXGBllr
     head: Head
     task: Task
+    groups: NDArray[np.int64]
     seed: int
 
     @property
@@ -64,8 +67,8 @@ class HeadCombiner:
         return self.parameters.rounds
 
     def initial(self) -> CombinerState:
-        """Return start weights from the seed."""
-        weights = self.head.initial(np.random.default_rng(self.seed))
+        """Return the start weights, which predict the mean of the ensembles."""
+        weights = self.head.initial(np.random.default_rng(self.seed), self.groups)
         return CombinerState(weights[None], weights)
 
     def width(self, round_: int) -> int:
@@ -114,7 +117,7 @@ class HeadCombiner:
     def read(self, offer: RoundVector, round_: int, known: NDArray[Any]) -> Floats:
         """Return rows, and weights times rows."""
         given, n, bits = offer.network, self.width(round_) - 1, self.parameters.weight_bits
-        if given is None or given.rows >= _MOST_ROWS:
+        if given is None or given.rows >= MOST_ROWS:
             raise OfferRejected("vector: expected network weights and a number of rows")
         if bits == 32 and given.weights is not None:
             weights = checked("weights", given.weights, (n,))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, only_with, within
+from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.ports import Safeguards
 
 if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.ports import JobParameters
 
 NETWORKS = ("cnn", "conv3", "dense")
 """Combiners that are networks; in these a tree has no rate of its own."""
 COMBINERS = (*NETWORKS, "mean", "ridge", "logit_ridge", "leaves")
+DENSE_WIDTH = 256
+"""Hidden units of ``dense``."""
 OPTIMISERS = ("fedavg", "fedavgm", "fedadam")
 LEAF_BITS = (32, 16)
 WEIGHT_BITS = (32, 8, 4)
@@ -30,6 +33,7 @@ RIDGE_PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 LEAF_PENALTIES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 _DEFAULT_PENALTY = {"ridge": 100.0, "logit_ridge": 10.0, "leaves": 300.0}
 _NEWTON_STEPS = 2
+_NETWORK_VALIDATION = 0.1
 _TABLE = "fedxgbllr"
 
 
@@ -61,9 +65,10 @@ class FedXGBllr:
     penalty : float or None
         Pull of ``ridge``, ``logit_ridge`` and ``leaves`` towards the mean of the ensembles. None:
         chosen on validation rows, or 100, 10 and 300 without them.
-    validation : float
+    validation : float or None
         Share of each silo's rows that neither trees nor combiners are trained on. The best round,
-        penalty and number of epochs are chosen on them.
+        penalty and number of epochs are chosen on them; round 0, the mean of the ensembles, is one
+        of the rounds. None: 0.1 for networks, which over-fit, and 0 for other combiners.
     early_stopping_rounds : int
         Rounds without a better validation score after which the job ends; 0 is never.
     epoch_choices : tuple of int
@@ -92,36 +97,43 @@ class FedXGBllr:
 
     name: ClassVar[str] = _TABLE
 
-    trees: int = 500
-    rounds: int = 10
-    epochs: int = 10
-    batch_size: int = 64
-    combiner: str = "cnn"
-    channels: int = 64
-    learning_rate: float = 1e-3
-    beta1: float = 0.5
-    beta2: float = 0.999
-    proximal: float = 0.0
-    penalty: float | None = None
-    validation: float = 0.0
-    early_stopping_rounds: int = 0
-    epoch_choices: tuple[int, ...] = ()
-    server_optimiser: str = "fedavg"
-    server_rate: float = 1.0
-    server_momentum: float = 0.9
+    trees: Annotated[int, Within(1, 1_000_000)] = 500
+    rounds: Annotated[int, Within(1, 100_000)] = 10
+    epochs: Annotated[int, Within(1, 100_000)] = 10
+    batch_size: Annotated[int, Within(1, 1 << 20)] = 64
+    combiner: Annotated[str, OneOf(COMBINERS)] = "cnn"
+    channels: Annotated[int, Within(1, 256)] = 64
+    learning_rate: Annotated[float, Within(1e-12, 1e3)] = 1e-3
+    beta1: Annotated[float, Within(0.0, 1.0, below=True)] = 0.5
+    beta2: Annotated[float, Within(0.0, 1.0, below=True)] = 0.999
+    proximal: Annotated[float, Within(0.0, 1e9)] = 0.0
+    penalty: Annotated[float | None, Within(1e-9, 1e12)] = None
+    validation: Annotated[float | None, Within(0.0, 0.5)] = None
+    early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
+    epoch_choices: Annotated[tuple[int, ...], Within(1, 100_000)] = ()
+    server_optimiser: Annotated[str, OneOf(OPTIMISERS)] = "fedavg"
+    server_rate: Annotated[float, Within(1e-12, 1e3)] = 1.0
+    server_momentum: Annotated[float, Within(0.0, 1.0, below=True)] = 0.9
     center_target: bool = True
     scale_target: bool = False
     secure: bool = False
-    scrub: str = "stats"
+    scrub: Annotated[str, OneOf(("stats", "none"))] = "stats"
     share_penalties: bool = False
-    shared_cuts: int = 0
-    leaf_bits: int = 32
-    weight_bits: int = 32
+    shared_cuts: Annotated[int, Within(0, 65_000)] = 0
+    leaf_bits: Annotated[int, OneOf(LEAF_BITS)] = 32
+    weight_bits: Annotated[int, OneOf(WEIGHT_BITS)] = 32
 
     @property
     def is_network(self) -> bool:
         """Whether a network is trained."""
         return self.combiner in NETWORKS
+
+    @property
+    def held_out(self) -> float:
+        """Share of rows held out for choices."""
+        if self.validation is None:
+            return _NETWORK_VALIDATION if self.is_network else 0.0
+        return self.validation
 
     @property
     def n_rounds(self) -> int:
@@ -159,7 +171,7 @@ class FedXGBllr:
         """Penalties that are tried; one, without validation rows."""
         if self.penalty is not None:
             return (self.penalty,)
-        if self.validation:
+        if self.held_out:
             return LEAF_PENALTIES if self.combiner == "leaves" else RIDGE_PENALTIES
         return (_DEFAULT_PENALTY.get(self.combiner, 0.0),)
 
@@ -177,31 +189,19 @@ class FedXGBllr:
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
-        within(_TABLE, "trees", self.trees, 1, 1_000_000)
-        within(_TABLE, "rounds", self.rounds, 1, 100_000)
-        within(_TABLE, "epochs", self.epochs, 1, 100_000)
-        within(_TABLE, "batch_size", self.batch_size, 1, 1 << 20)
-        within(_TABLE, "channels", self.channels, 1, 256)
-        within(_TABLE, "learning_rate", self.learning_rate, 1e-12, 1e3)
-        within(_TABLE, "beta1", self.beta1, 0.0, 1.0, below=True)
-        within(_TABLE, "beta2", self.beta2, 0.0, 1.0, below=True)
-        within(_TABLE, "proximal", self.proximal, 0.0, 1e9)
-        within(_TABLE, "validation", self.validation, 0.0, 0.5)
-        within(_TABLE, "early_stopping_rounds", self.early_stopping_rounds, 0, 100_000)
-        within(_TABLE, "server_rate", self.server_rate, 1e-12, 1e3)
-        within(_TABLE, "server_momentum", self.server_momentum, 0.0, 1.0, below=True)
-        within(_TABLE, "shared_cuts", self.shared_cuts, 0, 65_000)
-        one_of(_TABLE, "scrub", self.scrub, ("stats", "none"))
-        one_of(_TABLE, "combiner", self.combiner, COMBINERS)
-        one_of(_TABLE, "server_optimiser", self.server_optimiser, OPTIMISERS)
-        one_of(_TABLE, "leaf_bits", self.leaf_bits, LEAF_BITS)
-        one_of(_TABLE, "weight_bits", self.weight_bits, WEIGHT_BITS)
-        if self.penalty is not None:
-            within(_TABLE, "penalty", self.penalty, 1e-9, 1e12)
-        for number in self.epoch_choices:
-            within(_TABLE, "epoch_choices", number, 1, 100_000)
+        check_declared(_TABLE, self)
         self._validate_together(job)
         metrics.check(job.metrics, job.task)
+
+    def validate_for(self, job: JobParameters, schema: Schema) -> None:
+        """Raise :class:`InvalidJob` where the network is too narrow to start at the mean."""
+        needed = 2 * schema.n_outputs
+        if self.combiner == "cnn" and self.channels < needed:
+            raise _unsuitable("channels", f"at least {needed}, two an output", self.channels)
+        if self.combiner == "conv3" and self.channels < 2:
+            raise _unsuitable("channels", "at least 2", self.channels)
+        if self.combiner == "dense" and needed > DENSE_WIDTH:
+            raise _unsuitable("combiner", f"'cnn' for {schema.n_outputs} classes", "'dense'")
 
     def _validate_together(self, job: JobParameters) -> None:
         """Check parameters against each other and the job."""
@@ -210,7 +210,7 @@ class FedXGBllr:
             raise _unsuitable("combiner", "'logit_ridge' for classes", "'ridge'")
         if self.combiner == "logit_ridge" and job.task is Task.REGRESSION:
             raise _unsuitable("combiner", "'ridge' for regression", "'logit_ridge'")
-        if (self.early_stopping_rounds or self.epoch_choices) and not self.validation:
+        if (self.early_stopping_rounds or self.epoch_choices) and not self.held_out:
             raise _unsuitable(
                 "validation",
                 "validation > 0, since early_stopping_rounds and epoch_choices choose on "
@@ -263,6 +263,8 @@ class FedXGBllr:
             (self.combiner in _DEFAULT_PENALTY, f"a combiner of {', '.join(_DEFAULT_PENALTY)}",
              ("penalty",)),
             (self.combiner not in ("mean", "ridge"), "a combiner with rounds", ("rounds",)),
+            (self.combiner != "mean" or not self.validation, "a combiner that learns",
+             ("validation",)),
             (job.task is Task.REGRESSION, "a regression", ("center_target",)),
             (booster.alpha or booster.gamma, "alpha or gamma in [booster]", ("share_penalties",)),
         ):  # fmt: skip

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
-from hedgerow.boosting.errors import DataError, OfferRejected, PlacePassed
+from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.payloads import checked
-from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     Terms,
     validation_metrics,
@@ -23,6 +23,7 @@ from hedgerow.boosting.strategies.fedxgbllr.agreement import (
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.stacked_model import MODEL, StackedModel
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
     BASE,
     CUTS,
@@ -44,6 +45,7 @@ from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
+from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.ensemble import Tree, first_line
 from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import (
@@ -60,9 +62,13 @@ if TYPE_CHECKING:
 _POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
 
 
-def participate(parameters: FedXGBllr, link: Link, vault: Vault | None, start: SiloStart) -> None:
-    """Run the silo half to the end of the job; nothing stays in the silo."""
-    _StackingSilo(parameters, link, vault, start).run()
+def participate(
+    parameters: FedXGBllr, link: Link, vault: Vault | None, start: SiloStart
+) -> ModelCheck:
+    """Run the silo half to its end; returns how it knows the model."""
+    half = _StackingSilo(parameters, link, vault, start)
+    half.run()
+    return half.check_model
 
 
 class _StackingSilo:
@@ -74,7 +80,7 @@ class _StackingSilo:
         self.parameters, self.link, self.start = parameters, link, start
         self.job, self.number = start.job, roster_index(start.silo, start.silos)
         rng = generator(self.job.seed, self.number, 0, Purpose.NETWORK_SPLIT)
-        rows, held = split_rows(start.dataset.n_samples, parameters.validation, rng)
+        rows, held = split_rows(start.dataset.n_samples, parameters.held_out, rng)
         self.train: Dataset = start.dataset.take(rows) if len(held) else start.dataset
         self.valid: Dataset = start.dataset.take(held)
         self.terms = Terms.start(parameters, self.job, start.schema, len(start.silos))
@@ -87,6 +93,8 @@ class _StackingSilo:
         self.valid_leaves: LeafOrdinals
         self.learnt: bytes
         self.candidates: NDArray[Any]
+        self.points: list[NDArray[Any]] = []
+        self.trees: list[bytes] = []
         self.choice = 0
         self.round = 0
         self.answered = 0
@@ -123,7 +131,9 @@ class _StackingSilo:
         if state is not None:
             self._learn_trees(state.ensembles.ensembles)
             known = self.combiner.initial().candidates[0]
-            self.candidates = self.combiner.read_points(state.points, known)
+            self._take(self.combiner.read_points(state.points, known))
+            if state.best is not None:  # of a round that this silo may not have seen
+                self.points.extend(self.combiner.read_points(state.best, known))
             self.choice, self.final = state.choice, state.final
 
     # round 0
@@ -139,7 +149,7 @@ class _StackingSilo:
         others = self.link.exchange(TREES, at, EnsembleOffer(self.train.n_samples, self.upload))
         own = {} if self.upload is None else {self.start.silo: self.upload}
         self._learn_trees({**others.ensembles, **own})
-        self.candidates = self.combiner.initial().candidates
+        self._take(self.combiner.initial().candidates)
         self.round = 1
         self.final = self.parameters.n_rounds == 0
 
@@ -193,6 +203,7 @@ class _StackingSilo:
         """Take in all silos' trees; of its own, what it has sent."""
         trees = [self.terms.decode(ensembles[silo], silo) for silo in sorted(ensembles)]
         self.combiner, every = self.terms.combine(trees)
+        self.trees = fingerprints(every)
         leaves = LeafOrdinals.of(every, self.train.X)
         self.rows = TrainingRows(leaves, self.terms.targets(self.train), self.train.weight)
         self.valid_leaves = LeafOrdinals.of(every, self.valid.X)
@@ -205,6 +216,30 @@ class _StackingSilo:
     def _state(self) -> bytes:
         """Digest of what this silo's part of a round follows from beside its rows."""
         return state_digest(self.learnt, self.candidates, self.choice)
+
+    def _take(self, candidates: NDArray[Any]) -> None:
+        """Go on from other points, of which one may be the result."""
+        self.candidates = candidates
+        self.points.extend(candidates)
+
+    def check_model(self, files: Mapping[str, bytes]) -> None:
+        """Raise :class:`ModelRejected` unless a result is of a point that all silos were given.
+
+        Which one was best the coordinator knows: it may be of any round.
+        """
+        model, terms = StackedModel.load(files), self.terms
+        same = (
+            fingerprints(model.ensemble.trees) == self.trees
+            and np.allclose([model.center, model.scale], [terms.center, terms.scale], rtol=1e-6)
+            and any(
+                point.size == model.point.size
+                and np.allclose(point.ravel(), model.point.ravel(), rtol=1e-5, atol=1e-7)
+                for point in self.points
+            )
+            and files.get(MODEL) == model.stock()
+        )
+        if not same:
+            raise ModelRejected("the result is not the model that this silo has helped to train")
 
     # rounds 1 to R
 
@@ -230,9 +265,9 @@ class _StackingSilo:
             offer = self.combiner.write(vector, self.round, known, rng)
             reply = self.link.exchange(kind.plain, at, offer)
         self.answered = self.round
-        self.candidates = self.combiner.read_points(reply.points, known)
+        self._take(self.combiner.read_points(reply.points, known))
         self.final = reply.final
-        if self.parameters.validation:
+        if self.parameters.held_out:
             self._score(Place(self.round, 1))
         if self.final and isinstance(self.combiner, HeadCombiner):
             self._offer_rates(Place(self.round, 2))
@@ -240,6 +275,9 @@ class _StackingSilo:
 
     def _score(self, at: Place) -> None:
         names = validation_metrics(self.job)
+        points = list(self.candidates)
+        if self.round == 1:  # beside its results the mean that it started from
+            points.insert(0, self.combiner.initial().solution)
         parts = [
             metrics.sums(
                 names,
@@ -249,7 +287,7 @@ class _StackingSilo:
                 weight=self.valid.weight,
                 center=self.terms.center,
             )
-            for point in self.candidates
+            for point in points
         ]
         vector = np.concatenate(parts)
         if self.parameters.secure:

@@ -280,7 +280,7 @@ class StackedModel:
     def _combiner(self, table: LeafTable) -> Combiner:
         n_silos, n_outputs = max(1, len(self.silos)), self.n_outputs
         if self.head is not None:
-            return HeadCombiner(FedXGBllr(), self.head, self.task, 0)
+            return HeadCombiner(FedXGBllr(), self.head, self.task, table.groups, 0)
         if self.combiner == "leaves":
             return LeafCombiner(table, self.task, n_silos, n_outputs, 0, ())
         return RateCombiner(table, self.task, n_silos, n_outputs, 0)

@@ -34,8 +34,8 @@ To the coordinator: each silo's row count, and in each round its vector: network
 training on its rows (cnn, conv3, dense), its normal equations over tree outputs (ridge,
 logit_ridge), or its loss gradient by leaf (leaves; for regression the first round also counts rows
 by leaf). With center_target or scale_target also the sum of its labels and of their squares; with
-validation rows the sums of its metrics; with shared_cuts, quantile summaries, which are values of
-its rows.
+held-out rows, which networks have by default, the sums of its metrics on them; with shared_cuts,
+quantile summaries, which are values of its rows.
 To every silo: the combined state after each round.
 With secure = true the coordinator learns only sums over silos of those vectors, label sums and
 metric sums, and of each silo the power of two above its largest entry; the trees, row counts and
@@ -200,6 +200,8 @@ class NextPoints:
 class MetricSums:
     """Metrics of each candidate point over a silo's validation rows, in their additive form.
 
+    In round 1 the point of round 0, the mean of the ensembles, comes before them.
+
     Parameters
     ----------
     sums : ndarray of shape (n_points * width,), float64
@@ -266,6 +268,8 @@ class RoundState:
         The candidate chosen earlier.
     final : bool
         Whether there is no next round.
+    best : Points or None
+        The point that is to be the result unless a later one is better; None before round 1.
     """
 
     round: int
@@ -273,6 +277,7 @@ class RoundState:
     points: Points
     choice: int
     final: bool
+    best: Points | None = None
 
 
 @dataclass(frozen=True, slots=True)

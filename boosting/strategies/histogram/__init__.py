@@ -21,6 +21,7 @@ every silo finds the same splits.
 | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
 | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
 | ``leaves`` | ExchangeHistograms | r | lossless leaf sums (coarse search) | leaf values |
+| ``grown`` | ExchangeHistograms | r | – (not drawn) | the round's trees |
 | ``scores`` | ExchangeSums | r | metric sums | what follows the round |
 
 ``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums of
@@ -29,6 +30,10 @@ sums each tree's totals and its root's histogram, level l the lighter child of e
 heavier one is parent minus child. The trees of all classes of a round share its sums. Numbers
 travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level
 is summed again in a second pass.
+
+With ``silos_per_round`` a round is over a cohort that every party draws alike from the signed job
+(:mod:`.cohorts`). Its silos agree on keys of their own; each refuses a group with a silo outside of
+the cohort, or fewer than the cohort's threshold. The others receive the trees when they are grown.
 
 A silo lost in a round is missing from the next sums. Inside a tree that sum stays masked, open
 nodes become leaves, and the next round starts without the silo. A silo that starts late or returns
@@ -44,7 +49,7 @@ docs/threat-model.md for the secure sums.
 
 from __future__ import annotations
 
-from hedgerow.boosting.ports import Horizontal, Strategy
+from hedgerow.boosting.ports import Horizontal, Strategy, least_of_sums
 from hedgerow.boosting.strategies.histogram.artefact import artefact
 from hedgerow.boosting.strategies.histogram.coordinator import coordinate
 from hedgerow.boosting.strategies.histogram.forecast import allowances, forecast
@@ -61,5 +66,6 @@ STRATEGY = Strategy(
     artefact=artefact,
     forecast=forecast,
     allowances=allowances,
+    least_silos=least_of_sums,
     validate_cohort=Histogram.validate_cohort,
 )

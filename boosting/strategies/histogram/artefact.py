@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 
 if TYPE_CHECKING:
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
 def artefact(
     parameters: Histogram, job: JobParameters, schema: Schema, checkpoint: bytes
 ) -> Artefact:
-    """Return ``model.ubj``, a stock XGBoost model; of a blind job ``job.json``."""
+    """Return ``model.ubj``, a stock XGBoost model; of a blind job ``job.json``.
+
+    A job that stops early gives the model of the best round.
+    """
     last = RoundCheckpoint.decode(checkpoint)
     if last.state is not None:
-        return Artefact({"model.ubj": last.state.model.tobytes()}, "model.ubj")
+        model = last.state.model.tobytes()
+        if parameters.early_stopping_rounds:
+            plan = HistogramPlan.of(parameters, job, schema)
+            ensemble = plan.read_model(
+                model, Opening.of(last.state.terms, schema), "the checkpoint"
+            )
+            model = ensemble.slice(last.best_round + 1).save()
+        return Artefact({"model.ubj": model}, "model.ubj")
     text = {
         "strategy": parameters.name,
         "rounds": last.round,

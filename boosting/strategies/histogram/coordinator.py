@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
 from hedgerow.boosting.strategies.histogram.scoring import RoundScores, Scores
 from hedgerow.boosting.strategies.histogram.steps import (
     BOUNDS,
+    GROWN,
     HISTOGRAMS,
     LEAVES,
     SYNC,
@@ -29,6 +31,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     ClosedTrees,
     DecidedSum,
     GradientExponents,
+    GrownTrees,
     LevelDecision,
     RelayedTotal,
     RowsScored,
@@ -51,6 +54,8 @@ async def coordinate(
     admission = half.admission
     begun = await asyncio.to_thread(half.restore)
     hub.serve(SYNC, admission.invite)
+    if admission.over:  # the coordinator was restarted before it had stored the result
+        return
     known = await admission.gather()
     if begun is not None and not set(begun.present) <= known.keys():
         yield await asyncio.to_thread(half.close_begun, begun)
@@ -68,6 +73,10 @@ class _Coordinator:
         self.parameters, self.hub, self.start = parameters, hub, start
         self.plan = HistogramPlan.of(parameters, start.job, start.schema)
         self.sums = CoordinatorSums.of(hub, start, parameters.sum_parameters(start.job))
+        drawn = parameters.silos_per_round
+        self.round_sums = self.sums.beside(self.plan.round_parameters) if drawn else self.sums
+        self.playing: tuple[Silo, ...] = ()  # who takes part in rounds, drawn or not
+        self.levels: list[LevelDecision] = []
         self.admission = Admission(hub, self.sums, parameters.rounds, self.plan.least_silos)
         self.scores = RoundScores(self.plan, start)
         self.opening: Opening | None = None
@@ -121,6 +130,7 @@ class _Coordinator:
             opening = await CoordinatorOpening(self.plan, self.hub, self.sums, n_largest).agree()
             if opening is not None:
                 await asyncio.to_thread(self._begin, opening, self.plan.blank(opening))
+        self.playing = self.sums.participants
 
     def _begin(self, opening: Opening, ensemble: Ensemble) -> None:
         self.opening, self.ensemble = opening, ensemble
@@ -136,6 +146,11 @@ class _Coordinator:
     async def take_round(self) -> RoundResult:
         """Play a round: grow its trees, answer the silos, score it."""
         at, parameters = self.at, self.parameters
+        cohort = self.plan.cohort(at.round)
+        others = tuple(silo for silo in self.playing if cohort and silo not in cohort)
+        if cohort:
+            here = tuple(silo for silo in self.playing if silo in cohort)
+            await self.round_sums.setup(replace(at, passing=1), here, len(cohort))
         bound = None
         if parameters.needs_bounds(self.plan.job, self.plan.schema.n_outputs):
             bound = await self._bounds(at)
@@ -145,9 +160,10 @@ class _Coordinator:
         if self.opening is None:
             await self._relay_round(at)
         else:
-            trees = await self._grow(at, self.opening, bound)
+            trees, closed, there = await self._grow(at, self.opening, bound)
+            self.playing = (*there, *await self._tell(at, others, closed))
             scores = await asyncio.to_thread(self._add_trees, trees)
-        present = self.sums.participants
+        present = self.round_sums.participants
         if self.scores.scored is not RowsScored.NONE:
             summed, total = await self.scores.sum(self.hub, self.sums, at.round)
             scores |= summed
@@ -156,7 +172,7 @@ class _Coordinator:
         return await asyncio.to_thread(self._result, at.round, present, scores)
 
     def _result(self, round_: int, silos: tuple[Silo, ...], scores: Scores) -> RoundResult:
-        if self.scores.scored is not RowsScored.VALID:
+        if math.isnan(self.scores.best_score):
             self.scores.best_round = round_
         checkpoint = RoundCheckpoint(
             self.admission.round, self.scores.best_round, self.scores.best_score, self._state()
@@ -170,10 +186,20 @@ class _Coordinator:
             self.scores.best_round,
         )
 
+    async def _tell(
+        self, at: Place, silos: tuple[Silo, ...], closed: ClosedTrees
+    ) -> tuple[Silo, ...]:
+        """Give a round's trees to silos that were not drawn for it; return who has them."""
+        if not silos:
+            return ()
+        waiting = await self.hub.collect(GROWN, at, silos=silos, quorum=0)
+        self.hub.answer(GROWN, at, dict.fromkeys(waiting, GrownTrees(tuple(self.levels), closed)))
+        return tuple(waiting)
+
     async def _bounds(self, at: Place) -> tuple[float, float]:
         """Agree on the silos' largest gradients."""
         offers = await self.hub.collect(
-            BOUNDS, at, silos=self.sums.participants, quorum=self.plan.least_silos
+            BOUNDS, at, silos=self.round_sums.participants, quorum=self.plan.least_silos
         )
         largest = GradientExponents(
             max(own.grad for own in offers.values()), max(own.hess for own in offers.values())
@@ -188,18 +214,18 @@ class _Coordinator:
         search = self.plan.threshold_search(self.opening, bound)
         for passing in range(search.N_PASSES):
             place = replace(at, passing=passing)
-            outcome = await self.sums.sum(THRESHOLDS, place, search.n_values)
+            outcome = await self.round_sums.sum(THRESHOLDS, place, search.n_values)
             sums = integers(outcome)
             assert sums is not None, "only sums over a fixed set are abandoned"
             await asyncio.to_thread(search.take, sums)
             found = SamplingThreshold(search.mu, search.low, search.high)
-            self.sums.answer(THRESHOLDS, outcome, found)
+            self.round_sums.answer(THRESHOLDS, outcome, found)
         return await self._bounds(replace(at, passing=1))
 
     async def _grow(
         self, at: Place, opening: Opening, bound: tuple[float, float] | None
-    ) -> Sequence[Tree]:
-        """Grow a round's trees from the silos' sums."""
+    ) -> tuple[Sequence[Tree], ClosedTrees, tuple[Silo, ...]]:
+        """Grow a round's trees from the silos' sums; return who was there at their end."""
         plan = self.plan
         bound = bound or plan.static_bound(opening)
         assert bound is not None
@@ -207,11 +233,12 @@ class _Coordinator:
         trees = RoundTrees(plan.shape(opening, at.round), *scales)
         trees.spare = self.spare
         closed: ClosedTrees | None = None
+        self.levels = []
         level = passing = 0
         while not trees.done and closed is None:
             place = replace(at, level=level, passing=passing)
             rings = await asyncio.to_thread(trees.rings, wide=passing > 0)
-            outcome = await self.sums.sum(
+            outcome = await self.round_sums.sum(
                 HISTOGRAMS.decided, place, rings.fields.n_words, ring=rings.fields, whole=level > 0
             )
             decision = await asyncio.to_thread(
@@ -219,17 +246,20 @@ class _Coordinator:
             )
             self.spare, passing = trees.spare, int(decision.overflowed)
             if decision.overflowed:
-                self.sums.answer(HISTOGRAMS.decided, outcome, decision)
+                self.round_sums.answer(HISTOGRAMS.decided, outcome, decision)
                 continue
             closed = decision.closed
             if level == 0:
                 await asyncio.to_thread(self._keep, outcome, trees, opening)
             if closed is not None:
-                decision = replace(decision, closed=self._with_end(closed))
-            self.sums.answer(HISTOGRAMS.decided, outcome, decision)
+                closed = self._with_end(closed)
+                decision = replace(decision, closed=closed)
+            self.round_sums.answer(HISTOGRAMS.decided, outcome, decision)
+            plain = tuple(replace(splits, rings=None) for splits in decision.trees)
+            self.levels.append(LevelDecision(plain, None))
             level += 1
         if closed is None:
-            outcome = await self.sums.sum(
+            outcome = await self.round_sums.sum(
                 LEAVES.decided,
                 at,
                 trees.n_leaf_values,
@@ -237,8 +267,9 @@ class _Coordinator:
                 whole=True,
             )
             closed = await asyncio.to_thread(decided, at, trees.close, integers(outcome))
-            self.sums.answer(LEAVES.decided, outcome, self._with_end(closed))
-        return plan.trees(trees, opening)
+            closed = self._with_end(closed)
+            self.round_sums.answer(LEAVES.decided, outcome, closed)
+        return plan.trees(trees, opening), closed, outcome.answering
 
     def _with_end(self, closed: ClosedTrees) -> ClosedTrees:
         """Say what follows the round, unless the silos score it first."""

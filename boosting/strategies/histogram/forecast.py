@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     COUNTS,
     CUTS,
     ENTER,
+    GROWN,
     HISTOGRAMS,
     LEAVES,
     MEDIAN,
@@ -41,6 +42,7 @@ from hedgerow.boosting.sums.steps import SUM
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.strategies.histogram.cohorts import Cohort
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
 
 _RINGS = 40  # heads of the widths of what is asked next
@@ -104,12 +106,21 @@ def forecast(
         passes = min(12, round(4 + 0.7 * counts))
         counted = n_numeric * (max_bin - 1) * counts / passes
         bill.sum(Call.SKETCHES, 8 * counted, 8 * counted, passes)
-    rounds, p = parameters.rounds, plan.tree
+    cohorts, p, whole = parameters.cohorts(job), plan.tree, bill
+    rounds = played = parameters.rounds
+    if cohorts:  # a silo's mean
+        n_drawn = sum(map(len, cohorts))
+        played = -(-n_drawn // len(job.silos))
+        bill = Bill(
+            -(-n_drawn // rounds),
+            secure=parameters.secure,
+            dropout_recovery=parameters.dropout_recovery,
+        )
     if parameters.needs_bounds(job, schema.n_outputs):
-        bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
+        bill.exchange(Call.SUMS, SMALL, SMALL, played)
     if parameters.shares_threshold:
-        bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
-        bill.sum(Call.SUMS, 16 * N_SCORE_BINS, SMALL, ThresholdSearch.N_PASSES * rounds)
+        bill.exchange(Call.SUMS, SMALL, SMALL, played)
+        bill.sum(Call.SUMS, 16 * N_SCORE_BINS, SMALL, ThresholdSearch.N_PASSES * played)
     n_levels = plan.n_levels if p.max_depth or p.loss_guided else 12
     for level in range(n_levels):
         n_splits = 1 if p.loss_guided else 1 << level
@@ -119,13 +130,19 @@ def forecast(
         else:
             if level + 1 < n_levels:
                 reply += plan.n_trees * (_RINGS + 2 * n_splits * schema.n_features)
-            if 6 <= level < n_levels - 1:  # bits of filled bins
+            if parameters.filled_bins and 6 <= level < n_levels - 1:
                 reply += plan.n_padded(0, level + 1) / plan.width / 8
             n_bytes = plan.n_padded(0, level) * _bits_a_number(plan, n_rows, level) / 8
-        bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, rounds, whole=level > 0)
+        bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, played, whole=level > 0)
     if parameters.coarse_bits:
         n_bytes = plan.n_padded_leaves * parameters.ring_bits // 8
-        bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, rounds, whole=True)
+        bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, played, whole=True)
+    if cohorts:
+        bill.setups(1, played, 1)
+        grown = plan.n_padded_leaves * (_SPLIT / plan.width + 2)
+        bill.exchange(Call.HISTOGRAMS, SMALL, SMALL + grown, rounds - played)
+        whole.add(bill)
+        bill = whole
     if parameters.validation:
         names = job.metrics or metrics.defaults(schema.task)
         bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
@@ -136,17 +153,34 @@ def forecast(
         notes.append("how many values are counted until cut points are found depends on the values")
     if not parameters.validation and not parameters.blind_coordinator:
         notes.append("without test rows at the coordinator, rounds are scored by secure sums")
+    notes += _drawn_notes(parameters, job, cohorts)
+    all_rows = sorted(silo for silo, n in n_samples.items() if parameters.sampler.keeps_all(n))
+    if parameters.sampling == "goss" and all_rows:
+        notes.append(f"too few rows for GOSS, all of them are used in: {', '.join(all_rows)}")
     cells = n_rows * schema.n_features * rounds * plan.n_trees
     return Forecast(
         rounds,
-        {
-            call: (bill.messages[call], bill.up[call], bill.down[call])
-            for call in sorted(bill.messages)
-        },
+        dict(sorted(bill.steps.items())),
         REVEALS,
         tuple(notes),
         "seconds" if cells < 1e9 else "minutes" if cells < 1e12 else "hours",
     )
+
+
+def _drawn_notes(parameters: Histogram, job: JobParameters, cohorts: Sequence[Cohort]) -> list[str]:
+    """Say which silos the sums are over, and how far those of two rounds tell silos apart."""
+    if not cohorts:
+        return []
+    sizes = sorted({len(drawn) for drawn in cohorts})
+    number = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    found = [f"a round is over {number} of {len(job.silos)} silos, which the job's seed draws"]
+    if parameters.secure:
+        found.append(
+            f"the sums of {parameters.close_cohorts(job)} of {len(cohorts)} rounds are over silos "
+            "that differ from those before (all silos, before the first) by one or two, whose "
+            "sums the difference estimates"
+        )
+    return found
 
 
 def allowances(
@@ -165,7 +199,10 @@ def allowances(
         Allowance(ENTER, rounds + 1, rounds + 1),
         Allowance(OPENING, 1),
     ]
-    sums.setups(rounds, rounds)
+    drawn = bool(parameters.silos_per_round)
+    sums.setups(rounds << drawn, rounds)
+    if drawn:
+        found.append(Allowance(GROWN, rounds, rounds))
     starts_from = None if job.booster.base_score is not None else plan.objective.start_rule
     sums.sums(SUM, 2 if starts_from is StartRule.MEAN else 1)
     if starts_from is StartRule.MEDIAN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,15 @@ from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.histogram.steps import NodeRings, TreeSplits
 
 Mask = NDArray[np.bool_]
+
+
+def apply_level(mirrors: Sequence[TreeMirror], decided: Sequence[TreeSplits]) -> list[Splits]:
+    """Add a level's splits to all trees of a round; raises OfferRejected where they do not fit."""
+    if len(decided) != len(mirrors):
+        raise OfferRejected(
+            f"splits: expected those of {len(mirrors)} trees, received {len(decided)}"
+        )
+    return [mirror.apply(own) for mirror, own in zip(mirrors, decided, strict=True)]
 
 
 @dataclass(slots=True)

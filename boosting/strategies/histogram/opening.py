@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.start import found_median, median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
-from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import Hub, Link, Place, Receipt, Silo
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import Integers, SiloDecisions, integers
@@ -333,7 +333,8 @@ def found_cuts(plan: HistogramPlan, search: Bisector) -> Bisected:
 
 def narrow(search: Bisector, sums: Integers | None, found: Callable[[], Bisected]) -> Bisected:
     """Take counts below the proposed values; return the next proposals, or what was found."""
-    assert sums is not None, "only sums over a fixed set are abandoned"
+    if sums is None:
+        raise SumCorrupt("counts of rows: expected a total, received word of an abandoned sum")
     search.take(sums)
     return found() if search.done else _proposed(search)
 

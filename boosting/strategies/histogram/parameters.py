@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, only_with, within
+from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import (
     StartRule,
@@ -18,7 +20,13 @@ from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.ports import Safeguards
+from hedgerow.boosting.strategies.histogram.cohorts import (
+    Cohort,
+    cohorts,
+    drawn_from,
+    most_drawn,
+    n_close,
+)
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
@@ -55,7 +63,8 @@ class Histogram:
     multi_output : bool
         One tree with vector leaves a round instead of one tree a class.
     sampling : str
-        ``none``, ``uniform``, ``goss`` or ``mvs``; each silo draws from its own rows.
+        ``none``, ``uniform``, ``goss`` or ``mvs``; each silo draws from its own rows. A silo with
+        too few rows for GOSS uses all of them.
     sampling_rate : float
         Share of the rows that uniform and MVS keep.
     sampling_scope : str
@@ -73,37 +82,51 @@ class Histogram:
     fraction_bits : int
         Of lossless gradients, 16 to 52 and at most what the ring allows; more where gradients are
         bounded below 1/4. 0: as many as the ring allows.
+    filled_bins : bool
+        Whether sums leave out bins that the node's parent has empty in all silos, which tells
+        silos where others have rows.
     validation : float
         Share of each silo's rows held out to score rounds on.
     early_stopping_rounds : int
-        Rounds without a better score on validation rows that end the job; 0 is never.
+        Rounds without a better score on validation rows that end the job; 0 is never. The result
+        is then the model of the best round.
+    tol : float
+        Only a score that is better by more than this counts as better for
+        ``early_stopping_rounds``.
+    silos_per_round : int
+        Silos, at least, that a round's trees are grown from, drawn by the job's seed from the
+        silos that the job names; 0 for all. Six silos and more are drawn in fixed groups of three
+        to five. At least ``min_silos``, with secure sums three.
     """
 
     name: ClassVar[str] = "histogram"
 
-    rounds: int = 100
+    rounds: Annotated[int, Within(1, 100_000)] = 100
     secure: bool = True
     dropout_recovery: bool = True
     blind_coordinator: bool = False
     threshold: int | None = None
-    binning: str = "recursive"
+    binning: Annotated[str, OneOf(("summary", "recursive", "given"))] = "recursive"
     cut_points: tuple[str, ...] = ()
-    binning_error: float = 1e-4
-    bins_policy: str = "fixed"
-    growth: str = ""
+    binning_error: Annotated[float, Within(0.0, 0.1)] = 1e-4
+    bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
+    growth: Annotated[str, OneOf(("", "depthwise", "lossguide"))] = ""
     multi_output: bool = False
     sampling: str = "none"
     sampling_rate: float = 0.5
-    sampling_scope: str = "local"
+    sampling_scope: Annotated[str, OneOf(("local", "global"))] = "local"
     reweight: bool = True
     mvs_lambda: float = 0.1
     top_rate: float = 0.2
     other_rate: float = 0.1
-    coarse_bits: int = 0
-    ring_bits: int = 64
-    fraction_bits: int = 24
-    validation: float = 0.0
-    early_stopping_rounds: int = 0
+    coarse_bits: Annotated[int, OneOf((0, *range(2, 17)))] = 0
+    ring_bits: Annotated[int, OneOf((64, 48))] = 64
+    fraction_bits: Annotated[int, OneOf((0, *range(16, 53)))] = 24
+    filled_bins: bool = False
+    validation: Annotated[float, Within(0.0, 0.5)] = 0.0
+    early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
+    tol: Annotated[float, Within(0.0, math.inf)] = 0.0
+    silos_per_round: Annotated[int, Within(0, 1_000_000)] = 0
 
     @property
     def sampler(self) -> Sampler:
@@ -151,7 +174,12 @@ class Histogram:
         return self.rounds
 
     def validate_cohort(self, n_silos: int) -> None:
-        """Raise :class:`InvalidJob` where the threshold does not suit the number of silos."""
+        """Raise :class:`InvalidJob` where a parameter does not suit the number of silos."""
+        if self.silos_per_round > most_drawn(n_silos):
+            raise InvalidJob(
+                f"[histogram] silos_per_round: expected 0 to {most_drawn(n_silos)} of {n_silos} "
+                f"silos, which leaves some out, received {self.silos_per_round}"
+            )
         if self.threshold is None or not self.secure:
             return
         nearest = min(max(self.threshold, n_silos // 2 + 1), n_silos)
@@ -167,22 +195,28 @@ class Histogram:
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
         counted = self.sampling == "none" and not self.multi_output
         leaf_rows = rows_of_leaf(job.objective, booster) if counted else 1
-        return Safeguards(booster.max_depth, bins=booster.max_bin, leaf_rows=leaf_rows)
+        return Safeguards(
+            booster.max_depth,
+            bins=booster.max_bin,
+            leaf_rows=leaf_rows,
+            filled_bins=self.filled_bins or self.blind_coordinator,
+            drawn_silos=min(map(len, self.cohorts(job)), default=0),
+            close_sums=self.close_cohorts(job),
+        )
+
+    def close_cohorts(self, job: JobParameters) -> int:
+        """Return of how many rounds the sums differ by one or two silos from those before."""
+        return n_close(job.silos, self.cohorts(job)) if self.secure else 0
+
+    def cohorts(self, job: JobParameters) -> tuple[Cohort, ...]:
+        """Return the silos of each round; nothing where all silos take part in all rounds."""
+        if not self.silos_per_round:
+            return ()
+        return cohorts(drawn_from(job), self.silos_per_round, job.seed, self.rounds)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
-        table = self.name
-        within(table, "rounds", self.rounds, 1, 100_000)
-        within(table, "binning_error", self.binning_error, 0.0, 0.1)
-        within(table, "validation", self.validation, 0.0, 0.5)
-        within(table, "early_stopping_rounds", self.early_stopping_rounds, 0, 100_000)
-        one_of(table, "binning", self.binning, ("summary", "recursive", "given"))
-        one_of(table, "bins_policy", self.bins_policy, ("fixed", "pax_printed", "proportional"))
-        one_of(table, "sampling_scope", self.sampling_scope, ("local", "global"))
-        one_of(table, "growth", self.growth, ("", "depthwise", "lossguide"))
-        one_of(table, "ring_bits", self.ring_bits, (64, 48))
-        one_of(table, "fraction_bits", self.fraction_bits, (0, *range(16, 53)))
-        one_of(table, "coarse_bits", self.coarse_bits, (0, *range(2, 17)))
+        check_declared(self.name, self)
         _ = self.sampler
         self._validate_effects(job)
         booster = self.booster_of(job)
@@ -209,6 +243,8 @@ class Histogram:
             raise InvalidJob("[histogram] early_stopping_rounds: expected validation above 0")
         if self.blind_coordinator:
             self._validate_blind(job, tree, objective.start_rule)
+        if self.silos_per_round:
+            self._validate_drawn(job)
         metrics.check(job.metrics, job.task)
 
     def _validate_effects(self, job: JobParameters) -> None:
@@ -222,13 +258,31 @@ class Histogram:
             (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
             (self.binning == "summary", "binning = 'summary'", ("bins_policy",)),
             (self.binning == "given", "binning = 'given'", ("cut_points",)),
+            (not self.blind_coordinator, "blind_coordinator = false", ("filled_bins",)),
             (self.secure, "secure = true", ("dropout_recovery", "threshold")),
+            (self.early_stopping_rounds, "early_stopping_rounds above 0", ("tol",)),
             (job.task is Task.MULTICLASS, "a multi-class job", ("multi_output",)),
         ):
             only_with(condition, needed, table, self, *names)
         one_of("booster", "tree_method", booster.tree_method, ("hist",))
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
+
+    def _validate_drawn(self, job: JobParameters) -> None:
+        """Refuse what does not go with silos that are drawn for a round."""
+        least = self.sum_parameters(job).least_silos
+        if self.silos_per_round < least:
+            raise InvalidJob(
+                f"[histogram] silos_per_round: expected 0 or at least {least}, the fewest silos "
+                f"that a sum is over, received {self.silos_per_round}"
+            )
+        for refused, key, why in (
+            (self.blind_coordinator, "blind_coordinator", "all silos open a blind job's sums"),
+            (self.shares_threshold, "sampling_scope = 'global'", "nobody knows a cohort's rows"),
+            (self.threshold is not None, "threshold", "it follows from the number of silos drawn"),
+        ):
+            if refused:
+                raise InvalidJob(f"[histogram] silos_per_round: expected 0 with {key}, since {why}")
 
     def _validate_blind(
         self, job: JobParameters, tree: TreeParameters, start_rule: StartRule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
 from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
@@ -121,6 +123,16 @@ class HistogramPlan:
         """Fewest silos that a step may be over."""
         return self.parameters.sum_parameters(self.job).least_silos
 
+    def cohort(self, round_: int) -> Cohort:
+        """Return the silos that the sums of a round are over; empty for all."""
+        count = self.parameters.silos_per_round
+        return cohort(drawn_from(self.job), count, self.job.seed, round_) if count else ()
+
+    @property
+    def round_parameters(self) -> SumParameters:
+        """How the sums of a round are made, where each round has its own cohort and keys."""
+        return replace(self.parameters.sum_parameters(self.job), batch=1)
+
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Metrics that rounds are scored by."""
@@ -151,7 +163,13 @@ class HistogramPlan:
 
     def shape(self, opening: Opening, round_: int) -> RoundShape:
         """Return the shape of a round's trees, with their column samples."""
-        return RoundShape(opening.cuts, self.tree, self.width, self._columns(round_))
+        return RoundShape(
+            opening.cuts,
+            self.tree,
+            self.width,
+            self._columns(round_),
+            self.parameters.filled_bins,
+        )
 
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
         if not self.tree.samples_columns:
@@ -281,7 +299,7 @@ class HistogramPlan:
         booster = self.job.booster
         limits = TreeLimits(
             step_groups(1, self.schema.n_outputs, 1),
-            tuple(len(feature.categories or ()) for feature in self.schema.features),
+            self.schema.n_categories,
             booster.max_depth,
             max(0, 2 * booster.max_leaves - 1),
         )

@@ -9,7 +9,7 @@ fields from it:
   that is greatest in the root where the path has it, so that the others are narrow, or the last.
   Each tree's first sum says where values are missing: a silo that has missing values of a feature
   adds a random residue to the feature's flag, so that the total tells only whether any silo has;
-* where that pays, bins that are empty in the parent stay out;
+* where the job allows it and that pays, bins that are empty in the parent stay out;
 * a hessian's bin is at most the parent's, so that the parent's greatest bin bounds the width;
 * a gradient's width is a guess, since gradients of both signs cancel in the parent. A silo whose
   own part could overflow it, or that has gradients in a bin taken for empty, adds a random residue
@@ -303,6 +303,8 @@ def node_rings(
     derived: NDArray[np.uint16],
     widest: Widest,
     spare: float,
+    *,
+    filled_bins: bool,
 ) -> NodeRings:
     """Return the rings of the nodes requested next, from what the coordinator knows.
 
@@ -314,6 +316,8 @@ def node_rings(
         As in :class:`~.steps.NodeRings`.
     spare : float
         Bits that a gradient's width has to spare.
+    filled_bins : bool
+        Whether bins that a parent has empty may stay out.
     """
     n_used = layout.features.shape[0]
     nothing = np.empty(0, np.uint8)
@@ -338,7 +342,7 @@ def node_rings(
     for widths, per_node in ((found, n_used), (whole[:, :1], 1)):
         grad, hess = (widths[:, :, c].astype(np.uint8).reshape(-1) for c in (0, 1))
         each = np.broadcast_to(widths, found.shape).sum(axis=2)
-        for some in (None, filled[tree.kept]):
+        for some in (None, filled[tree.kept]) if filled_bins else (None,):
             kept = tree.kept if some is None else filled
             counts = _counts(kept, layout.offsets)
             told = nothing if some is None else packed(some)

@@ -49,12 +49,15 @@ class RoundShape:
         Numbers a bin: ``2 * n_outputs`` of a tree.
     columns : tuple of (ColumnSampler or None)
         One a tree.
+    filled_bins : bool
+        Whether bins that a node's parent has empty stay out, which tells silos about each other.
     """
 
     cuts: Cuts
     parameters: TreeParameters
     width: int
     columns: tuple[ColumnSampler | None, ...]
+    filled_bins: bool
 
     @property
     def layouts(self) -> list[Layout]:
@@ -68,7 +71,16 @@ class RoundShape:
     def rings(
         self, mirrors: Sequence[TreeMirror], scale: Scale, *, first: bool, wide: bool = False
     ) -> LevelRings:
-        """Return how the vector of the nodes that the mirrors request travels."""
+        """Return how the vector of the nodes that the mirrors request travels.
+
+        Raises
+        ------
+        OfferRejected
+            Bins are left out for being empty, and the job says that no silo learns which are.
+        """
+        told = any(m.rings is not None and m.rings.filled.shape[0] for m in mirrors)
+        if told and not self.filled_bins:
+            raise OfferRejected("rings: expected no bits of filled bins in this job")
         widest = Widest.of(scale)
         return LevelRings(mirrors, self.layouts, self.width, widest, first=first, wide=wide)
 
@@ -184,6 +196,7 @@ class RoundTrees:
                 self._derived[t],
                 Widest.of(self._scale),
                 self.spare,
+                filled_bins=self._shape.filled_bins,
             )
         return replace(decided, rings=mirror.rings)
 

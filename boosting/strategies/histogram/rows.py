@@ -17,12 +17,13 @@ from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
-from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
+from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_level
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.view import state_digest
+from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
 from hedgerow.crypto.allocator import release_freed_memory
@@ -64,6 +65,7 @@ class SiloRows:
         self._cuts = opening.cuts
         release_freed_memory()  # of the columns that were sorted
         self.model = state_digest(self._plan.schema, opening.terms)
+        self.known: list[bytes] = []
         margin = self._plan.objective.margin_of(opening.base_score)
         self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
         self._valid_table = Table.of(self._valid, opening.cuts, margin, self._n_threads)
@@ -90,24 +92,26 @@ class SiloRows:
         table = self.table
         return self._plan.objective.gradients(table.margins, table.y, table.weight)
 
-    def add(self, trees: DividedRows, values: Floats) -> None:
+    def add(self, trees: Sequence[tuple[TreeMirror, RowPartition | None]], values: Floats) -> None:
         """Add a round's trees to the margins.
 
         Parameters
         ----------
+        trees : sequence of tuple
+            Each with the rows that it was grown on, where it was grown on some of this silo.
         values : ndarray of shape (n_values,), float32
             As in :class:`ClosedTrees`.
         """
         width = self._plan.width // 2
-        ends = np.cumsum([len(tree.mirror.leaves) * width for tree in trees.trees])
+        ends = np.cumsum([len(mirror.leaves) * width for mirror, _ in trees])
         if values.shape[0] != ends[-1] or not np.isfinite(values).all():
             raise OfferRejected(f"leaf values: expected {ends[-1]} finite numbers")
         parts = np.split(values, ends[:-1])
         followed: list[Tree] = []
-        for t, (tree, part) in enumerate(zip(trees.trees, parts, strict=True)):
-            grown = tree.mirror.grown(part.reshape(-1, width))
+        for t, ((mirror, partition), part) in enumerate(zip(trees, parts, strict=True)):
+            grown = mirror.grown(part.reshape(-1, width))
             followed.extend(grown.trees(self._cuts, self._plan.groups(t)))
-            self.table.add_tree(grown, tree.partition, self._plan.groups(t))
+            self.table.add_tree(grown, partition, self._plan.groups(t))
             if self._valid.n_samples:
                 self._valid_table.add_tree(grown, None, self._plan.groups(t))
 
@@ -116,6 +120,7 @@ class SiloRows:
     def _follow(self, trees: Sequence[Tree]) -> None:
         """Add a round's trees to the digest of the model: structure and leaf values."""
         self.model = state_digest(self.model, *(tree.structure for tree in trees))
+        self.known += fingerprints(trees)
 
     def metric_sums(self, scored: RowsScored) -> NDArray[np.float64]:
         """Return the additive form of the metrics of training or validation rows."""
@@ -248,13 +253,9 @@ class DividedRows:
 
     def divide(self, decision: LevelDecision) -> None:
         """Move the rows by a level's splits; raises OfferRejected for splits that do not fit."""
-        if len(decision.trees) != len(self.trees):
-            raise OfferRejected(
-                f"splits: expected those of {len(self.trees)} trees, received {len(decision.trees)}"
-            )
-        for tree, decided in zip(self.trees, decision.trees, strict=True):
-            splits = tree.mirror.apply(decided)
-            tree.partition.split_by_bins(self._table.binned, splits)
+        splits = apply_level([tree.mirror for tree in self.trees], decision.trees)
+        for tree, own in zip(self.trees, splits, strict=True):
+            tree.partition.split_by_bins(self._table.binned, own)
 
     @property
     def state(self) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ class RoundScores:
     scored : RowsScored
         Rows of the silos that are scored each round.
     best_round : int
-        By the validation rows; the last round where there are none.
+        By the validation rows; the last round where there are none, or no score is defined.
     best_score : float
     """
 
@@ -78,7 +78,7 @@ class RoundScores:
         )
         scores = metrics.combine(names, total.total, n_outputs=n_outputs)
         if self.scored is RowsScored.VALID and metrics.better(
-            names[0], scores[names[0]], self.best_score
+            names[0], scores[names[0]], self.best_score, self._plan.parameters.tol
         ):
             self.best_round, self.best_score = round_, scores[names[0]]
         return {self.scored.value: scores}, total

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
+from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place
-from hedgerow.boosting.ports import Artefact, SiloStart
+from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions
+from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_level
 from hedgerow.boosting.strategies.histogram.opening import SiloOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
@@ -18,6 +23,7 @@ from hedgerow.boosting.strategies.histogram.rows import DividedRows, Floats, Sil
 from hedgerow.boosting.strategies.histogram.steps import (
     BOUNDS,
     ENTER,
+    GROWN,
     HISTOGRAMS,
     LEAVES,
     SCORES,
@@ -32,26 +38,27 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RowsScored,
     TrainingState,
 )
-from hedgerow.boosting.strategies.histogram.stored import decode_state, encode_state
+from hedgerow.boosting.strategies.histogram.stored import SiloCopy
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
+from hedgerow.boosting.trees.agreed import check_trees
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.crypto.vault import Vault
 
 
 def participate(
     parameters: Histogram, link: Link, vault: Vault | None, start: SiloStart
-) -> Artefact | None:
-    """Take part until the job is over; with a blind coordinator the model stays in the silo."""
+) -> Artefact | ModelCheck | None:
+    """Take part until the job is over; with a blind coordinator only silos have the model."""
     half = _Silo(parameters, link, vault, start)
     while True:
         try:
             if half.enter():
                 while not half.over:
                     half.take_round()
-            return half.artefact()
+            return half.result()
         except PlacePassed:  # the others went on without this silo: it enters again
             link.check()
 
@@ -66,7 +73,9 @@ class _Silo:
         self.blind = parameters.blind_coordinator
         self.plan = HistogramPlan.of(parameters, start.job, start.schema)
         self.sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job))
-        self.decisions = SiloDecisions(self.sums, blind=self.blind)
+        drawn = parameters.silos_per_round
+        self.round_sums = self.sums.beside(self.plan.round_parameters) if drawn else self.sums
+        self.decisions = SiloDecisions(self.round_sums, blind=self.blind)
         self.rows = SiloRows(self.plan, start)
         self.opening: Opening | None = None
         self.ensemble: Ensemble | None = None  # of a blind job
@@ -95,8 +104,9 @@ class _Silo:
         self.round = entry.round
         self.sums.setup(Place(self.round))
         if self.opening is None:
+            decisions = SiloDecisions(self.sums, blind=self.blind)
             opening = SiloOpening(
-                self.plan, self.link, self.sums, self.decisions, self.start, self.rows.train
+                self.plan, self.link, self.sums, decisions, self.start, self.rows.train
             )
             self._begin(opening.agree())
         elif self.n_known != self.round:
@@ -122,10 +132,10 @@ class _Silo:
 
     def _recall(self, round_: int) -> None:
         kept = self.link.recall(_memory(round_))
-        known, state = decode_state(kept) if kept is not None else (-1, None)
-        if state is None or known != round_:
+        copy = SiloCopy.decode(kept) if kept is not None else None
+        if copy is None or copy.round != round_:
             raise JobStopped("this silo has no copy of the trees, and no other party can send one")
-        self._restore(state, "this silo's own record")
+        self._restore(copy.state, "this silo's own record")
 
     def _remember(self) -> None:
         """Store the model of a blind job: only the silos have it."""
@@ -133,11 +143,33 @@ class _Silo:
         assert self.opening is not None
         model = np.frombuffer(self.ensemble.save(), np.uint8)
         state = TrainingState(model, self.opening.terms)
-        self.link.remember(_memory(self.round), encode_state(self.round, state))
+        self.link.remember(_memory(self.round), SiloCopy(self.round, state).encode())
 
     # a round
 
     def take_round(self) -> None:
+        """Take part in a round: with this silo's rows unless it was not drawn for it."""
+        at, cohort = Place(self.round), self.plan.cohort(self.round)
+        if cohort and self.start.silo not in cohort:
+            closed = self._follow(at)
+        else:
+            if cohort:
+                self.round_sums.setup(replace(at, passing=1), cohort)
+            closed = self._grow_round()
+        self._end_round(closed)
+
+    def _follow(self, at: Place) -> ClosedTrees:
+        """Add the trees to the margins that the round's cohort has grown."""
+        assert self.opening is not None
+        shape = self.plan.shape(self.opening, at.round)
+        mirrors = [shape.mirror() for _ in range(self.plan.n_trees)]
+        grown = self.link.exchange(GROWN, at, KnownTrees(self.n_known))
+        for level in grown.levels:
+            apply_level(mirrors, level.trees)
+        self._add([(mirror, None) for mirror in mirrors], grown.closed)
+        return grown.closed
+
+    def _grow_round(self) -> ClosedTrees:
         """Grow a round's trees with the other silos and add them to the margins."""
         plan, opening, r = self.plan, self.opening, self.round
         assert opening is not None
@@ -161,14 +193,18 @@ class _Silo:
             if not self.parameters.coarse_bits:
                 raise OfferRejected("level: expected leaf values with the last one, received none")
             closed = self._renew(rows, trees, state)
-        self.rows.add(rows, closed.values)
-        del rows
-        self.round += 1
-        self.n_known += 1
+        self._add([(tree.mirror, tree.partition) for tree in rows.trees], closed)
         if self.ensemble is not None:
             self.ensemble = self.ensemble.extend(plan.trees(trees, opening), n_steps=1)
             self._remember()
-        self._end_round(closed)
+        return closed
+
+    def _add(
+        self, trees: Sequence[tuple[TreeMirror, RowPartition | None]], closed: ClosedTrees
+    ) -> None:
+        self.rows.add(trees, closed.values)
+        self.round += 1
+        self.n_known += 1
 
     def _threshold(self, opening: Opening, g: Floats, h: Floats) -> float:
         """Find the sampling threshold of all silos' rows together."""
@@ -180,7 +216,7 @@ class _Silo:
             at = Place(self.round, 0, passing)
             own = search.own(scores).view(np.uint64)
             state = state_digest(self.rows.model, bound, search.mu, search.low, search.high)
-            found = self.sums.sum(THRESHOLDS, at, own, state=state)
+            found = self.round_sums.sum(THRESHOLDS, at, own, state=state)
             search.accept(found.mu, found.low, found.high)
         return search.mu
 
@@ -203,10 +239,10 @@ class _Silo:
     def _level(self, rows: DividedRows, level: int, state: bytes) -> LevelDecision:
         """Add to a level's sum; once more with wide fields where narrow ones overflowed."""
         own = rows.level(level)
-        n_silos = len(self.sums.participants or self.start.silos)
+        n_silos = len(self.round_sums.participants or self.start.silos)
         for passing in (0, 1):
             sent = rows.packed(own, level, n_silos, wide=passing > 0)
-            decision = self.sums.sum(
+            decision = self.round_sums.sum(
                 HISTOGRAMS.decided,
                 Place(self.round, level, passing),
                 sent.words,
@@ -284,11 +320,17 @@ class _Silo:
             self.link.exchange(ENTER, at, KnownTrees(self.n_known))
             self.sums.setup(at)
 
-    def artefact(self) -> Artefact | None:
-        """Return the model, where it stays in the silo."""
-        if self.ensemble is None:
+    def result(self) -> Artefact | ModelCheck | None:
+        """Return the model where only silos have it, or how this silo knows it."""
+        if self.ensemble is not None:
+            return Artefact({"model.ubj": self.ensemble.save()}, "model.ubj")
+        if self.opening is None or not self.over:
             return None
-        return Artefact({"model.ubj": self.ensemble.save()}, "model.ubj")
+        known, a_round = self.rows.known, self.plan.schema.n_outputs
+        stops = self.parameters.early_stopping_rounds
+        ends = range(a_round if stops else len(known), len(known) + 1, a_round)
+        start = self.plan.blank(self.opening)
+        return lambda files: check_trees(files, "model.ubj", start, known, ends)
 
 
 def _memory(round_: int) -> str:

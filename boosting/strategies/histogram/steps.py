@@ -34,7 +34,7 @@ sum; with binning = "summary" quantile summaries of every feature, which are val
 every silo: the trees, the cut points, the union of all silos' lists, the total number of rows and
 the powers of two; with bins_policy = "proportional" the row count of the largest silo; unless the
 coordinator is blind, of the nodes that are summed next how many bits their sums need (powers of two
-above the greatest sum of a node, or of each feature of it, in its parent), where that saves bytes
+above the greatest sum of a node, or of each feature of it, in its parent), with filled_bins = true
 which bins are empty in the parent over all silos, which features are missing nowhere with their
 most frequent bin, and whether a level was summed a second time. The model file contains the united
 lists.
@@ -42,7 +42,15 @@ Histograms have no counts, but without sampling the hessians of squared error ar
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
 max_depth limit that.
 A sum that was unmasked is never made again over another set of silos, and a silo lost inside a tree
-closes that tree; so no two sums differ by one silo. If the coordinator colludes with all silos but
+closes that tree; so no two sums of the same data differ by one silo.
+With silos_per_round a round's sums are over silos that the seed draws; metric sums are over all. A
+silo that is not drawn sends nothing of its rows in that round and learns the trees. From one round
+to another gradients change little, and hessians of squared error not at all: the difference of two
+rounds' sums estimates the sums of the silos that only one of them has, and many rounds can be
+combined. Six silos and more are drawn in fixed groups of three to five, so that no combination is
+finer than a group as long as none is lost. Fewer than six are drawn one by one, and over the rounds
+each silo's sums can be estimated; its rows by bin exactly where hessians are counts.
+If the coordinator colludes with all silos but
 one, they can compute that silo's sums; with fewer they learn the sum of the rest.
 With secure = false the coordinator sees each silo's histograms: labels of rows in rare bins can be
 read off. With blind_coordinator = true the coordinator sees neither sums nor trees nor cut points,
@@ -335,6 +343,14 @@ class LevelDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class GrownTrees:
+    """A round's trees for a silo that was not drawn for it: the levels that the others decided."""
+
+    levels: tuple[LevelDecision, ...]
+    closed: ClosedTrees
+
+
+@dataclass(frozen=True, slots=True)
 class RelayedTotal:
     """A total that a blind coordinator passes on, for the silos to open and decide from.
 
@@ -432,4 +448,8 @@ HISTOGRAMS = _decided_sum(
     "histograms", Call.HISTOGRAMS, LevelDecision, "gradient sums by node, feature, bin"
 )
 LEAVES = _decided_sum("leaves", Call.HISTOGRAMS, ClosedTrees, "gradient sums by leaf")
+GROWN = Step(
+    "grown", Call.HISTOGRAMS, KnownTrees, GrownTrees, "whether it has the trees so far",
+    Discloses.NOTHING,
+)  # fmt: skip
 SCORES = float_sum("scores", Call.SUMS, PlainVector, RoundEnd, "metric sums", Discloses.SCORES)

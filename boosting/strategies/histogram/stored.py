@@ -1,21 +1,14 @@
-"""What the two halves store: named arrays in the safetensors format."""
+"""What the two halves store."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import safetensors.numpy
-from numpy.typing import NDArray
-
-from hedgerow.boosting.checkpoints import array, readable, whole
+from hedgerow.boosting.checkpoints import Whole, dump_record, load_record
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms, TrainingState
+from hedgerow.boosting.payloads import Bytes1
+from hedgerow.boosting.strategies.histogram.steps import OpeningTerms, TrainingState
 
-Arrays = dict[str, NDArray[Any]]
 _WHAT = "a record of a histogram job"
 
 
@@ -33,28 +26,19 @@ class RoundCheckpoint:
         ``None`` with a blind coordinator.
     """
 
-    round: int
-    best_round: int
+    round: Whole
+    best_round: Whole
     best_score: float
     state: TrainingState | None
 
     def encode(self) -> bytes:
         """Return the record as bytes."""
-        arrays = _numbers(round=self.round, best_round=self.best_round)
-        arrays["best_score"] = np.array([self.best_score], np.float64)
-        if self.state is not None:
-            arrays |= {"model": self.state.model, **_terms(self.state.terms)}
-        return _save(arrays)
+        return dump_record(self)
 
     @classmethod
     def decode(cls, data: bytes) -> RoundCheckpoint:
         """Read :meth:`encode`; raises DataError for anything else."""
-        with readable(_WHAT):
-            arrays = safetensors.numpy.load(data)
-            state = _read_state(arrays) if "model" in arrays else None
-            score = float(arrays["best_score"][0])
-            best = whole(_number(arrays, "best_round"))
-            return cls(whole(_number(arrays, "round")), best, score, state)
+        return load_record(cls, data, _WHAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,73 +56,33 @@ class BegunRound:
         Of the first round, which no checkpoint precedes.
     """
 
-    round: int
+    round: Whole
     present: tuple[Silo, ...]
-    model: NDArray[np.uint8]
+    model: Bytes1
     terms: OpeningTerms | None
 
     def encode(self) -> bytes:
         """Return the record as bytes."""
-        arrays = _numbers(round=self.round) | {"model": self.model}
-        arrays["present"] = np.frombuffer(json.dumps(self.present).encode(), np.uint8)
-        if self.terms is not None:
-            arrays |= _terms(self.terms)
-        return _save(arrays)
+        return dump_record(self)
 
     @classmethod
     def decode(cls, data: bytes) -> BegunRound:
         """Read :meth:`encode`; raises DataError for anything else."""
-        with readable(_WHAT):
-            arrays = safetensors.numpy.load(data)
-            present = tuple(Silo(name) for name in json.loads(arrays["present"].tobytes()))
-            terms = _read_terms(arrays) if "base_score" in arrays else None
-            model = array(arrays, "model", "|u1")
-            return cls(whole(_number(arrays, "round")), present, model, terms)
+        return load_record(cls, data, _WHAT)
 
 
-def encode_state(round_: int, state: TrainingState) -> bytes:
-    """Return the model that a silo of a blind job has after ``round_`` rounds."""
-    arrays = _numbers(round=round_) | {"model": state.model} | _terms(state.terms)
-    return _save(arrays)
+@dataclass(frozen=True, slots=True)
+class SiloCopy:
+    """The model that a silo of a blind job has after round ``round``."""
 
+    round: Whole
+    state: TrainingState
 
-def decode_state(data: bytes) -> tuple[int, TrainingState]:
-    """Read :func:`encode_state`; raises DataError for anything else."""
-    with readable(_WHAT):
-        arrays = safetensors.numpy.load(data)
-        return whole(_number(arrays, "round")), _read_state(arrays)
+    def encode(self) -> bytes:
+        """Return the record as bytes."""
+        return dump_record(self)
 
-
-def _terms(terms: OpeningTerms) -> Arrays:
-    return {
-        **_numbers(n_rows=terms.n_rows, weight_exponent=terms.weight_exponent),
-        "base_score": np.array([terms.base_score], np.float64),
-        "cut_sizes": terms.cuts.sizes,
-        "cut_values": terms.cuts.values,
-    }
-
-
-def _read_terms(arrays: Mapping[str, NDArray[Any]]) -> OpeningTerms:
-    return OpeningTerms(
-        _number(arrays, "n_rows"),
-        _number(arrays, "weight_exponent"),
-        float(arrays["base_score"][0]),
-        CutPoints(array(arrays, "cut_sizes", "<i8"), array(arrays, "cut_values", "<f4")),
-    )
-
-
-def _read_state(arrays: Mapping[str, NDArray[Any]]) -> TrainingState:
-    return TrainingState(array(arrays, "model", "|u1"), _read_terms(arrays))
-
-
-def _numbers(**values: int) -> Arrays:
-    return {name: np.array([value], np.int64) for name, value in values.items()}
-
-
-def _number(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
-    return int(array(arrays, name, "<i8")[0])
-
-
-def _save(arrays: Arrays) -> bytes:
-    data: bytes = safetensors.numpy.save(arrays)
-    return data
+    @classmethod
+    def decode(cls, data: bytes) -> SiloCopy:
+        """Read :meth:`encode`; raises DataError for anything else."""
+        return load_record(cls, data, _WHAT)

@@ -29,11 +29,11 @@ party decides. A level of a tree takes two exchanges, or three where a passive p
 Of two children only the one with fewer rows is summed; the other one is parent minus child, in
 plaintext at the active party.
 
-**Equality.** With the same cuts the trees are those of
-:func:`hedgerow.boosting.engine.pooled.train_pooled` over the joined table, columns of the active
-party first, rows sorted by id; guards (``min_leaf``, ``max_purity``, a policy's ``min_bin_rows``)
-can make a difference where they reject a division. Columns of text are divided by the position of
-their category in alphabetical order. Default parameters of the booster are XGBoost's.
+**Equality.** With the same cuts the trees are those that the engine grows on the joined table,
+columns of the active party first, rows sorted by id; guards (``min_leaf``, ``max_purity``, a
+policy's ``min_bin_rows``) can make a difference where they reject a division. Columns of text are
+divided by the position of their category in alphabetical order. Default parameters of the booster
+are XGBoost's.
 
 References
 ----------

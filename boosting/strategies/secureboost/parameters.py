@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.checks import one_of, only_with, within
+from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.checks import OneOf, Within, check_declared, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.ports import Safeguards
 
 if TYPE_CHECKING:
     from hedgerow.boosting.engine.sampling import Sampler
@@ -100,27 +100,27 @@ class SecureBoost:
     name: ClassVar[str] = "secureboost"
 
     active: str
-    rounds: int = 10
-    encryption: str = "paillier"
-    key_bits: int = 2048
-    mode: str = "standard"
-    complete_secure: int = 0
+    rounds: Annotated[int, Within(1, 1 << 20)] = 10
+    encryption: Annotated[str, OneOf(("paillier", "elgamal", "plain"))] = "paillier"
+    key_bits: Annotated[int, OneOf((2048, 3072, 4096))] = 2048
+    mode: Annotated[str, OneOf(("standard", "mix", "layered"))] = "standard"
+    complete_secure: Annotated[int, Within(0, 1 << 20)] = 0
     multi_output: bool = False
     sampling: str = "none"
     sampling_rate: float = 0.5
     top_rate: float = 0.2
     other_rate: float = 0.1
-    alignment: str = "psi"
-    fraction_bits: int = 0
-    min_leaf: int = 3
-    max_purity: float = 0.999
-    max_split_nodes: int = 0
-    rounds_per_party: int = 1
-    host_depth: int = 3
-    guest_depth: int = 2
-    validation: float = 0.0
-    early_stopping_rounds: int = 0
-    inference: str = "standard"
+    alignment: Annotated[str, OneOf(("psi", "digest"))] = "psi"
+    fraction_bits: Annotated[int, Within(0, 52)] = 0
+    min_leaf: Annotated[int, Within(1, 1 << 30)] = 3
+    max_purity: Annotated[float, Within(0.5, 1)] = 0.999
+    max_split_nodes: Annotated[int, Within(0, 1 << 16)] = 0
+    rounds_per_party: Annotated[int, Within(1, 1 << 20)] = 1
+    host_depth: Annotated[int, Within(1, 16)] = 3
+    guest_depth: Annotated[int, Within(1, 16)] = 2
+    validation: Annotated[float, Within(0, 0.9)] = 0.0
+    early_stopping_rounds: Annotated[int, Within(0, 1 << 20)] = 0
+    inference: Annotated[str, OneOf(("standard", "eini"))] = "standard"
     predict_from: str = ""
     warm_start: str = ""
     allow_insecure: bool = False
@@ -167,7 +167,7 @@ class SecureBoost:
         """Raise :class:`InvalidJob` for a parameter out of range, or two that contradict."""
         from hedgerow.boosting.strategies.secureboost.booster import check_booster
 
-        self._validate_ranges()
+        check_declared(self.name, self)
         if self.encryption == "plain" and not self.allow_insecure:
             raise InvalidJob(
                 "[secureboost] encryption: plain shows gradients, and with them labels, to all "
@@ -218,25 +218,6 @@ class SecureBoost:
             only_with(condition, needed, "secureboost", self, *names)
         only_with(mode != "layered", "a mode other than layered", "booster", job.booster,
                   "max_depth")  # fmt: skip
-
-    def _validate_ranges(self) -> None:
-        table = "secureboost"
-        one_of(table, "encryption", self.encryption, ("paillier", "elgamal", "plain"))
-        one_of(table, "key_bits", self.key_bits, (2048, 3072, 4096))
-        one_of(table, "mode", self.mode, ("standard", "mix", "layered"))
-        one_of(table, "alignment", self.alignment, ("psi", "digest"))
-        one_of(table, "inference", self.inference, ("standard", "eini"))
-        within(table, "rounds", self.rounds, 1, 1 << 20)
-        within(table, "complete_secure", self.complete_secure, 0, 1 << 20)
-        within(table, "fraction_bits", self.fraction_bits, 0, 52)
-        within(table, "min_leaf", self.min_leaf, 1, 1 << 30)
-        within(table, "max_purity", self.max_purity, 0.5, 1)
-        within(table, "max_split_nodes", self.max_split_nodes, 0, 1 << 16)
-        within(table, "rounds_per_party", self.rounds_per_party, 1, 1 << 20)
-        within(table, "host_depth", self.host_depth, 1, 16)
-        within(table, "guest_depth", self.guest_depth, 1, 16)
-        within(table, "validation", self.validation, 0, 0.9)
-        within(table, "early_stopping_rounds", self.early_stopping_rounds, 0, 1 << 20)
 
     def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where so many parties cannot train in this mode."""

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.spreadsheet import write_rows
 from hedgerow.boosting.strategies.secureboost.model import ActivePart
+from hedgerow.boosting.tables.spreadsheet import write_rows
 
 PREDICTIONS = "predictions.csv"
 """File of a prediction job's result, at the active party."""

@@ -102,35 +102,41 @@ class Router:
         return out
 
 
+def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Division]:
+    """Return a party's own divisions in the first trees of its part."""
+    if isinstance(part, PassivePart):
+        return {
+            _node(key): (int(left), int(feature), float(threshold), bool(default_left))
+            for key, (left, feature, threshold, default_left) in part.nodes.items()
+            if _node(key)[0] < n_trees
+        }
+    return {
+        (t, node): (
+            tree.left[node], tree.feature[node], tree.threshold[node], tree.default_left[node]
+        )
+        for t, tree in enumerate(part.trees[:n_trees])
+        for node, owner in enumerate(tree.owner)
+        if owner == 0
+    }  # fmt: skip
+
+
 def router_of_active(part: ActivePart, n_trees: int, X: NDArray[np.float32]) -> Router:
     """Return the router of the active party."""
-    divisions: dict[Node, Division] = {}
-    owners: dict[Node, str] = {}
-    for t, tree in enumerate(part.trees[:n_trees]):
-        for node, owner in enumerate(tree.owner):
-            if owner == 0:
-                divisions[t, node] = (
-                    tree.left[node],
-                    tree.feature[node],
-                    tree.threshold[node],
-                    tree.default_left[node],
-                )
-            elif owner > 0:
-                owners[t, node] = part.parties[owner]
-    return Router(part.party, part.party, divisions, owners, X, n_trees)
+    owners = {
+        (t, node): part.parties[owner]
+        for t, tree in enumerate(part.trees[:n_trees])
+        for node, owner in enumerate(tree.owner)
+        if owner > 0
+    }
+    return Router(part.party, part.party, divisions_of(part, n_trees), owners, X, n_trees)
 
 
 def router_of_passive(
     part: PassivePart, active: str, n_trees: int, X: NDArray[np.float32]
 ) -> Router:
     """Return the router of a passive party."""
-    divisions: dict[Node, Division] = {
-        _node(key): (int(left), int(feature), float(threshold), bool(default_left))
-        for key, (left, feature, threshold, default_left) in part.nodes.items()
-        if _node(key)[0] < n_trees
-    }
     owners = {_node(key): owner for key, owner in part.next_owner.items()}
-    return Router(part.party, active, divisions, owners, X, n_trees)
+    return Router(part.party, active, divisions_of(part, n_trees), owners, X, n_trees)
 
 
 def _node(key: str) -> Node:

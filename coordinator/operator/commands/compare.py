@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
-from hedgerow.coordinator.operator.commands import refusing
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
 from hedgerow.coordinator.operator.library.running import Run, in_own_process
 from hedgerow.coordinator.operator.progress import size
+from hedgerow.services.process.terminal import command, listing, tell, wants_json
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -48,7 +46,7 @@ class Contender:
         return self.job.vertical
 
 
-@click.command()
+@command()
 @click.argument(
     "jobs", metavar="JOB.toml...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
@@ -66,7 +64,6 @@ class Contender:
     help="Whether to train each silo alone and all rows pooled as well.",
 )
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of each silo.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def compare(
     jobs: tuple[Path, ...],
     silos: tuple[str, ...],
@@ -74,7 +71,6 @@ def compare(
     out: Path,
     with_baselines: bool,
     threads: int,
-    json_: bool,
 ) -> None:
     """Run several jobs on the same silos; print quality, bytes, seconds and what they reveal.
 
@@ -83,27 +79,28 @@ def compare(
     which no federation may have. They need --test. Of vertical jobs they are the active party with
     its own columns, and all columns pooled.
     """
-    console = Console(stderr=json_)
-    with refusing():
-        contenders = _contenders(jobs)
-        tables = parse_pairs(silos, "--silo")
-        reports = [_run(c, silos, tests, out / c.name, threads, console) for c in contenders]
-        curves: tuple[Curve, ...] = ()
-        if with_baselines:
-            curves, why_not = _baselines(contenders, tables, tests, out, threads)
-            if why_not:
-                console.print(f"no baselines: {why_not}", markup=False)
+    console = Console(stderr=wants_json())
+    contenders = _contenders(jobs)
+    tables = parse_pairs(silos, "--silo")
+    reports = [_run(c, silos, tests, out / c.name, threads, console) for c in contenders]
+    curves: tuple[Curve, ...] = ()
+    if with_baselines:
+        curves, why_not = _baselines(contenders, tables, tests, out, threads)
+        if why_not:
+            console.print(f"no baselines: {why_not}", markup=False)
     rows = [*map(_row, contenders, reports), *_baseline_rows(curves)]
-    page, why = _report(contenders, reports, out)
+    page, said, why = _report(contenders, out)
     if why:
         console.print(f"no report: {why}", markup=False)
-    if json_:
-        shown = {"rows": rows, "report": str(page) if page else None}
-        click.echo(json.dumps(shown))
-    else:
+
+    def show() -> None:
         _print(console, rows)
+        for contender, sentence in zip(contenders, said, strict=False):
+            console.print(f"{contender.name}: {sentence}", markup=False, soft_wrap=True)
         if page is not None:
             click.echo(f"{page}: open it in a browser")
+
+    tell({"rows": rows, "sentences": said, "report": str(page) if page else None}, show)
     sys.exit(0 if all(r["state"] == "SUCCEEDED" for r in reports) else 1)
 
 
@@ -243,52 +240,53 @@ def _baseline_rows(curves: tuple[Curve, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def _report(
-    contenders: list[Contender], reports: list[dict[str, Any]], out: Path
-) -> tuple[Path | None, str]:
+def _report(contenders: list[Contender], out: Path) -> tuple[Path | None, list[str], str]:
+    """Write the report; return its path, a sentence for each run, and why there is none."""
     from hedgerow.coordinator.operator.report import page_of
+    from hedgerow.coordinator.operator.report.runs import read_runs
     from hedgerow.crypto.durable import write_atomically
 
     page = out / "report.html"
+    folders = tuple(out / c.name for c in contenders)
     try:
-        text = page_of(tuple(out / c.name for c in contenders), "Comparison")
+        text = page_of(folders, "Comparison")
     except (FederationError, click.ClickException) as error:
-        return None, str(error)
+        return None, [], str(error)
+    from hedgerow.coordinator.operator.report.overview import sentence
+
     write_atomically(page, text.encode(), mode=0o644)
-    return page, ""
+    return page, [sentence(run) for run in read_runs(folders)], ""
 
 
 def _print(console: Console, rows: list[dict[str, Any]]) -> None:
     """Print the table; where it would be cut off, what runs reveal comes below it."""
-    wide = console.width >= WIDE
-    console.print(_table(rows, wide))
+    wide = console.is_terminal and console.width >= WIDE
+    _table(rows, wide)
     for row in rows if not wide else ():
         shown = f"{row['name']} reveals: {_first_sentence(row['reveals'])}"
         console.print(shown, markup=False, soft_wrap=True)
 
 
-def _table(rows: list[dict[str, Any]], wide: bool) -> Table:
+def _table(rows: list[dict[str, Any]], wide: bool) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    table = Table(title="test rows, best round", title_justify="left")
-    table.add_column("run", overflow="fold")
-    for heading in (*names, "up", "down", "seconds", "rounds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("reveals (first sentence; the rest is in the report)", min_width=24)
+    numbers = (*names, "up", "down", "seconds", "rounds")
+    reveals = ["reveals (first sentence; the rest is in the report)"] if wide else []
+    cells = []
     for row in rows:
         scores = [row["metrics"].get(name) for name in names]
         name = row["name"] if row["state"] in ("SUCCEEDED", "baseline") else (
             f"{row['name']} ({row['state'].lower()})"
         )  # fmt: skip
-        table.add_row(
+        cells.append((
             name,
             *("–" if value is None else f"{value:.4f}" for value in scores),
             *("–" if n is None else size(n) for n in (row["bytes_up"], row["bytes_down"])),
             "–" if row["seconds"] is None else f"{row['seconds']:.1f}",
             str(row["rounds"]),
             *([_first_sentence(row["reveals"])] if wide else []),
-        )
-    return table
+        ))  # fmt: skip
+    title = "test rows, scores of each model"
+    listing(("run", *numbers, *reveals), cells, title=title, keep=numbers, right=numbers)
 
 
 def _first_sentence(text: str) -> str:

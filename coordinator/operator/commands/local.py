@@ -32,13 +32,14 @@ from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
 from hedgerow.coordinator.operator.family import Family
+from hedgerow.services.process.terminal import command, tell, wants_json
 
 
 class _Interrupted(BaseException):
     """Ctrl-C or SIGTERM."""
 
 
-@click.command()
+@command()
 @click.argument("job", type=click.Path(path_type=Path))
 @silo_tables
 @click.option(
@@ -58,7 +59,6 @@ class _Interrupted(BaseException):
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Run folder of the vertical model that warm_start or predict_from means.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print the report as JSON.")
 def local(
     job: Path,
     silos: tuple[str, ...],
@@ -66,14 +66,12 @@ def local(
     out: Path,
     threads: int,
     model: Path | None,
-    json_: bool,
 ) -> None:
     """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
-    console = Console(stderr=json_)
+    console = Console(stderr=wants_json())
     report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model)
-    if json_:
-        click.echo(json.dumps(report))
-    else:
+
+    def show() -> None:
         from hedgerow.coordinator.operator.progress import summary
 
         for line in summary(report):
@@ -81,6 +79,8 @@ def local(
         if report["detail"]:
             click.echo(report["detail"], err=True)
         click.echo(f"run folder: {out}")
+
+    tell(report, show)
     sys.exit(0 if report["state"] == "SUCCEEDED" else 1)
 
 
@@ -115,6 +115,7 @@ def run(
     found = Job.from_spec(job) if isinstance(job, bytes) else Job.load(job)
     found = found.on(silos, has_test=bool(test))
     raw, parameters = found.spec, found.parameters
+    shown = ({"test": test} if test else {}) | party_tests
     if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)
     out.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,7 @@ def run(
         plan = None
         if parameters.vertical:
             plan = _plan_of_parties(raw, silos)
-        return _job(family, folder, raw, address, out, console, sorted(silos), plan)
+        report = _job(family, folder, raw, address, out, console, sorted(silos), plan)
     except _Interrupted:
         raise click.exceptions.Exit(130) from None
     finally:
@@ -146,6 +147,19 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+    if report["state"] == "SUCCEEDED" and report["model"] and shown:
+        _evaluate(out, shown, console)
+    return report
+
+
+def _evaluate(out: Path, tests: dict[str, str], console: Console) -> None:
+    """Write what the report shows of the model's quality."""
+    from hedgerow.coordinator.operator.library import evaluation
+
+    try:
+        evaluation.keep(out, tests)
+    except FederationError as error:
+        console.print(f"no evaluation for the report: {error}", markup=False, soft_wrap=True)
 
 
 def _plan_of_parties(spec: bytes, silos: dict[str, str]) -> dict[str, Any] | None:
@@ -232,16 +246,18 @@ class _Guard:
 
 
 def _tests(tests: tuple[str, ...], silos: dict[str, str]) -> tuple[dict[str, str], str]:
-    """Tell a coordinator's test table from the parties' own."""
-    parties = [t for t in tests if "=" in t and t.partition("=")[0] in silos]
-    if parties:
-        return parse_pairs(tests, "--test"), ""
-    if len(tests) > 1:
-        raise InvalidJob("--test is given once, or once for each party as PARTY=FILE")
-    for path in tests:
+    """Tell the parties' own test tables from the federation's."""
+    own = [test for test in tests if "=" in test and test.partition("=")[0] in silos]
+    common = [test for test in tests if test not in own]
+    if len(common) > 1:
+        raise InvalidJob(
+            f"--test: expected one FILE for all, and one SILO=FILE for each silo, received "
+            f"{' and '.join(common)} for all"
+        )
+    for path in common:
         if "://" not in path and not Path(path).is_file():
             raise InvalidJob(f"--test: no file {path}")
-    return {}, tests[0] if tests else ""
+    return parse_pairs(own, "--test"), "".join(common)
 
 
 def _start(
@@ -316,8 +332,10 @@ def _start(
             # All silos' tables are on this machine: there is nobody to keep them from.
             "policy": {
                 "may_send": [each.value for each in Discloses],
+                "categorical": ["*"],
                 "max_bin": 65535,
                 "min_bin_rows": 1,
+                "max_close_sums": 100_000,
             },
         }
         if silo in party_tests:
@@ -386,7 +404,9 @@ def _job(
             why = family.last_words(f"agent-{silo}", "] declined").partition("why=")[2]
             console.print(f"silo {silo}: {why}", markup=False, soft_wrap=True)
         kept = folder / f"state-{silo}" / "jobs" / job_id
-        for file in sorted(p for p in kept.glob("*") if p.is_file()):
+        shared = view.model and (kept / view.model).is_file()
+        common = {"report.json", *((*view.artefacts, "job.toml") if shared else ())}
+        for file in sorted(p for p in kept.glob("*") if p.is_file() and p.name not in common):
             target = out / "silos" / silo / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)

@@ -1,64 +1,30 @@
-"""Operator commands against a coordinator: submit, plan, jobs, watch, cancel, download."""
+"""Operator commands against a coordinator: submit, plan, jobs, silos, watch, cancel, ..."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Column, Table
 
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator import run_folder
-from hedgerow.coordinator.operator.commands.options import parse_pairs
-from hedgerow.coordinator.operator.library.clients import client_for, fetch, listed
+from hedgerow.coordinator.operator.commands.options import Connection, connected, parse_pairs
+from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
 from hedgerow.coordinator.operator.library.jobs import plan_here
+from hedgerow.coordinator.operator.preflight import answers, show_preflight
 from hedgerow.coordinator.operator.progress import JobProgress, size, summary
+from hedgerow.services.process.terminal import command, listing, tell, wants_json
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.job_view import JobState, PlanView
+from hedgerow.services.wire.job_view import JobState, PlanView, PreflightView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-
-def connected(command: Command) -> Command:
-    """Add the options that every operator command has."""
-    options = (
-        click.option(
-            "--coordinator",
-            "address",
-            envvar="HEDGEROW_COORDINATOR",
-            required=True,
-            metavar="HOST:PORT",
-            help="Coordinator to talk to.",
-        ),
-        click.option(
-            "--identity",
-            envvar="HEDGEROW_IDENTITY",
-            required=True,
-            type=click.Path(path_type=Path, file_okay=False),
-            help="Folder with the operator's tls.key, tls.crt and ca.crt.",
-        ),
-        click.option(
-            "--server-name",
-            envvar="HEDGEROW_SERVER_NAME",
-            help="Name in the coordinator's certificate where it is not the host.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
-
-
-@click.command()
+@command()
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--watch/--no-watch", "watch_", default=False, help="Watch it until it ends.")
 @click.option(
@@ -68,79 +34,117 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
     show_default=True,
     help="For how long attempts may begin; silos refuse the job afterwards.",
 )
-@connected
-@as_json
+@click.option(
+    "--preflight/--no-preflight",
+    default=True,
+    help="Ask the silos first whether they would take part.",
+)
+@connected()
 def submit(
     job: Path,
     watch_: bool,
     days: float,
-    address: str,
-    identity: Path,
-    server_name: str | None,
-    json_: bool,
+    preflight: bool,
+    connection: Connection,
 ) -> None:
-    """Sign a job file and submit it; prints the job's identifier."""
-    client = client_for(address, identity, server_name)
-    job_id = client.create(job_file.load(job), days)
-    if json_ and not watch_:
-        click.echo(json.dumps({"job": job_id}))
-    else:
-        click.echo(job_id)
-    if watch_:
-        _watch(client, job_id, json_)
+    """Sign a job file and submit it; prints the job's identifier.
+
+    First each silo says whether it would take part. A job that could not run, even with the silos
+    that are away now, is not submitted.
+    """
+    spec, client = job_file.load(job), connection.client()
+    if preflight:
+        found = client.preflight(spec)
+        if found.refusal or not wants_json():
+            show_preflight(found, err=True)
+        if found.refusal:
+            raise InvalidJob(f"not submitted: {found.refusal}")
+    job_id = client.create(spec, days)
+    if not watch_:
+        tell({"job": job_id}, job_id)
+        return
+    click.echo(job_id, err=wants_json())
+    _watch(client, job_id)
 
 
-@click.command()
+@command()
 @click.argument("job_id")
-@connected
-@as_json
-def watch(job_id: str, address: str, identity: Path, server_name: str | None, json_: bool) -> None:
+@connected()
+def watch(job_id: str, connection: Connection) -> None:
     """Show a job as it goes, until it ends."""
-    _watch(client_for(address, identity, server_name), job_id, json_)
+    _watch(connection.client(), job_id)
 
 
-def _watch(client: JobClient, job_id: str, json_: bool) -> None:
-    console = Console(stderr=json_)
+def _watch(client: JobClient, job_id: str) -> None:
+    console = Console(stderr=wants_json())
     with JobProgress(console) as progress:
         for view in client.watch(job_id):
             progress.show(view)
     report = run_folder.report(client.get(job_id))
-    if json_:
-        click.echo(json.dumps(report))
-    else:
-        for line in summary(report):
-            click.echo(line)
-        if report["detail"]:
-            click.echo(report["detail"])
+    closing = [*summary(report), *([report["detail"]] if report["detail"] else [])]
+    tell(report, "\n".join(closing))
     sys.exit(0 if report["state"] == JobState.SUCCEEDED else 1)
 
 
-@click.command()
-@connected
-@as_json
-def jobs(address: str, identity: Path, server_name: str | None, json_: bool) -> None:
+@command()
+@connected()
+def jobs(connection: Connection) -> None:
     """List your jobs, newest first; an admin sees everybody's."""
-    views = list(client_for(address, identity, server_name).list())
-    if json_:
-        click.echo(json.dumps([listed(view) for view in views]))
-        return
-    table = Table(Column("job", no_wrap=True, min_width=22))
-    for name in ("name", "strategy", "state", "attempt", "operator", "detail"):
-        table.add_column(name, overflow="fold")
-    for view in views:
-        table.add_row(*(str(value) for value in listed(view).values()))
-    Console().print(table)
+    rows = [listed(view) for view in connection.client().list()]
+    names = ("job", "name", "strategy", "state", "attempt", "operator", "detail")
+    tell(rows, lambda: listing(names, (row.values() for row in rows), keep=("job",)))
 
 
-@click.command()
+@command()
+@connected()
+def silos(connection: Connection) -> None:
+    """List the federation's silos: who is connected, what they announce, who is awaited."""
+    rows = [shown(view) for view in connection.client().silos()]
+    names = list(rows[0]) if rows else ["silo"]
+    tell(rows, lambda: listing(names, (row.values() for row in rows), keep=("silo",)))
+
+
+@command()
+@connected()
+def status(connection: Connection) -> None:
+    """Say in a few lines how the federation is: silos away, jobs under way, who is awaited.
+
+    Ends with code 1 while a silo that has registered before is away or its crypto process does not
+    answer.
+    """
+    client = connection.client()
+    views, under_way = client.silos(), [job for job in client.list() if not job.state.ended]
+    away = [view.name for view in views if view.version and not view.alive]
+    mute = [view.name for view in views if view.alive and view.crypto_answers is False]
+    awaited = {view.name: list(view.awaited) for view in views if view.awaited}
+    connected_now = sum(view.alive for view in views)
+    document = {
+        "silos": len(views),
+        "connected": connected_now,
+        "away": away,
+        "crypto_does_not_answer": mute,
+        "jobs": [listed(job) for job in under_way],
+        "awaited": awaited,
+    }
+    lines = [f"{connected_now} of {len(views)} silos are connected"]
+    lines += [f"away: {', '.join(away)}"] if away else []
+    lines += [f"crypto process does not answer: {', '.join(mute)}"] if mute else []
+    lines += [f"{job.job_id} {job.state.lower()} {job.detail}".rstrip() for job in under_way]
+    lines += [f"{silo} is awaited: {'; '.join(what)}" for silo, what in awaited.items()]
+    tell(document, "\n".join(lines))
+    sys.exit(1 if away or mute else 0)
+
+
+@command()
 @click.argument("job_id")
-@connected
-def cancel(job_id: str, address: str, identity: Path, server_name: str | None) -> None:
+@connected()
+def cancel(job_id: str, connection: Connection) -> None:
     """Cancel a job; its silos stop within seconds."""
-    click.echo(client_for(address, identity, server_name).cancel(job_id).lower())
+    state = connection.client().cancel(job_id).lower()
+    tell({"job": job_id, "state": state}, state)
 
 
-@click.command()
+@command()
 @click.argument("job_id")
 @click.option(
     "--out",
@@ -148,29 +152,16 @@ def cancel(job_id: str, address: str, identity: Path, server_name: str | None) -
     required=True,
     help="Run folder to write.",
 )
-@connected
-def download(job_id: str, out: Path, address: str, identity: Path, server_name: str | None) -> None:
+@connected()
+def download(job_id: str, out: Path, connection: Connection) -> None:
     """Write a job's run folder: model, report, metrics, job file."""
-    fetch(client_for(address, identity, server_name), job_id, out)
-    click.echo(str(out))
+    fetch(connection.client(), job_id, out)
+    tell({"job": job_id, "folder": str(out)}, str(out))
 
 
-@click.command()
+@command()
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option(
-    "--coordinator",
-    "address",
-    envvar="HEDGEROW_COORDINATOR",
-    metavar="HOST:PORT",
-    help="Ask this coordinator about its silos; without it give --rows.",
-)
-@click.option(
-    "--identity",
-    envvar="HEDGEROW_IDENTITY",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with the operator's tls.key, tls.crt and ca.crt.",
-)
-@click.option("--server-name", envvar="HEDGEROW_SERVER_NAME", help="Name in its certificate.")
+@connected(required=False)
 @click.option(
     "--silo",
     "silos",
@@ -184,18 +175,14 @@ def download(job_id: str, out: Path, address: str, identity: Path, server_name: 
     metavar="FILE or PARTY=FILE",
     help="The run will be given test rows, as `hedgerow local` takes them.",
 )
-@as_json
 def plan(
     job: Path,
-    address: str | None,
-    identity: Path | None,
-    server_name: str | None,
+    connection: Connection,
     silos: tuple[str, ...],
     test: tuple[str, ...],
-    json_: bool,
 ) -> None:
     """Tell what a job would cost and reveal, before anyone trains."""
-    spec = job_file.load(job)
+    spec, asked = job_file.load(job), None
     if silos:
         parties = {pair.partition("=")[0] for pair in silos}
         if any(name.partition("=")[0] not in parties for name in test):  # not a party's own
@@ -203,24 +190,25 @@ def plan(
             message.test_data = "test"
             spec = message.SerializeToString(deterministic=True)
         found = plan_here(spec, parse_pairs(silos, "--silo"))
-    elif address and identity:
-        found = client_for(address, identity, server_name).plan(spec)
     else:
-        raise click.UsageError("give --coordinator and --identity, or --silo NAME=FILE")
-    if json_:
-        click.echo(json.dumps(_plan_json(found)))
-        return
-    table = Table("silo", "step", "exchanges", "up", "down")
-    for step in found.steps:
-        table.add_row(
-            step.silo, step.method, str(step.exchanges), size(step.bytes_up), size(step.bytes_down)
-        )
-    console = Console()
-    console.print(f"{found.rounds} rounds, CPU time a silo: {found.cpu_class}")
-    console.print(table)
+        asked = connection.client().preflight(spec)
+        found = asked.plan
+    told = _plan_json(found) | ({} if asked is None else answers(asked))
+    tell(told, lambda: _show_plan(found, asked))
+
+
+def _show_plan(found: PlanView, asked: PreflightView | None) -> None:
+    click.echo(f"{found.rounds} rounds, CPU time a silo: {found.cpu_class}")
+    numbers = ("exchanges", "up", "down")
+    rows = (
+        (s.silo, s.method, s.exchanges, size(s.bytes_up), size(s.bytes_down)) for s in found.steps
+    )
+    listing(("silo", "step", *numbers), rows, keep=numbers, right=numbers)
     for note in found.notes:
-        console.print(f"note: {note}", markup=False)
-    console.print("What each party learns:", found.reveals, sep="\n", markup=False)
+        click.echo(f"note: {note}")
+    click.echo(f"What each party learns:\n{found.reveals}")
+    if asked is not None:
+        show_preflight(asked)
 
 
 def _plan_json(found: PlanView) -> dict[str, Any]:

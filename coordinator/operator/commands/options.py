@@ -2,15 +2,116 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.operator import federations
+
+if TYPE_CHECKING:
+    from hedgerow.services.rpc.jobs import JobClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How an operator reaches a coordinator: by options, the environment, or `hedgerow use`."""
+
+    coordinator: str | None
+    identity: Path | None
+    server_name: str | None
+
+    def needed(self) -> Connection:
+        """Return this where it is complete.
+
+        Raises
+        ------
+        click.UsageError
+            Coordinator or identity is missing; says how both can be given.
+        """
+        for name, value in (("coordinator", self.coordinator), ("identity", self.identity)):
+            if not value:
+                raise click.UsageError(
+                    f"no {name}: give --{name}, set HEDGEROW_{name.upper()}, or name a federation "
+                    "once with `hedgerow use NAME --coordinator HOST:PORT --identity DIR`"
+                )
+        return self
+
+    def client(self) -> JobClient:
+        """Return a client of the coordinator."""
+        from hedgerow.coordinator.operator.library.clients import client_for
+
+        self.needed()
+        assert self.coordinator
+        assert self.identity
+        return client_for(self.coordinator, self.identity, self.server_name)
+
+
+def connected(*, required: bool = True) -> Callable[[Command], Command]:
+    """Add the options that every command to a coordinator has, as one ``connection``.
+
+    Parameters
+    ----------
+    required : bool
+        Whether the command does nothing without.
+    """
+    options = (
+        click.option(
+            "--coordinator",
+            envvar="HEDGEROW_COORDINATOR",
+            metavar="HOST:PORT",
+            help="Coordinator to talk to.",
+        ),
+        click.option(
+            "--identity",
+            envvar="HEDGEROW_IDENTITY",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder with the operator's tls.key, tls.crt and ca.crt.",
+        ),
+        click.option(
+            "--server-name",
+            envvar="HEDGEROW_SERVER_NAME",
+            help="Name in the coordinator's certificate where it is not the host.",
+        ),
+    )
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_connection(
+            coordinator: str | None, identity: Path | None, server_name: str | None, **others: Any
+        ) -> Any:
+            known = federations.current()
+            found = Connection(
+                coordinator or known.coordinator,
+                identity or known.identity,
+                server_name or (None if coordinator else known.server_name),
+            )
+            return command(connection=found.needed() if required else found, **others)
+
+        made: Any = with_connection
+        for option in reversed(options):
+            made = option(made)
+        return made  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def silos_option(command: Command) -> Command:
+    """Add ``--silo``."""
+    return click.option(
+        "--silo",
+        "silos",
+        multiple=True,
+        required=True,
+        metavar="NAME=FILE",
+        help="A silo and its table; once for each silo.",
+    )(command)
 
 
 def silo_tables(command: Command) -> Command:
@@ -20,17 +121,9 @@ def silo_tables(command: Command) -> Command:
         "tests",
         multiple=True,
         metavar="FILE",
-        help="Evaluation table; for vertical jobs PARTY=FILE, once for each party.",
+        help="Test rows: FILE for the model of all, SILO=FILE for rows of one silo.",
     )
-    silo = click.option(
-        "--silo",
-        "silos",
-        multiple=True,
-        required=True,
-        metavar="NAME=FILE",
-        help="A silo and its table; once for each silo.",
-    )
-    return silo(test(command))
+    return silos_option(test(command))
 
 
 def csv_dialect(command: Command) -> Command:

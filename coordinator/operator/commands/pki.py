@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from hedgerow.coordinator.operator.commands import refusing
-from hedgerow.coordinator.operator.commands.operate import connected
-from hedgerow.coordinator.operator.library.clients import client_for
+from hedgerow.coordinator.operator import joining
+from hedgerow.coordinator.operator.commands.options import Connection, connected
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.revocation import read_lists
+from hedgerow.services.process.terminal import group, listing, tell
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group()
+@group()
 def pki() -> None:
     """Make and renew certificates.
 
@@ -36,9 +34,9 @@ def pki() -> None:
 @click.option("--dir", "folder", type=FOLDER, required=True, help="Folder of the CA.")
 def init(federation: str, folder: Path) -> None:
     """Make the federation's CA: ca.key, to be kept offline, and ca.crt, for everyone."""
-    with refusing():
-        authority.create_authority(folder, federation, time.time())
-    click.echo(f"CA of federation {federation}: {folder / 'ca.crt'}; keep ca.key offline")
+    authority.create_authority(folder, federation, time.time())
+    root = folder / "ca.crt"
+    tell({"ca": str(root)}, f"CA of federation {federation}: {root}; keep ca.key offline")
 
 
 @pki.command()
@@ -48,46 +46,108 @@ def init(federation: str, folder: Path) -> None:
 @click.option("--dir", "folder", type=FOLDER, required=True, help="Folder of the identity.")
 def request(federation: str, role: str, name: str, folder: Path) -> None:
     """Make a key that stays in --dir, and a request (tls.csr) for the CA's owner."""
-    with refusing():
-        made = authority.create_request(folder, federation, Role(role), name)
-    click.echo(
+    made = authority.create_request(folder, federation, Role(role), name)
+    tell(
+        {"request": str(made)},
         f"send {made} to the owner of the CA; put the certificate beside it as tls.crt "
-        "and the CA's as ca.crt"
+        "and the CA's as ca.crt",
     )
 
 
 @pki.command()
-@click.argument("request", type=FILE)
+@click.argument("requests", metavar="REQUEST...", type=FILE, nargs=-1, required=True)
 @click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
-@click.option("--role", type=click.Choice([role.value for role in Role]), required=True)
-@click.option("--name", required=True, help="Who the request is from, as you know them.")
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="Of a tls.csr.")
+@click.option("--name", help="Who a tls.csr is from, as you know them.")
 @click.option("--host", "hosts", multiple=True, help="DNS name or IP address of a server.")
 @click.option("--days", type=float, default=authority.LIFETIME_DAYS[1], show_default=True)
 @click.option("--out", type=FILE, help="Where to put the certificate; beside the request if not.")
+@click.option(
+    "--coordinator",
+    "address",
+    default="",
+    metavar="HOST:PORT",
+    help="Of bundles: the coordinator's address, if not that of the coordinator signed here.",
+)
+@click.option("--yes", is_flag=True, help="Sign bundles without asking: you have compared them.")
 def sign(
+    requests: tuple[Path, ...],
+    folder: Path,
+    role: str | None,
+    name: str | None,
+    hosts: tuple[str, ...],
+    days: float,
+    out: Path | None,
+    address: str,
+    yes: bool,
+) -> None:
+    """Sign requests; what comes out holds no secret and is sent back.
+
+    A REQUEST of `hedgerow init` becomes a bundle beside it, after you have confirmed who asks and
+    for what. A REQUEST of `hedgerow pki request` (tls.csr) needs --role and --name, as you know
+    them, and --host for a server: never the request's own.
+    """
+    if all(certificates.read(request).lstrip().startswith(b"{") for request in requests):
+        if role or name or hosts or out:
+            raise click.UsageError("--role, --name, --host and --out are for a tls.csr")
+        _sign_bundles(requests, folder, address, days, yes)
+        return
+    if len(requests) > 1 or not role or not name:
+        raise click.UsageError("a tls.csr is signed by itself, with --role and --name")
+    _sign_one(requests[0], folder, Role(role), name, hosts, days, out)
+
+
+def _sign_bundles(
+    requests: tuple[Path, ...], folder: Path, address: str, days: float, yes: bool
+) -> None:
+    made = []
+    for path in requests:
+        found = joining.read_request(path)
+        click.echo(f"{path}: SHA-256 {joining.fingerprint(certificates.read(path))}", err=True)
+        for one in found.asked:
+            at = f" at {', '.join(one.hosts)}" if one.hosts else ""
+            click.echo(f"  {one.role} {found.name} of {found.federation}{at}", err=True)
+        if found.address:
+            click.echo(f"  all bundles will name the coordinator {found.address}", err=True)
+        if not yes:
+            click.confirm("Is this who you know, with this SHA-256?", abort=True, err=True)
+        bundle = joining.sign(folder, found, address, time.time(), days)
+        stem = path.name.removesuffix(joining.REQUEST).removesuffix(".json")
+        target = path.with_name(stem + joining.BUNDLE)
+        joining.write_bundle(target, bundle)
+        made.append(str(target))
+    root = joining.fingerprint(certificates.read(folder / "ca.crt"))
+    shown = [f"{target}: send it back; hedgerow init accept puts it into use" for target in made]
+    shown.append(f"SHA-256 of the CA, to be told by another way: {root}")
+    tell({"bundles": made, "ca_sha256": root}, "\n".join(shown))
+
+
+def _sign_one(
     request: Path,
     folder: Path,
-    role: str,
+    role: Role,
     name: str,
     hosts: tuple[str, ...],
     days: float,
     out: Path | None,
 ) -> None:
-    """Sign REQUEST: the role, name and hosts are those given here, never the request's."""
     target = out or request.with_suffix(".crt")
-    with refusing():
-        certificate = authority.sign_request(
-            folder,
-            certificates.read(request),
-            Role(role),
-            name,
-            now=time.time(),
-            days=days,
-            hosts=hosts,
-        )
-        certificates.write(target, certificate)
-        subject = certificates.subject_of(certificate)
-    click.echo(f"{target}: {subject.uri}, until {_date(subject.not_after)}")
+    certificate = authority.sign_request(
+        folder,
+        certificates.read(request),
+        role,
+        name,
+        now=time.time(),
+        days=days,
+        hosts=hosts,
+    )
+    certificates.write(target, certificate)
+    subject = certificates.subject_of(certificate)
+    until = _date(subject.not_after)
+    tell(
+        {"certificate": str(target), "uri": subject.uri, "not_after": until},
+        f"{target}: {subject.uri}, until {until}",
+    )
 
 
 @pki.command()
@@ -100,32 +160,43 @@ def revoke(who: tuple[str, ...], folder: Path) -> None:
     seconds and reaches every silo. Without WHO the list is only signed anew, for silos that limit
     its age. Sign a new certificate for a holder after its old ones are revoked.
     """
-    with refusing():
-        serials = [serial for one in who for serial in _serials(folder, one)]
-        made = authority.revoke(folder, serials, time.time())
-        (known,) = read_lists(
-            certificates.read(made), certificates.read(folder / "ca.crt")
-        ).values()
-    click.echo(f"{made}: number {known.number}, {len(known.serials)} certificates revoked")
+    serials = [serial for one in who for serial in _serials(folder, one)]
+    made = authority.revoke(folder, serials, time.time())
+    (known,) = read_lists(certificates.read(made), certificates.read(folder / "ca.crt")).values()
+    tell(
+        {"list": str(made), "number": known.number, "revoked": len(known.serials)},
+        f"{made}: number {known.number}, {len(known.serials)} certificates revoked",
+    )
 
 
 @pki.command()
-@connected
+@connected()
 @click.option("--out", type=FILE, help="Where to put the list.")
-def revoked(address: str, identity: Path, server_name: str | None, out: Path | None) -> None:
+def revoked(connection: Connection, out: Path | None) -> None:
     """Show the list of revoked certificates that the coordinator has, checked by the CA."""
-    with refusing():
-        pem = client_for(address, identity, server_name).revocations()
-        if not pem:
+    pem = connection.client().revocations()
+    assert connection.identity
+    roots = certificates.read(IdentityPaths.of(connection.identity).roots)
+    lists: list[dict[str, Any]] = [
+        {
+            "number": known.number,
+            "signed": _date(known.issued),
+            "serials": [f"{serial:x}" for serial in sorted(known.serials)],
+        }
+        for known in (read_lists(pem, roots).values() if pem else ())
+    ]
+    if out is not None and pem:
+        certificates.write(out, pem)
+
+    def show() -> None:
+        if not lists:
             click.echo("the coordinator has no list of revoked certificates")
-            return
-        roots = certificates.read(IdentityPaths.of(identity).roots)
-        for known in read_lists(pem, roots).values():
-            click.echo(f"number {known.number}, signed {_date(known.issued)}")
-            for serial in sorted(known.serials):
-                click.echo(f"{serial:x}")
-        if out is not None:
-            certificates.write(out, pem)
+        for known in lists:
+            click.echo(f"number {known['number']}, signed {known['signed']}")
+            for serial in known["serials"]:
+                click.echo(serial)
+
+    tell(lists, show)
 
 
 def _serials(folder: Path, who: str) -> tuple[int, ...]:
@@ -149,31 +220,31 @@ def _serials(folder: Path, who: str) -> tuple[int, ...]:
 def renew(folder: Path, new_key: bool, certificate: Path | None) -> None:
     """Ask for a new certificate, or with --certificate put it into use; servers reload it."""
     paths = IdentityPaths.of(folder)
-    with refusing():
-        if certificate is not None:
-            subject = authority.install(folder, certificates.read(certificate), time.time())
-            click.echo(f"{subject.uri}: in use until {_date(subject.not_after)}")
-            return
-        subject = certificates.subject_of(certificates.read(paths.certificate))
-        made = authority.create_request(
-            folder,
-            subject.federation,
-            subject.role,
-            subject.name,
-            key_name="tls.key.next" if new_key else "tls.key",
-        )
-        hosts = certificates.hosts_of(certificates.read(paths.certificate))
+    if certificate is not None:
+        subject = authority.install(folder, certificates.read(certificate), time.time())
+        until = _date(subject.not_after)
+        tell({"uri": subject.uri, "not_after": until}, f"{subject.uri}: in use until {until}")
+        return
+    subject = certificates.subject_of(certificates.read(paths.certificate))
+    made = authority.create_request(
+        folder,
+        subject.federation,
+        subject.role,
+        subject.name,
+        key_name="tls.key.next" if new_key else "tls.key",
+    )
+    hosts = certificates.hosts_of(certificates.read(paths.certificate))
     asks = "".join(f" --host {host}" for host in hosts)
-    click.echo(
+    tell(
+        {"request": str(made), "role": subject.role, "name": subject.name, "hosts": hosts},
         f"send {made} to the owner of the CA, who runs: hedgerow pki sign tls.csr --ca DIR "
-        f"--role {subject.role} --name {subject.name}{asks}"
+        f"--role {subject.role} --name {subject.name}{asks}",
     )
 
 
 @pki.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(path: Path, as_json: bool) -> None:
+def show(path: Path) -> None:
     """Tell whom a certificate (or the one in a folder) names, and until when.
 
     Exit code 1 when it is expired or, in a folder, does not fit its key or CA.
@@ -181,10 +252,9 @@ def show(path: Path, as_json: bool) -> None:
     now = time.time()
     folder = path if path.is_dir() else None
     file = IdentityPaths.of(path).certificate if folder else path
-    with refusing():
-        pem = certificates.read(file)
-        subject = certificates.subject_of(pem)
-        hosts = certificates.hosts_of(pem)
+    pem = certificates.read(file)
+    subject = certificates.subject_of(pem)
+    hosts = certificates.hosts_of(pem)
     problem = "expired" if now > subject.not_after else ""
     if folder is not None:
         try:
@@ -203,14 +273,11 @@ def show(path: Path, as_json: bool) -> None:
         "days_left": round((subject.not_after - now) / 86400, 1),
         "problem": problem,
     }
-    if as_json:
-        click.echo(json.dumps(facts))
-    else:
-        table = Table(show_header=False)
-        for name, value in facts.items():
-            text = ", ".join(value) if isinstance(value, list) else str(value)
-            table.add_row(name.replace("_", " "), text or "–")
-        Console().print(table)
+    rows = [
+        (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else value)
+        for name, value in facts.items()
+    ]
+    tell(facts, lambda: listing(("what", "value"), rows))
     if problem:
         raise SystemExit(1)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from hedgerow.boosting import spreadsheet
 from hedgerow.boosting.dataset import Task
-from hedgerow.coordinator.operator.commands import Refused, refusing
+from hedgerow.boosting.tables import spreadsheet
+from hedgerow.services.process.terminal import Refused, command, listing, tell
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset
@@ -26,7 +23,7 @@ SILO = click.option(
 )
 
 
-@click.command()
+@command()
 @click.argument("run_or_model", type=MODEL)
 @click.argument("data", nargs=-1, required=True)
 @click.option(
@@ -36,7 +33,14 @@ SILO = click.option(
     help="File for the predictions, .csv or .parquet.",
 )
 @SILO
-def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> None:
+@click.option(
+    "--shap",
+    type=click.Choice(["features", "parties"]),
+    help="Add what each feature, or each party of a vertical model, adds to the margin.",
+)
+def predict(
+    run_or_model: Path, data: tuple[str, ...], out: Path, silo: str, shap: str | None
+) -> None:
     """Score DATA with a run folder's model, or a stock XGBoost model file.
 
     The model of a vertical run is in parts: DATA is then PARTY=FILE for every party, whose
@@ -46,7 +50,8 @@ def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> 
     `prediction`, and for classes `probability_CLASS` in class order; of two classes first
     `probability`, that of the positive one. Labels and unknown columns are ignored. Where each
     silo has a model of its own (fedga), --silo says whose; without it, there are such columns for
-    each silo, under its name.
+    each silo, under its name. --shap adds `shap_FEATURE` and `shap_bias`, with more than two
+    classes `shap_CLASS_FEATURE`; they sum to the margin.
     """
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
     from hedgerow.coordinator.operator.library.models import open_model, owners
@@ -54,34 +59,35 @@ def predict(run_or_model: Path, data: tuple[str, ...], out: Path, silo: str) -> 
 
     if out.suffix not in (".csv", ".parquet"):
         raise Refused(f"--out {out}: the ending should be .csv or .parquet")
-    with refusing():
-        silos = () if silo else owners(run_or_model)
-        if is_vertical(run_or_model):
-            scored, _ = score_together(run_or_model, data)
-        elif silos:
-            _, scored = _scored_by_each(run_or_model, silos, _one(data))
-        else:
-            model = open_model(run_or_model, silo)
-            dataset, table = model.read(_one(data), "")
-            scored = _scored(model, model.predictions(model.margins(dataset)), table)
-        write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
-    click.echo(f"{out}: {scored.num_rows:,} rows")
+    silos = () if silo else owners(run_or_model)
+    if is_vertical(run_or_model):
+        scored, _ = score_together(run_or_model, data)
+    elif silos:
+        if shap:
+            raise Refused("--shap is of one model: say --silo")
+        _, scored = _scored_by_each(run_or_model, silos, _one(data))
+    else:
+        model = open_model(run_or_model, silo)
+        dataset, table = model.read(_one(data), "")
+        scored = _scored(model, model.predictions(model.margins(dataset)), table)
+    if shap:
+        scored = _explained(open_model(run_or_model, silo), data, scored, shap == "parties")
+    write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
+    tell({"file": str(out), "rows": scored.num_rows}, f"{out}: {scored.num_rows:,} rows")
 
 
-@click.command()
+@command()
 @click.argument("run_or_model", type=MODEL)
 @click.argument("data", nargs=-1, required=True)
 @click.option("--metrics", "names", help="Names set apart by commas; those of the job if not.")
 @click.option("--label", help="Label column; that of the job if not.")
 @SILO
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(
     run_or_model: Path,
     data: tuple[str, ...],
     names: str | None,
     label: str | None,
     silo: str,
-    as_json: bool,
 ) -> None:
     """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels.
 
@@ -89,43 +95,35 @@ def evaluate(
     predict, and their mean. The model of a vertical run is in parts: DATA is then PARTY=FILE for
     every party.
     """
+    from hedgerow.boosting import metrics
+    from hedgerow.boosting.tables import short_name
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
     from hedgerow.coordinator.operator.library.models import open_model, owners
 
     chosen = tuple(n.strip() for n in names.split(",")) if names else ()
-    with refusing():
-        silos = () if silo else owners(run_or_model)
-        each: dict[str, dict[str, float]] = {}
-        if is_vertical(run_or_model):
-            scored, found = score_together(run_or_model, data, chosen, label, labelled=True)
-            n_rows = scored.num_rows
-        elif not silos:
-            n_rows, found = _evaluated(open_model(run_or_model, silo), _one(data), chosen, label)
-        else:
-            models = {own: open_model(run_or_model, own) for own in silos}
-            parts = {own: _evaluated(one, _one(data), chosen, label) for own, one in models.items()}
-            each = {own: scores for own, (_, scores) in parts.items()}
-            n_rows, first = parts[silos[0]]
-            found = {n: sum(own[n] for own in each.values()) / len(each) for n in first}
-    if as_json:
-        document = {"rows": n_rows, "metrics": _plain(found)}
-        if each:
-            document["silos"] = {own: _plain(scores) for own, scores in each.items()}
-        click.echo(json.dumps(document))
-        return
-    shown = Table(title=f"{n_rows:,} rows", title_justify="left")
-    if each:
-        shown.add_column("silo")
-        for name in found:
-            shown.add_column(name, justify="right")
-        for own, scores in {**each, "mean": found}.items():
-            shown.add_row(own, *map(_shown, scores.values()))
+    silos = () if silo else owners(run_or_model)
+    each: dict[str, dict[str, float]] = {}
+    if is_vertical(run_or_model):
+        scored, found = score_together(run_or_model, data, chosen, label, labelled=True)
+        n_rows = scored.num_rows
+    elif not silos:
+        n_rows, found = _evaluated(open_model(run_or_model, silo), _one(data), chosen, label)
     else:
-        shown.add_column("metric")
-        shown.add_column("value", justify="right")
-        for name, value in found.items():
-            shown.add_row(name, _shown(value))
-    Console().print(shown)
+        models = {own: open_model(run_or_model, own) for own in silos}
+        parts = {own: _evaluated(one, _one(data), chosen, label) for own, one in models.items()}
+        each = {own: scores for own, (_, scores) in parts.items()}
+        n_rows, first = parts[silos[0]]
+        found = {n: sum(own[n] for own in each.values()) / len(each) for n in first}
+    document: dict[str, Any] = {"rows": n_rows, "metrics": _plain(found)}
+    headings = ["metric", "value"]
+    rows = [[name, _shown(value)] for name, value in found.items()]
+    if each:
+        document["silos"] = {own: _plain(scores) for own, scores in each.items()}
+        headings = ["silo", *found]
+        rows = [[own, *map(_shown, s.values())] for own, s in {**each, "mean": found}.items()]
+    title = f"{n_rows:,} rows"
+    tell(document, lambda: listing(headings, rows, title=title, right=headings[1:]))
+    metrics.check_defined({", ".join(map(short_name, data)): found})
 
 
 def _one(data: tuple[str, ...]) -> str:
@@ -164,6 +162,36 @@ def _evaluated(
     margins = model.margins(dataset)
     found = metrics.evaluate(chosen, dataset.labels, margins, objective=model.objective)
     return dataset.n_samples, found
+
+
+def _explained(model: Model, data: tuple[str, ...], scored: Any, by_party: bool) -> Any:
+    """Return the table of predictions with contributions."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from hedgerow.coordinator.operator.commands import options
+    from hedgerow.coordinator.operator.library import frames
+
+    names = model.features
+    if model.parties:
+        tables = options.parse_pairs(data, "a vertical model's DATA")
+        joined = frames.joined(tables, model.label, model.columns)
+        # The parties' own scores are in the order of the active party's table.
+        ids = scored.column("_id").cast(pa.string()).combine_chunks()
+        table = joined.take(pc.index_in(ids, joined.column("_id").combine_chunks()))
+        rows = model.coded(table, "the parties' tables")
+        names = tuple(dict.fromkeys(model.parties)) if by_party else names
+    else:
+        rows, _ = model.read(_one(data), "")
+    values = model.contributions(rows, rows, by_party=by_party)
+    values = values[:, np.newaxis] if values.ndim == 2 else values
+    labels = model.classes or tuple(str(k) for k in range(values.shape[1]))
+    for k in range(values.shape[1]):
+        prefix = f"shap_{labels[k]}_" if values.shape[1] > 1 else "shap_"
+        for j, name in enumerate((*names, "bias")):
+            scored = scored.append_column(prefix + name, pa.array(values[:, k, j]))
+    return scored
 
 
 def _scored_by_each(folder: Path, silos: tuple[str, ...], data: str) -> tuple[Dataset, Any]:

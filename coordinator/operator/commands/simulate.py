@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hedgerow.coordinator.operator.commands import refusing
+from hedgerow.services.process.terminal import command, tell, wants_json
 
 if TYPE_CHECKING:
     from hedgerow.services.wire.job_view import FinishedRound
 
 
-@click.command()
+@command()
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--data", required=True, metavar="FILE", help="The table to deal.")
 @click.option("--silos", type=click.IntRange(min=1), help="Number of silos.")
@@ -35,12 +34,19 @@ if TYPE_CHECKING:
 )
 @click.option("--workers", type=int, default=0, help="Silos that compute at the same time.")
 @click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="MS:MBIT",
+    help="A silo's line: round trip and bandwidth; several are dealt to the silos in turn. "
+    "Seconds are simulated then.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
     help="Run folder to write.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print the report as JSON.")
 def simulate(
     job: Path,
     data: str,
@@ -52,8 +58,8 @@ def simulate(
     away: float,
     crypto: bool,
     workers: int,
+    links: tuple[str, ...],
     out: Path,
-    json_: bool,
 ) -> None:
     """Deal a table to silos and run JOB over them in this process, without gRPC.
 
@@ -65,16 +71,11 @@ def simulate(
         scores = "  ".join(f"{s.data} {s.metric} {s.value:.5f}" for s in done.scores)
         click.echo(
             f"round {done.round + 1:>3}  {scores}  {len(done.silos)} silos  {done.seconds:.2f} s",
-            err=json_,
+            err=wants_json(),
         )
 
-    with refusing():
-        found = run(
-            job, data, silos, scheme=scheme, parties=parties, test=test, seed=seed, away=away,
-            crypto=crypto, workers=workers, out=out, watch=show,
-        )  # fmt: skip
-    if json_:
-        click.echo(json.dumps(found.document))
-    else:
-        click.echo(found.summary())
-        click.echo(f"run folder: {out}")
+    found = run(
+        job, data, silos, scheme=scheme, parties=parties, test=test, seed=seed, away=away,
+        crypto=crypto, workers=workers, links=links, out=out, watch=show,
+    )  # fmt: skip
+    tell(found.document, f"{found.summary()}\nrun folder: {out}")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from hedgerow.coordinator.operator.commands import Refused, refusing
 from hedgerow.coordinator.operator.commands.options import csv_dialect
+from hedgerow.services.process.terminal import Refused, command, listing, tell
 
 
-@click.command()
+@command()
 @click.argument("data")
 @click.option("--silos", type=click.IntRange(min=1), help="Number of silos.")
 @click.option(
@@ -38,7 +35,6 @@ from hedgerow.coordinator.operator.commands.options import csv_dialect
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder."
 )
 @csv_dialect
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def split(
     data: str,
     silos: int | None,
@@ -50,26 +46,24 @@ def split(
     out: Path,
     delimiter: str,
     decimal: str,
-    as_json: bool,
 ) -> None:
     """Cut DATA (Parquet, CSV, LIBSVM) into the tables of silos, to try a federation on one machine.
 
     Writes OUT/silo-0.parquet, OUT/silo-1.parquet, ... and OUT/test.parquet; with --parties
     OUT/PARTY.parquet and OUT/test-PARTY.parquet.
     """
-    from hedgerow.boosting.delimited import Dialect
     from hedgerow.boosting.tables import read_table
+    from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import tables
 
     if parties is not None and (silos is not None or scheme != "iid"):
         raise Refused("--parties cuts by columns: it goes without --silos and --scheme")
-    with refusing():
-        table = read_table(data, dialect=Dialect(delimiter, decimal))
-        if parties is None:
-            pieces = tables.split_rows(table, silos, scheme, test, seed, label)
-        else:
-            pieces = tables.split_parties(table, parties, test, seed, label)
-        paths = tables.write_pieces(pieces, out)
+    table = read_table(data, dialect=Dialect(delimiter, decimal))
+    if parties is None:
+        pieces = tables.split_rows(table, silos, scheme, test, seed, label)
+    else:
+        pieces = tables.split_parties(table, parties, test, seed, label)
+    paths = tables.write_pieces(pieces, out)
     files = [
         {
             "file": str(path),
@@ -80,21 +74,17 @@ def split(
         for piece, path in zip(pieces, paths, strict=True)
     ]
     left_out = 0 if parties else table.num_rows - sum(p.table.num_rows for p in pieces)
-    if as_json:
-        click.echo(json.dumps({"files": files, "rows_without_key": left_out}))
-        return
-    shown = Table(title=str(out), title_justify="left")
-    with_keys = any(piece.key for piece in pieces)
-    for heading in ("file", "rows", "columns") + (("key",) if with_keys else ()):
-        shown.add_column(heading, justify="right" if heading in ("rows", "columns") else "left")
-    for file in files:
-        row = [
-            Path(str(file["file"])).name,
-            f"{file['rows']:,}",
-            str(file["columns"]),
-            str(file["key"]),
-        ]
-        shown.add_row(*row[: 4 if with_keys else 3])
-    Console().print(shown)
-    if left_out:
-        click.echo(f"{left_out} rows have no value in the key column: they are in no silo")
+
+    def show() -> None:
+        n = 4 if any(piece.key for piece in pieces) else 3
+        listing(
+            ("file", "rows", "columns", "key")[:n],
+            ((Path(str(f["file"])).name, f"{f['rows']:,}", f["columns"], f["key"])[:n]
+             for f in files),
+            title=str(out),
+            right=("rows", "columns"),
+        )  # fmt: skip
+        if left_out:
+            click.echo(f"{left_out} rows have no value in the key column: they are in no silo")
+
+    tell({"files": files, "rows_without_key": left_out}, show)

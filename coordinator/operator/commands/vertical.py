@@ -10,29 +10,30 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.strategies.secureboost.model import ACTIVE_REVEALS, PASSIVE_REVEALS
+from hedgerow.services.process.terminal import command, listing, tell
 
 MODEL = "model"
 """Name of the earlier model in the scoring job."""
 
 
-@click.command()
+@command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def part(file: Path, as_json: bool) -> None:
+def part(file: Path) -> None:
     """Print what FILE, a party's part of a vertical model, holds and reveals."""
-    from hedgerow.boosting.strategies.secureboost.model import ActivePart, load_part
-    from hedgerow.coordinator.operator.commands import refusing
+    from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, load_part
 
-    with refusing():
-        found = load_part(file.read_bytes())
+    found = load_part(file.read_bytes())
     importance = found.importance()
     active = isinstance(found, ActivePart)
+    if isinstance(found, PassivePart):
+        # The number under which contributions of `hedgerow serve` name a feature.
+        for name, counts in importance.items():
+            counts["number"] = found.anonymous[found.features.index(name)]
     n_trees = len(found.trees) if isinstance(found, ActivePart) else found.n_trees
-    shown = {
+    document = {
         "party": found.party,
         "role": found.role,
         "model": found.model,
@@ -42,17 +43,18 @@ def part(file: Path, as_json: bool) -> None:
         "importance": importance,
         "reveals": ACTIVE_REVEALS if active else PASSIVE_REVEALS,
     }
-    if as_json:
-        click.echo(json.dumps(shown))
-        return
-    click.echo(f"{found.role} party {found.party}, model {found.model}, {n_trees} trees")
-    click.echo(f"digest of the structures: {found.digest}")
-    table = Table("feature", "divisions", *(["gain"] if active else []))
-    for name, counts in sorted(importance.items(), key=lambda item: -item[1]["splits"]):
-        gain = [f"{counts['gain']:.6g}"] if active else []
-        table.add_row(name, f"{counts['splits']:.0f}", *gain)
-    Console().print(table)
-    click.echo(str(shown["reveals"]))
+
+    def show() -> None:
+        click.echo(f"{found.role} party {found.party}, model {found.model}, {n_trees} trees")
+        click.echo(f"digest of the structures: {found.digest}")
+        rows = [
+            (name, f"{counts['splits']:.0f}", f"{counts['gain' if active else 'number']:.6g}")
+            for name, counts in sorted(importance.items(), key=lambda item: -item[1]["splits"])
+        ]
+        listing(("feature", "divisions", "gain" if active else "number"), rows)
+        click.echo(str(document["reveals"]))
+
+    tell(document, show)
 
 
 def is_vertical(run: Path) -> bool:

@@ -13,20 +13,33 @@ from hedgerow.coordinator.operator.library.frames import Frame
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, Plan
 from hedgerow.coordinator.operator.library.running import Run
 from hedgerow.services.identity.certificates import IdentityPaths
-from hedgerow.services.identity.peers import FileIdentity, channel_credentials
-from hedgerow.services.rpc.channel import dial
+from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.process.terminal import utc
+from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire.job_view import JobState, JobView
+from hedgerow.services.wire.job_view import JobState, JobView, SiloView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
 
 def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
-    """Return a client of the coordinator at ``HOST:PORT``."""
+    """Return a client of the coordinator at ``HOST:PORT``.
+
+    A list of revoked certificates, ``ca.crl`` beside the CA's certificate, is obeyed, also one
+    that appears later.
+
+    Raises
+    ------
+    FederationError
+        The identity cannot be used, or the coordinator's certificate is revoked.
+    """
     paths = IdentityPaths.of(identity)
-    channel = dial(address, channel_credentials(paths), Metrics(), server_name=server_name)
-    return JobClient(channel, address, FileIdentity(paths))
+    own = FileIdentity(paths)
+    channels = Channels(address, paths, Metrics(), server_name, RevokedCertificates(paths))
+    channels()
+    return JobClient(channels, address, own)
 
 
 def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
@@ -48,6 +61,22 @@ def listed(view: JobView) -> dict[str, Any]:
         "attempt": view.attempt,
         "operator": view.operator,
         "detail": view.detail,
+    }
+
+
+def shown(view: SiloView) -> dict[str, Any]:
+    """Return a silo as a list of silos shows it; times are UTC."""
+    return {
+        "silo": view.name,
+        "state": "connected" if view.alive else "away" if view.version else "never registered",
+        "version": view.version,
+        "rows": f"at most {view.row_count_class}" if view.row_count_class else "",
+        "columns": view.n_columns or "",
+        "strategies": ", ".join(view.strategies) or "all",
+        "crypto": {True: "answers", False: "does not answer", None: ""}[view.crypto_answers],
+        "last_seen": "" if view.last_seen is None else utc(view.last_seen),
+        "certificate_end": "" if view.certificate_end is None else utc(view.certificate_end),
+        "awaited": "; ".join(view.awaited),
     }
 
 
@@ -81,6 +110,13 @@ class Client:
         rows = [listed(view) for view in self._client.list()]
         names = ("job", "name", "strategy", "state", "attempt", "operator", "detail")
         return Frame({name: [row[name] for row in rows] for name in names}, "jobs")
+
+    def silos(self) -> Frame:
+        """Return the federation's silos: who is connected, and what their agents announce."""
+        rows = [shown(view) for view in self._client.silos()]
+        return Frame(
+            {name: [row[name] for row in rows] for name in rows[0]} if rows else {}, "silos"
+        )
 
     def watch(self, job_id: str) -> Iterator[JobView]:
         """Yield the job each time it changes, until it has ended; ``rounds`` has the new ones."""

@@ -163,7 +163,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     ----------
     strategy : str
         A horizontal strategy with one model: ``bagging``, ``histogram``, ``fedxgbllr``,
-        ``dp_tree``.
+        ``dp_tree``, ``simfl``.
     rounds : int or None
         None for the strategy's own default.
     eta, max_depth

@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 
 ORDERS = 32
 """Orders of features from which Shapley values are estimated, half of them reversed ones."""
+_CELLS = 4_000_000
+"""Values of a table that margins are asked of at once."""
 _UNSEEN_ROWS = 1e-3
 """Rows that a leaf counts at least, so that no node has none."""
 
@@ -99,17 +101,23 @@ def of_margins(margins: Callable[[Dataset], Floats], rows: Dataset, background: 
     total = np.zeros((n_rows, n_features, *start.shape[1:]))
     bias = np.zeros((n_rows, *start.shape[1:]))
     order = np.arange(n_features)
+    at_once = max(_CELLS // max(n_rows * n_features, 1), 1)
     for k in range(ORDERS):
         order = order[::-1] if k % 2 else rng.permutation(n_features)
         drawn = rng.integers(background.n_samples, size=n_rows)
         X = background.X[drawn].copy()
         before = start[drawn]
         bias += before
-        for feature in order:
-            X[:, feature] = rows.X[:, feature]
-            after = margins(replace(rows, features=X, y=None))
-            total[:, feature] += after - before
-            before = after
+        for first in range(0, n_features, at_once):
+            steps = []
+            for feature in order[first : first + at_once]:
+                X[:, feature] = rows.X[:, feature]
+                steps.append(X.copy())
+            after = margins(replace(rows, features=np.concatenate(steps), y=None, ids=None))
+            after = after.reshape(len(steps), *before.shape)
+            for feature, now in zip(order[first : first + at_once], after, strict=True):
+                total[:, feature] += now - before
+                before = now
     found = np.concatenate([total, bias[:, None]], axis=1) / ORDERS
     return np.moveaxis(found, 1, -1)
 

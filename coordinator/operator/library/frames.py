@@ -21,6 +21,8 @@ from hedgerow.boosting.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from hedgerow.boosting.job import ColumnRules
+
 SHOWN_ROWS = 20
 """Rows of a table that a notebook shows."""
 
@@ -187,7 +189,7 @@ def as_file(table: Tabular, folder: Path, name: str) -> str:
     return str(path)
 
 
-def joined(parts: Mapping[str, Tabular], label: str) -> Any:
+def joined(parts: Mapping[str, Tabular], label: str, rules: ColumnRules) -> Any:
     """Return the rows that all parties have, with all columns, in the first party's order.
 
     A column that several parties have is called ``party.column``.
@@ -200,9 +202,12 @@ def joined(parts: Mapping[str, Tabular], label: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from hedgerow.boosting.tables.prepared import PreparedTable
+
     tables, counts = {}, Counter[str]()
     for party, table in parts.items():
         own, where = read(table, party)
+        own = PreparedTable(own, where, rules, is_whole=False).table()
         if "_id" not in own.column_names:
             raise DataError(f"{where}: a vertical model needs a column '_id' that names the rows")
         ids = own.column("_id").cast(pa.string())

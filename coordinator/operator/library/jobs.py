@@ -17,6 +17,7 @@ from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
+from hedgerow.coordinator.operator.progress import paragraphs
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import PlanView
@@ -32,9 +33,10 @@ class Job:
     ----------
     strategy : str
     **settings
-        Keys of a job file. ``bagging={"rounds": 20}`` and ``booster={"eta": 0.1}`` are its tables;
-        their keys may also be given directly, ``rounds=20, eta=0.1``. A key that the strategy's
-        table and ``[booster]`` both have is the strategy's then.
+        Keys of a job file. ``bagging={"rounds": 20}``, ``booster={"eta": 0.1}`` and
+        ``columns={"drop": ["name"]}`` are its tables; their keys may also be given directly,
+        ``rounds=20, eta=0.1``. A key that the strategy's table and ``[booster]`` both have is the
+        strategy's then.
 
     Raises
     ------
@@ -122,7 +124,7 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     top = job_file.keys()
     strategy = str(settings["strategy"])
     job_wire.check_strategy(strategy)
-    inner = [strategy, "booster"]
+    inner = [strategy, "booster", "columns"]
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         if value is None:
@@ -177,8 +179,9 @@ class Plan(Frame):
     def _repr_html_(self) -> str:
         """Return the plan as HTML, for notebooks."""
         notes = "".join(f"<p>note: {escape(note)}</p>" for note in self.view.notes)
-        learns = f"<details><summary>What each party learns</summary><pre>{escape(self.reveals)}"
-        return super()._repr_html_() + notes + learns + "</pre></details>"
+        learns = "".join(f"<p>{escape(part)}</p>" for part in paragraphs(self.reveals))
+        shown = f"<details><summary>What each party learns</summary>{learns}</details>"
+        return super()._repr_html_() + notes + shown
 
 
 def plan(job: JobLike, silos: Mapping[str, Tabular], *, test: object = None) -> Plan:
@@ -206,8 +209,13 @@ def plan_here(spec: bytes, silos: Mapping[str, Tabular]) -> PlanView:
     job = job_wire.decode(spec)
     job.parameters.validate(job)
     check_cohort(job, tuple(silos))
+    return plan_tables(job, {name: table_of(job, name, table) for name, table in silos.items()})
+
+
+def plan_tables(job: JobParameters, silos: Mapping[str, Dataset]) -> PlanView:
+    """Return the plan of a job for tables as it reads them."""
     layout = job.strategy.layout
-    tables = {Silo(name): table_of(job, name, table) for name, table in silos.items()}
+    tables = {Silo(name): table for name, table in silos.items()}
     schemas = {silo: table.schema for silo, table in tables.items()}
     rows = {silo: table.n_samples for silo, table in tables.items()}
     if isinstance(layout, Vertical):
@@ -219,8 +227,11 @@ def plan_here(spec: bytes, silos: Mapping[str, Tabular]) -> PlanView:
         notes = plans[active].notes
     else:
         empty = {str(silo) for silo, n in rows.items() if not n}
-        schema = merge({str(silo): own for silo, own in schemas.items()}, empty)
+        schema = merge(
+            {str(silo): own for silo, own in schemas.items()}, empty, job.columns.positive
+        )
         layout.validate_for(job.parameters, job, schema)
+        job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
         forecast = job.strategy.forecast(job.parameters, job, schema, rows)
         plans, notes = dict.fromkeys(tables, forecast), forecast.notes
     found = PlanView.of({str(silo): plans[silo] for silo in sorted(tables)})
@@ -245,4 +256,4 @@ def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
             f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "
             f"run with min_silos = {len(silos)}"
         )
-    job.strategy.validate_cohort(job.parameters, len(silos))
+    job.check_cohort(len(silos))

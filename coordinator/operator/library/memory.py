@@ -1,6 +1,7 @@
 """A federation in one process: the real halves, rendezvous, codecs and masks, without gRPC.
 
-Silos are threads, of which only as many compute as there are workers. The result is that of
+Silos are threads, of which only as many compute as there are workers; a hundred or more compute in
+processes (:mod:`hedgerow.coordinator.operator.library.silo_processes`). The result is that of
 ``hedgerow local`` on the same tables, to the byte.
 """
 
@@ -12,14 +13,13 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
-from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
-from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, merge, recode
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
@@ -27,22 +27,23 @@ from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     Horizontal,
-    Identity,
     Result,
     RoundResult,
-    SiloStart,
 )
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.jobs import Job, check_cohort
 from hedgerow.coordinator.operator.library.running import RunFailed
+from hedgerow.coordinator.operator.library.silo_processes import (
+    JOB_ID,
+    SHARED_FROM,
+    SiloProcesses,
+    SiloWork,
+)
 from hedgerow.coordinator.server.gathering import nameless
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.authority import throwaway
-from hedgerow.services.identity.peers import FileIdentity
-from hedgerow.services.rpc.in_memory import MemoryLink, MemoryPlane, SiloAway
-from hedgerow.services.wire import BoxCodec
+from hedgerow.services.rpc.in_memory import LineSpeed, MemoryLink, MemoryPlane, SiloAway
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import (
@@ -56,9 +57,9 @@ from hedgerow.services.wire.job_view import (
 
 FAREWELL_SECONDS = 20.0
 """How long silos have after the last round."""
-JOB_ID = "in-memory"
 
 Away = Callable[[Silo, int], bool]
+Participate = Callable[[MemoryLink], Artefact | None]
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,13 @@ class Conditions:
     codecs : bool
         Whether payloads pass through their codecs, and bytes are counted.
     workers : int
-        Silos that compute at the same time; 0 for one a core.
+        Silos that compute at the same time; 0 for one a core. With codecs, a hundred silos or more
+        are dealt to as many processes.
     away : callable
         Whether a silo is away in a round; it is back in the next one.
+    lines : sequence of LineSpeed
+        Lines of the silos, dealt in turn in the order of their names; with them the seconds of
+        rounds are simulated.
     watch : callable
         Called with each finished round.
     """
@@ -85,6 +90,7 @@ class Conditions:
     codecs: bool = True
     workers: int = 0
     away: Away = lambda silo, round: False
+    lines: Sequence[LineSpeed] = ()
     watch: Callable[[FinishedRound], None] = lambda finished: None
 
 
@@ -199,7 +205,10 @@ class _MemoryRun:
         self._silos = tuple(Silo(name) for name in sorted(tables))
         layout = self._job.strategy.layout
         if isinstance(layout, Horizontal):
-            self._schema = merge({silo: tables[silo].schema for silo in self._silos})
+            self._schema = merge(
+                {silo: tables[silo].schema for silo in self._silos},
+                positive=self._job.columns.positive,
+            )
             layout.validate_for(self._job.parameters, self._job, self._schema)
             self._tables = {silo: recode(tables[silo], self._schema) for silo in self._silos}
             self._test = None if test is None else recode(test, self._schema)
@@ -215,6 +224,7 @@ class _MemoryRun:
         self._errors: dict[Silo, str] = {}
         self._rounds: list[FinishedRound] = []
         self._progress = threading.Condition()
+        self._through = -1.0  # the last round that is over; all are once the coordinator is done
         self._over = False
         self._plane: MemoryPlane | None = None
 
@@ -234,9 +244,13 @@ class _MemoryRun:
         job, conditions = self._job, self._conditions
         hub = Rendezvous(self._silos, self._silos, job.step_timeout_seconds)
         workers = conditions.workers or os.cpu_count() or 1
+        shared = conditions.codecs and len(self._silos) >= SHARED_FROM
+        n_processes = workers if shared else 1
         self._plane = plane = MemoryPlane(
-            JOB_ID, hub, loop, workers, conditions.codecs, conditions.away
-        )
+            JOB_ID, hub, loop, len(self._silos) if n_processes > 1 else workers,
+            conditions.codecs, conditions.away,
+            dict(zip(self._silos, cycle(conditions.lines), strict=False)),
+        )  # fmt: skip
         self._links = {silo: MemoryLink(plane, silo) for silo in self._silos}
         rows = {silo: self._shown_rows(table.n_samples) for silo, table in self._tables.items()}
         start = CoordinatorStart(
@@ -244,18 +258,18 @@ class _MemoryRun:
             n_samples=rows, test=self._test,
         )  # fmt: skip
         began = time.time()
-        with tempfile.TemporaryDirectory(prefix="hedgerow-") as folder:
-            identities = self._identities(Path(folder))
+        with tempfile.TemporaryDirectory(prefix="hedgerow-") as folder, ExitStack() as ending:
+            participate = self._halves(Path(folder), n_processes, ending)
             threads = [
-                threading.Thread(
-                    target=self._silo_main, args=(silo, hub, identities.get(silo)), daemon=True
-                )
+                threading.Thread(target=self._silo_main, args=(silo, hub, participate), daemon=True)
                 for silo in self._silos
             ]
             for thread in threads:
                 thread.start()
             try:
                 last = await self._coordinate(hub, start, plane)
+                plane.close()
+                self._note_through(math.inf)
                 await asyncio.to_thread(_join, threads, FAREWELL_SECONDS)
             except FederationError as error:
                 why = "; ".join(f"{silo}: {text}" for silo, text in self._errors.items())
@@ -271,10 +285,10 @@ class _MemoryRun:
     ) -> RoundResult:
         last: RoundResult | None = None
         stream = self._job.strategy.coordinate(self._job.parameters, hub, start)
-        began, before = time.monotonic(), (0, 0)
+        began, before = self._now(plane), (0, 0)
         try:
             async for last in stream:
-                now = time.monotonic()
+                now = self._now(plane)
                 moved = _bytes(plane)
                 self._finished(
                     FinishedRound(
@@ -285,20 +299,31 @@ class _MemoryRun:
                 if last.final:
                     break
                 for link in self._links.values():  # the next round is with those that return
-                    if link.round == last.round and not link.here.is_set():
-                        await asyncio.to_thread(link.here.wait)
-                began, before = time.monotonic(), moved
+                    if link.round == last.round and not link.here:
+                        await asyncio.to_thread(link.wait_here, last.round)
+                began, before = self._now(plane), moved
         finally:
             await stream.aclose()  # type: ignore[attr-defined]
         if last is None:
             raise JobStopped("the strategy ended without a round")
         return last
 
+    def _now(self, plane: MemoryPlane) -> float:
+        """Return the seconds of the clock that rounds are measured by."""
+        if self._conditions.lines:
+            return max(plane.clocks.values(), default=0.0)
+        return time.monotonic()
+
     def _finished(self, done: FinishedRound) -> None:
         with self._progress:
             self._rounds.append(done)
-            self._progress.notify_all()
+        self._note_through(done.round)
         self._conditions.watch(done)
+
+    def _note_through(self, round: float) -> None:
+        with self._progress:
+            self._through = round
+            self._progress.notify_all()
 
     def _note_over(self) -> None:
         with self._progress:
@@ -307,7 +332,19 @@ class _MemoryRun:
 
     # --- silos ---
 
-    def _silo_main(self, silo: Silo, hub: Rendezvous, identity: Identity | None) -> None:
+    def _halves(self, folder: Path, n_processes: int, ending: ExitStack) -> Participate:
+        """Return what runs a silo's half, here or in a process."""
+        work = SiloWork(self._spec, self._silos, self._schema, self._tables, self._tests, {})
+        if work.signed:
+            paths = throwaway(folder, self._silos, time.time())
+            work = replace(work, identities={s: paths[f"silo/{s}"] for s in self._silos})
+        if n_processes == 1:
+            return lambda link: work.participate(link.silo, link)
+        processes = SiloProcesses(work, n_processes)
+        ending.callback(processes.close)
+        return processes.participate
+
+    def _silo_main(self, silo: Silo, hub: Rendezvous, participate: Participate) -> None:
         plane = self._plane
         assert plane is not None
         link = self._links[silo]
@@ -315,7 +352,7 @@ class _MemoryRun:
             try:
                 while not self._over:
                     try:
-                        self._keep(silo, self._participate(link, identity))
+                        self._keep(silo, participate(link))
                         return
                     except SiloAway:
                         plane.loop.call_soon_threadsafe(hub.drop, silo, "is away")
@@ -330,25 +367,11 @@ class _MemoryRun:
             except Exception as error:  # as an agent reports it, so that the job can end
                 self._errors[silo] = f"{type(error).__name__}: {error}"
             finally:
-                link.here.set()
+                link.note_here()
         plane.loop.call_soon_threadsafe(hub.drop, silo, self._errors.get(silo, ""))
 
     def _back(self, link: MemoryLink) -> bool:
-        return self._over or bool(self._rounds and self._rounds[-1].round >= link.round)
-
-    def _participate(self, link: MemoryLink, identity: Identity | None) -> Artefact | None:
-        job, silo = self._job, link.silo
-        table = self._tables[silo]
-        schema = table.schema if job.vertical else self._schema
-        epsilon = job.parameters.safeguards(job).epsilon
-        start = SiloStart(
-            job=job, job_id=JOB_ID, attempt=1, silo=silo, silos=self._silos, schema=schema,
-            dataset=table, test=self._tests.get(silo), identity=identity, codec=BoxCodec(),
-            accountant=BudgetLedger(math.inf if epsilon is None else epsilon),
-        )  # fmt: skip
-        allowances = job.strategy.allowances(job.parameters, job, schema, len(self._silos))
-        guarded = GuardedLink(link, allowances, EVERY_CLASS)
-        return job.strategy.participate(job.parameters, guarded, LocalVault(), start)
+        return self._over or self._through >= link.round
 
     def _keep(self, silo: Silo, kept: Artefact | None) -> None:
         if kept is not None:
@@ -356,11 +379,6 @@ class _MemoryRun:
             if not self._job.vertical:
                 files[run_folder.SCHEMA_FILE] = schema_wire.dump(self._schema)
             self._kept[silo] = files
-
-    def _identities(self, folder: Path) -> dict[Silo, Identity]:
-        """Return what silos sign with."""
-        paths = throwaway(folder, self._silos, time.time())
-        return {silo: FileIdentity(paths[f"silo/{silo}"]) for silo in self._silos}
 
     def _shown_rows(self, n_samples: int) -> int:
         if self._job.exact_rows or not n_samples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.errors import DataError, FederationError, ModelRejected
+from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.ports import JobParameters, Result, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.trees.ensemble import Ensemble
@@ -54,7 +56,7 @@ def load(path: str | os.PathLike[str], silo: str = "") -> Model:
 def open_model(path: Path, silo: str = "") -> Model:
     """Return the model of a run folder, or of an XGBoost model file (``.ubj`` or ``.json``).
 
-    Beside a model file a ``schema.json`` is used when there is one.
+    Beside a model file ``schema.json`` and ``job.toml`` are used when they are there.
 
     Parameters
     ----------
@@ -72,7 +74,9 @@ def open_model(path: Path, silo: str = "") -> Model:
         return _of_run(path)
     if not path.is_file():
         raise ModelUnusable(f"{path}: there is no such run folder or model file")
-    return _stock(path, _bytes(path), _schema_beside(path), "label", ())
+    beside = path.with_name("job.toml")
+    job = job_wire.decode(job_file.load(beside)) if beside.is_file() else None
+    return _stock(path, _bytes(path), _schema_beside(path), job)
 
 
 def report_of(folder: Path) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def _of_silo(folder: Path, silo: str) -> Model:
     path = folder / "silos" / silo / "model.ubj"
     job = job_wire.decode(job_file.load(folder / "job.toml"))
     schema = _schema_beside(path) or _schema_beside(folder / "model.ubj")
-    return _stock(path, _bytes(path), schema, job.label, job.metrics, job.strategy.name)
+    return _stock(path, _bytes(path), schema, job)
 
 
 def _of_run(folder: Path) -> Model:
@@ -139,7 +143,7 @@ def of_files(
             raise ModelUnusable(
                 f"{where}: the result of strategy {strategy} is not one model: the silos have it"
             )
-        return _stock(f"{where}/{model}", files[model], schema, job.label, job.metrics, strategy)
+        return _stock(f"{where}/{model}", files[model], schema, job)
     if schema is None:
         raise ModelUnusable(f"{where}: schema.json is missing")
     stock = next((name for name in ("model.ubj", "ensemble.ubj") if name in files), model)
@@ -156,6 +160,7 @@ def of_files(
         _trees(f"{where}/{stock}", files[stock]),
         strategy,
         is_stock=stock == "model.ubj",
+        columns=job.columns,
     )
 
 
@@ -176,9 +181,13 @@ def _of_parts(folder: Path, job: JobParameters) -> Model:
         ensemble, schema = joined(active, passive)
     except DataError as error:
         raise ModelUnusable(f"{folder}: {error}; its parties score together") from error
-    return _scoring(
-        ensemble, schema, job.label, job.metrics, "secureboost", ["q"] * schema.n_features
-    )
+    owners: list[ActivePart | PassivePart] = [
+        active,
+        *(passive[party] for party in active.parties[1:]),
+    ]
+    parties = tuple(own.party for own in owners for _ in own.features)
+    found = _scoring(ensemble, schema, job, ["q"] * schema.n_features)
+    return replace(found, parties=parties)
 
 
 def _trees(path: object, data: bytes) -> Ensemble:
@@ -195,10 +204,9 @@ def _stock(
     path: object,
     data: bytes,
     schema: Schema | None,
-    label: str,
-    names: tuple[str, ...],
-    strategy: str = "",
+    job: JobParameters | None,
 ) -> Model:
+    """Return the model of a stock file; without its job there are trees only."""
     found = _trees(path, data)
     about = found.about
     if schema is not None and schema.n_features != about.n_features:
@@ -206,7 +214,7 @@ def _stock(
             f"{path} has {about.n_features} features, schema.json beside it {schema.n_features}"
         )
     try:
-        return _scoring(found, schema, label, names, strategy)
+        return _scoring(found, schema, job)
     except ModelRejected as error:
         raise ModelUnusable(f"{path} is no XGBoost model of trees: {error}") from error
 
@@ -214,9 +222,7 @@ def _stock(
 def _scoring(
     found: Ensemble,
     schema: Schema | None,
-    label: str,
-    names: tuple[str, ...],
-    strategy: str,
+    job: JobParameters | None,
     types: list[str] | None = None,
 ) -> Model:
     """Return a model whose margins are the sum of its trees."""
@@ -246,11 +252,12 @@ def _scoring(
         about.n_outputs if task is Task.MULTICLASS else 0,
         task,
         about.objective,
-        label,
-        names,
+        "label" if job is None else job.label,
+        () if job is None else job.metrics,
         margins,
         found,
-        strategy,
+        "" if job is None else job.strategy.name,
+        columns=ColumnRules() if job is None else job.columns,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -209,11 +210,19 @@ def local(
         found.save(inputs / "job.toml")
         code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
     if code not in (0, 1) or not (folder / "report.json").is_file():
-        raise RunFailed(said.removeprefix("hedgerow: ").removeprefix("Error: "))
+        raise RunFailed(_problem(said))
     run = Run(folder, temporary=out is None)
     if code:
         raise RunFailed(str(run.document["detail"]) or run.state.lower(), run)
     return run
+
+
+def _problem(said: str) -> str:
+    """Return the error that a command under ``--json`` ended with."""
+    try:
+        return str(json.loads(said)["error"])
+    except (ValueError, KeyError, TypeError):
+        return said
 
 
 def _by_party(test: object, silos: Mapping[str, Tabular]) -> dict[str, Tabular] | None:
@@ -241,8 +250,10 @@ def in_own_process(
         f"--out={out}", f"--threads={threads}", "--json",
     ]  # fmt: skip
     last = ""
+    # Notebooks force colours, with which rich would draw its bar anew on line after line.
+    environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"}
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stderr is not None
         try:

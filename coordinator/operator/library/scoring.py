@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, recode
 from hedgerow.boosting.errors import DataError, FederationError
-from hedgerow.boosting.tables import is_feature, read_table, short_name, to_dataset
+from hedgerow.boosting.job import ColumnRules, is_feature
+from hedgerow.boosting.tables import read_table, short_name, to_dataset
 from hedgerow.boosting.trees.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Model:
         Empty for a model file on its own.
     is_stock : bool
         Whether the sum of the trees is the model; else they are what a network combines.
+    columns : ColumnRules
+        How columns of a table become its features.
+    parties : tuple of str
+        Of a vertical model, whose feature each is.
     """
 
     schema: Schema | None
@@ -70,6 +75,8 @@ class Model:
     ensemble: Ensemble
     strategy: str = ""
     is_stock: bool = True
+    columns: ColumnRules = field(default_factory=ColumnRules)
+    parties: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -124,12 +131,14 @@ class Model:
             # With text labels the number of classes is checked when they are recoded.
             classes=self.n_classes,
             objective=self.objective,
+            rules=self.columns,
+            is_whole=False,
         )
         if self.schema is not None:
-            return recode(dataset, self.schema)
+            return recode(dataset, self.schema, where)
         if known := self.ensemble.category_names:
             own = tuple(map(Feature, names, known))
-            return recode(dataset, replace(dataset.schema, features=own))
+            return recode(dataset, replace(dataset.schema, features=own), where)
         text = [f.name for f in dataset.schema.features if f.categories]
         if text:
             raise DataError(
@@ -155,7 +164,7 @@ class Model:
 
         parts = _parties(table)
         if parts:
-            return self.coded(frames.joined(parts, self.label), "the parties' tables")
+            return self.coded(frames.joined(parts, self.label, self.columns), "the parties' tables")
         arrow, where = frames.read(cast("Tabular", table), "the table", self.names)
         return self.coded(arrow, where)
 
@@ -198,6 +207,8 @@ class Model:
         self,
         table: Tabular | Mapping[str, Tabular],
         background: Tabular | None = None,
+        *,
+        by_party: bool = False,
     ) -> Floats:
         """Return what each feature adds to the margin of each row, and the bias as last column.
 
@@ -210,6 +221,9 @@ class Model:
         ----------
         background : table, optional
             Rows that stand for all rows; the rows of ``table`` where it is not given.
+        by_party : bool
+            Of a vertical model, whether to sum by party; columns in the order of their first
+            features in ``parties``.
 
         Returns
         -------
@@ -222,13 +236,32 @@ class Model:
         trees, 2020. Štrumbelj and Kononenko, Explaining prediction models and individual
         predictions with feature contributions, 2014.
         """
-        from hedgerow.coordinator.operator.library import explaining
-
         rows = self.rows(table)
         others = rows if background is None else self.rows(background)
-        if self.is_stock:
-            return explaining.of_trees(self.ensemble, rows, others)
-        return explaining.of_margins(self.margins, rows, others)
+        return self.contributions(rows, others, by_party=by_party)
+
+    def contributions(
+        self, rows: Dataset, background: Dataset, *, by_party: bool = False
+    ) -> Floats:
+        """Return :meth:`shap` of rows as the model reads them.
+
+        Raises
+        ------
+        ModelUnusable
+            ``by_party``, and the model is of no parties.
+        """
+        from hedgerow.coordinator.operator.library import explaining
+
+        if by_party and not self.parties:
+            raise ModelUnusable("contributions by party are of a vertical model")
+        if not self.is_stock:
+            return explaining.of_margins(self.margins, rows, background)
+        found = explaining.of_trees(self.ensemble, rows, background)
+        if by_party:
+            from hedgerow.boosting.strategies.secureboost.directions import by_party as summed
+
+            found, _ = summed(found, tuple((party, k) for k, party in enumerate(self.parties)))
+        return found
 
     def importance(self) -> Frame:
         """Return each feature's share of the gain and its number of splits, the largest first."""

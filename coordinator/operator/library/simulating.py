@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.operator.library import frames
+from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, table_of
 from hedgerow.coordinator.operator.library.memory import Away, Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
 from hedgerow.coordinator.operator.tables import split_parties, split_rows
+from hedgerow.services.rpc.in_memory import LineSpeed
 from hedgerow.services.wire.job_view import FinishedRound
 
 
@@ -33,6 +34,7 @@ def simulate(
     away: Mapping[int, Collection[str]] | float = 0.0,
     crypto: bool = True,
     workers: int = 0,
+    links: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     watch: Callable[[FinishedRound], None] = lambda finished: None,
 ) -> Run:
@@ -59,7 +61,12 @@ def simulate(
         Whether masks and encryption are those of the job; else what a job may leave out is left
         out.
     workers : int
-        Silos that compute at the same time; 0 for one a core.
+        Silos that compute at the same time; 0 for one a core. A hundred silos or more are dealt to
+        as many processes.
+    links : sequence of str
+        Lines ``MILLISECONDS:MBIT`` of round trip and of bandwidth each way, dealt to the silos in
+        turn. With them a round's seconds are simulated: what it would take were every silo alone on
+        its machine, waiting for the slowest.
     out : path, optional
         Run folder to write. A temporary one, which goes with the run, where it is not given.
     watch : callable
@@ -93,10 +100,15 @@ def simulate(
         for name, part in held.items()
         if name != "test"
     }
-    conditions = Conditions(crypto=crypto, workers=workers, away=_away(away, seed), watch=watch)
+    lines = tuple(map(LineSpeed.parse, links))
+    conditions = Conditions(
+        crypto=crypto, workers=workers, away=_away(away, seed), lines=lines, watch=watch
+    )
     result = federate(found, tables, conditions, shared, own)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)
     result.write(folder)
+    if held:
+        evaluation.keep(folder, {name.removeprefix("test-"): part for name, part in held.items()})
     return Run(folder, temporary=out is None)
 
 

@@ -20,8 +20,10 @@ def page_of(runs: tuple[Path, ...], title: str = "") -> str:
         A run folder cannot be used, or the extra ``report`` is not installed.
     """
     from hedgerow.coordinator.operator.report.runs import read_runs
+    from hedgerow.services.process.imports import with_again
 
     read = read_runs(runs)
+    with_again("sklearn")
     try:
         from hedgerow.coordinator.operator.report.page import render
     except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
+from altair.utils import schemapi
 
 from hedgerow.coordinator.operator.progress import size
 
@@ -19,6 +20,8 @@ PALETTE = (
     "#1f97a8", "#a07a3c", "#7b8794", "#7c7ff0", "#b6487f",
 )  # fmt: skip
 """Colours with a contrast of three or more to white and to the dark page."""
+PLAIN = "#7b8794"
+"""Colour of a line to compare with; readable on white and on black."""
 Row = dict[str, Any]
 
 
@@ -40,6 +43,8 @@ class Figure:
         One sentence on what is seen; also the plot's description for screen readers.
     spec : dict or None
         Vega-Lite; None where only the table makes sense.
+    thresholds : dict or None
+        Confusion matrices that the page's script shows for a threshold.
     """
 
     key: str
@@ -48,6 +53,7 @@ class Figure:
     spec: dict[str, Any] | None
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    thresholds: dict[str, Any] | None = None
 
 
 def text(value: object) -> Cell:
@@ -88,7 +94,7 @@ def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
         ),
         view=alt.ViewConfig(stroke=None),
         range=alt.RangeConfig(category=list(PALETTE)),
-    ).to_dict()
+    ).to_dict(validate=schemapi.DEBUG_MODE)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -13,9 +12,10 @@ from markupsafe import Markup
 
 from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.strategies import NAMES
-from hedgerow.coordinator.operator.progress import size
-from hedgerow.coordinator.operator.report import figures, quality
+from hedgerow.coordinator.operator.progress import paragraphs, size
+from hedgerow.coordinator.operator.report import curves, figures, quality
 from hedgerow.coordinator.operator.report.drawing import Cell, Figure, amount, number, text
+from hedgerow.coordinator.operator.report.overview import overview, sentence, warnings
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.rates import rates
 from hedgerow.coordinator.operator.report.runs import FinishedRun
@@ -47,8 +47,40 @@ def render(runs: Sequence[FinishedRun], title: str = "") -> str:
         for run in runs
         if (forest := forest_of(run) or forest_of_parties(run)) is not None
     ]
+    environment = templates(jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"))
+    sections = sections_of(runs, forests)
+    specs = specs_of(sections)
+    cuts = {f.key: f.thresholds for _, _, found in sections for f in found if f.thresholds}
+    page: str = environment.get_template("page.html").render(
+        title=title or _title(runs),
+        runs=runs,
+        overview=overview(runs),
+        sentences=[(run.label, sentence(run)) for run in runs],
+        warnings=[(run.label, why) for run in runs for why in warnings(run)],
+        sections=sections,
+        forests=forests,
+        summaries=[(run, _summary_of(run)) for run in runs],
+        silos=[(run, _silos(run), _rounded(run)) for run in runs],
+        specs=_script_safe(json.dumps(specs, allow_nan=False)),
+        thresholds=_script_safe(json.dumps(cuts, allow_nan=False)),
+        vega=vega(),
+        style=Markup(asset("page.css")),  # noqa: S704
+        script=Markup(asset("page.js")),  # noqa: S704
+    )
+    return page
+
+
+def specs_of(sections: Sequence[tuple[str, str, list[Figure]]]) -> dict[str, Any]:
+    """Return the specifications of the plots by their keys."""
+    return {f.key: f.spec for _, _, found in sections for f in found if f.spec is not None}
+
+
+def templates(*loaders: Any) -> Any:
+    """Return an environment of Jinja that finds templates by the first loader that has them."""
+    import jinja2
+
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"),
+        loader=jinja2.ChoiceLoader(loaders),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -56,30 +88,11 @@ def render(runs: Sequence[FinishedRun], title: str = "") -> str:
     )
     environment.filters["size"] = size
     environment.filters["paragraphs"] = paragraphs
-    sections = _sections(runs, forests)
-    specs = {f.key: f.spec for _, _, found in sections for f in found if f.spec is not None}
-    return environment.get_template("page.html").render(
-        title=title or _title(runs),
-        runs=runs,
-        overview=_overview(runs),
-        sections=sections,
-        forests=forests,
-        summaries=[(run, _summary_of(run)) for run in runs],
-        silos=[(run, _silos(run), _rounded(run)) for run in runs],
-        specs=_script_safe(json.dumps(specs, allow_nan=False)),
-        vega=_vega(),
-        style=Markup(_asset("page.css")),  # noqa: S704
-        script=Markup(_asset("page.js")),  # noqa: S704
-    )
-
-
-def paragraphs(text: str) -> list[str]:
-    """Return a statement's paragraphs: a line break inside a sentence is none."""
-    return [" ".join(part.split()) for part in re.split(r"(?<=[.:;])\n", text) if part.strip()]
+    return environment
 
 
 @functools.cache
-def _vega() -> Markup:
+def vega() -> Markup:
     """Return Vega, Vega-Lite and Vega-Embed as one script."""
     import vl_convert
 
@@ -87,7 +100,8 @@ def _vega() -> Markup:
     return Markup(code.replace("</script", "<\\/script"))  # noqa: S704
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file of the page."""
     return (resources.files("hedgerow.coordinator.operator.report") / "page" / name).read_text(
         encoding="utf-8"
     )
@@ -104,7 +118,7 @@ def _title(runs: Sequence[FinishedRun]) -> str:
     return " · ".join(run.label for run in runs)
 
 
-def _sections(
+def sections_of(
     runs: Sequence[FinishedRun], forests: Sequence[tuple[FinishedRun, Forest]]
 ) -> list[tuple[str, str, list[Figure]]]:
     """Return (anchor, heading, figures) of the sections that are made of plots."""
@@ -118,6 +132,7 @@ def _sections(
                 *quality.quality_by_silo(runs),
             ],
         ),
+        ("evaluation", "Evaluation", [*curves.evaluation(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),
         ("features", "Features", [figures.importance(forests)]),
@@ -125,50 +140,6 @@ def _sections(
     ]
     kept = [(key, name, [f for f in parts if f is not None]) for key, name, parts in found]
     return [section for section in kept if section[2]]
-
-
-def _overview(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    """Return the table at the top: a column for each run."""
-    names = list(dict.fromkeys((d, m) for run in runs for d, m in _best(run)))
-    rows: list[tuple[str, list[Cell]]] = [
-        ("strategy", [text(run.report.strategy) for run in runs]),
-        ("state", [text(_state(run)) for run in runs]),
-        ("silos", [text(len(run.report.silos)) for run in runs]),
-        ("rounds", [number(len(run.report.rounds)) for run in runs]),
-        ("seconds", [number(run.report.seconds, f"{run.report.seconds:.1f}")
-                     for run in runs]),
-        ("bytes up, all silos", [amount(run.report.bytes.up) for run in runs]),
-        ("bytes down, all silos", [amount(run.report.bytes.down) for run in runs]),
-        ("control plane", [amount(run.report.bytes.control.up
-                                          + run.report.bytes.control.down) for run in runs]),
-    ]  # fmt: skip
-    for data, name in names:
-        cells = []
-        for run in runs:
-            found = _best(run)
-            missing = Cell("–")
-            cells.append(number(found[data, name]) if (data, name) in found else missing)
-        rows.append((f"{name} on {data}, best round", cells))
-    return {"runs": [run.label for run in runs], "rows": rows}
-
-
-def _best(run: FinishedRun) -> dict[tuple[str, str], float | None]:
-    best = run.report.best
-    if best is None:
-        return {}
-    return {
-        (data, name): best.metrics[data][name]
-        for data in run.report.data_sets
-        if data in best.metrics
-        for name in best.metrics[data]
-    }
-
-
-def _state(run: FinishedRun) -> str:
-    summary = run.report.state.lower()
-    if run.report.attempts > 1:
-        summary += f" after {run.report.attempts} attempts"
-    return summary + (f": {run.report.detail}" if run.report.detail else "")
 
 
 def _rounded(run: FinishedRun) -> bool:

@@ -14,7 +14,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
 )
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 from hedgerow.coordinator.operator.report.trees import (
-    DRAWN_TREES,
+    FIRST_TREES,
     Forest,
     Importance,
     Question,
@@ -29,8 +29,13 @@ ANONYMOUS = (
 """What a reader must know of the features' names."""
 
 
-def forest_of_parties(run: FinishedRun) -> Forest | None:
+def forest_of_parties(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
     """Return the trees of a vertical run, or None where its folder has no active party's part.
+
+    Parameters
+    ----------
+    drawn : slice
+        Which of the trees are drawn.
 
     Raises
     ------
@@ -49,12 +54,13 @@ def forest_of_parties(run: FinishedRun) -> Forest | None:
         if isinstance(part, PassivePart):
             passive[part.party] = part
     trees = active.used_trees
+    names = tuple(f"tree {k + 1}" for k in range(len(trees)))
     try:
         drawings = tuple(
-            draw(f"tree {k + 1}", tree.left, _PartAsker(active, passive, tree, k))
-            for k, tree in enumerate(trees[:DRAWN_TREES])
+            draw(names[k], trees[k].left, _PartAsker(active, passive, trees[k], k))
+            for k in range(len(trees))[drawn]
         )
-        return Forest(len(trees), _importance(active, passive, trees), drawings, ANONYMOUS)
+        return Forest(names, _importance(active, passive, trees), drawings, ANONYMOUS)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise RunUnusable(f"{run.folder}: a part of the model is damaged") from error
 

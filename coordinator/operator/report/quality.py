@@ -11,6 +11,7 @@ import altair as alt
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator.report.drawing import (
+    PLAIN,
     Figure,
     Row,
     amount,
@@ -22,6 +23,9 @@ from hedgerow.coordinator.operator.report.drawing import (
     values,
 )
 from hedgerow.coordinator.operator.report.runs import Curve, FinishedRun
+
+_NEAR_CHANCE = 0.65
+"""AUC below which a plot has the line of chance: further up it would flatten the curves."""
 
 
 def quality(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
@@ -81,7 +85,7 @@ def _scored(runs: Sequence[FinishedRun], name: str) -> list[Row]:
                 if name in scores:
                     series = f"{run.label}, {data}" if many else data
                     rows.append(_point(series, "federated", r.round, scores[name]))
-    baselines = _baselines_of(runs)
+    baselines = baselines_of(runs)
     n_alone = sum(curve.kind == "local" for _, curve in baselines)
     for label, curve in baselines:
         shown = "each silo alone" if curve.kind == "local" and n_alone > 1 else curve.who
@@ -103,7 +107,7 @@ def _kinds(rows: Sequence[Row]) -> bool:
     return len({row["kind"] for row in rows}) > 1
 
 
-def _baselines_of(runs: Sequence[FinishedRun]) -> list[tuple[str, Curve]]:
+def baselines_of(runs: Sequence[FinishedRun]) -> list[tuple[str, Curve]]:
     """Return baselines with what to put before their names; those that all runs share come once."""
     own = {
         run.label: [c for c in run.baselines.curves if c.kind != "federated"]
@@ -160,11 +164,14 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
             range=[[1, 0], [7, 3], [4, 3], [1.5, 2.5]],
         )
         encodings["strokeDash"] = alt.StrokeDash("kind:N", scale=dashes, legend=None)
-    chart = (
-        alt.Chart(values(known), width="container", height=280)
+    chart: Any = (
+        alt.Chart(values(known))
         .mark_line(point={"size": 22 if most > 12 else 45}, strokeWidth=2)
         .encode(**encodings)
     )
+    chart, said = _with_chance(chart, name, known)
+    lead += said
+    chart = chart.properties(width="container", height=280)
     return Figure(
         key,
         title,
@@ -176,6 +183,19 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
             for row in rows
         ),
     )
+
+
+def _with_chance(chart: Any, name: str, rows: Sequence[Row]) -> tuple[Any, str]:
+    """Return a plot of an AUC with the line of chance, and a sentence that says where that is."""
+    if name.removeprefix("own_") != "auc":
+        return chart, ""
+    if all(row["value"] >= _NEAR_CHANCE for row in rows):
+        return chart, " Chance is 0.5, below the plot."
+    chance = alt.Chart(values([{"value": 0.5}])).mark_rule(
+        strokeDash=[6, 4], color=PLAIN, strokeWidth=1.5
+    )
+    layers = alt.layer(chance.encode(y=alt.Y("value:Q", title=name)), chart)
+    return layers, " Chance is 0.5, the grey line."
 
 
 def _point(series: str, kind: str, round: int, value: float | None) -> Row:
@@ -201,8 +221,8 @@ def cost_of_quality(runs: Sequence[FinishedRun]) -> Figure | None:
                 rows.append({"run": run.label, "bytes": moved, "value": value, "data": data})
     title = f"{name} for the bytes it takes"
     lead = f"{name} ({_direction(name)}) against all bytes moved until then, up and down."
-    chart = (
-        alt.Chart(values(rows), width="container", height=280)
+    chart: Any = (
+        alt.Chart(values(rows))
         .mark_line(point={"size": 30}, strokeWidth=2)
         .encode(
             x=alt.X("bytes:Q", scale=alt.Scale(type="log"), title="bytes moved", axis=bytes_axis()),
@@ -212,6 +232,9 @@ def cost_of_quality(runs: Sequence[FinishedRun]) -> Figure | None:
             tooltip=["run:N", alt.Tooltip("bytes:Q", format=".3~s"), "value:Q"],
         )
     )
+    chart, said = _with_chance(chart, name, rows)
+    lead += said
+    chart = chart.properties(width="container", height=280)
     return Figure(
         "cost-of-quality",
         title,

@@ -16,6 +16,7 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import ENSEMBLE, HEAD,
 from hedgerow.boosting.trees import loading
 from hedgerow.coordinator.operator.report.drawing import (
     PALETTE,
+    PLAIN,
     Figure,
     axis_of_counts,
     drawn,
@@ -23,9 +24,6 @@ from hedgerow.coordinator.operator.report.drawing import (
     text,
 )
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
-
-PLAIN = "#7b8794"
-"""Colour of the line at the plain mean; readable on white and on black."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,36 @@ class Curve(_Part):
     rounds: tuple[dict[str, float | None], ...]
 
 
+class ExplainedFeature(_Part):
+    """What a feature adds to the margin, as means over rows."""
+
+    feature: str
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+class EvaluatedTable(_Part):
+    """How a model does on a table; see docs/file-formats.md."""
+
+    data: str
+    silo: str = ""
+    rows: Count
+    task: str
+    classes: tuple[str, ...] = ()
+    groups: tuple[Any, ...]
+    confusion: tuple[tuple[Count, ...], ...] = ()
+    shap: tuple[ExplainedFeature, ...] = ()
+
+
+class Evaluation(_Part):
+    """``evaluation.json``: predictions in groups of rows."""
+
+    version: int = Field(alias="schema")
+    least_rows: Count
+    sets: tuple[EvaluatedTable, ...]
+
+
 class Baselines(_Part):
     """``baselines.json``: what others than the federation reach; ``hedgerow compare`` writes it."""
 
@@ -182,6 +212,7 @@ class FinishedRun:
     ledgers: dict[str, Verified]
     times: dict[str, Times]
     baselines: Baselines | None
+    evaluation: Evaluation | None = None
 
 
 Kind = TypeVar("Kind", bound=_Part)
@@ -233,6 +264,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
         )
     job = folder / "job.toml"
     baselines = folder / "baselines.json"
+    evaluation = folder / "evaluation.json"
     return FinishedRun(
         folder,
         label,
@@ -245,6 +277,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
             if (times := folder / "silos" / silo.name / "times.json").is_file()
         },
         _parsed(baselines, Baselines) if baselines.is_file() else None,
+        _parsed(evaluation, Evaluation) if evaluation.is_file() else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 from hedgerow.services.wire import schema as schema_wire
 
-DRAWN_TREES = 8
-"""Trees of a run that are drawn; the first ones say most."""
+FIRST_TREES = slice(8)
+"""Trees of a run that a report draws; the first ones say most."""
 DRAWN_LEVELS = 3
 """Levels of a drawing; what is below is counted."""
 Question = tuple[str, str, tuple[str, str]]
@@ -82,11 +83,15 @@ class Forest:
 
     Parameters
     ----------
+    names : tuple of str
+        What each tree is called.
+    drawings : tuple of Drawing
+        Those trees that were asked for.
     note : str
         What a reader has to know of the features' names.
     """
 
-    n_trees: int
+    names: tuple[str, ...]
     importance: tuple[Importance, ...]
     drawings: tuple[Drawing, ...]
     note: str = ""
@@ -104,8 +109,19 @@ class Asker(Protocol):
         ...
 
 
-def forest_of(run: FinishedRun) -> Forest | None:
+@functools.lru_cache(maxsize=2)
+def _loaded(model: bytes) -> Sequence[Tree]:
+    """Return a model's trees; who browses them asks for the same model again and again."""
+    return loading.load(model).trees
+
+
+def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
     """Return the trees of a run, or None where its folder has none that can be shown.
+
+    Parameters
+    ----------
+    drawn : slice
+        Which of the trees are drawn.
 
     Raises
     ------
@@ -119,7 +135,7 @@ def forest_of(run: FinishedRun) -> Forest | None:
     for path in found:
         whose = path.parent.name if len(found) > 1 else ""
         try:
-            loaded = loading.load(path.read_bytes()).trees
+            loaded = _loaded(path.read_bytes())
         except OSError as error:
             raise RunUnusable(f"{path} cannot be read: {error.strerror}") from error
         except ModelRejected as error:
@@ -132,11 +148,11 @@ def forest_of(run: FinishedRun) -> Forest | None:
         return None
     names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for _, tree in trees) + 1)
     return Forest(
-        len(trees),
+        tuple(name for name, _ in trees),
         importance_of([tree for _, tree in trees], names),
         tuple(
             draw(name, tree.left.tolist(), StockAsker(tree, names), tree.right.tolist())
-            for name, tree in trees[:DRAWN_TREES]
+            for name, tree in trees[drawn]
         ),
     )
 
@@ -185,6 +201,8 @@ def importance_of(trees: list[Tree], names: NodeNames) -> tuple[Importance, ...]
         inner = ~tree.is_leaf
         np.add.at(gain, tree.feature[inner], tree.gain[inner].astype(np.float64))
         np.add.at(splits, tree.feature[inner], 1)
+    # Over all silos the split that one of them chose may lose: it gives nothing, not less.
+    gain = np.maximum(gain, 0.0)
     total = gain.sum()
     shares = gain / total if total > 0.0 else np.full(n, np.nan)
     order = np.lexsort((np.arange(n), -splits, -np.nan_to_num(shares)))
@@ -269,6 +287,8 @@ class StockAsker:
         if right is None:
             return name, f"< {self._tree.threshold[node]:.6g}", ("yes", "no")
         known = self._names.categories[feature]
-        names = [known[code] if code < len(known) else str(code) for code in right.tolist()]
+        # A private tree divides rows without a value as one more category.
+        other = "missing" if known else ""
+        names = [known[c] if c < len(known) else other or str(c) for c in right.tolist()]
         shown = ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
         return name, f"is {shown}", ("no", "yes")

@@ -69,7 +69,7 @@ affinity:
 {{- end -}}
 
 {{- define "hedgerow.container" -}}
-image: {{ include "hedgerow.image" . }}
+image: {{ default (include "hedgerow.image" .) .image }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
   allowPrivilegeEscalation: false

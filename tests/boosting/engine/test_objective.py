@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import xgboost
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import objective_of
@@ -121,3 +122,20 @@ def test_a_base_score_and_its_margin_agree_with_the_exported_model(name: str) ->
     assert np.allclose(margins, objective.margin_of(score), atol=1e-7)
     zero = blank(schema, objective.model_name, Booster(), objective.default_base_score)
     assert np.allclose(zero.base_margins(1), 0.0)
+
+
+@pytest.mark.parametrize("name", ["binary:logistic", "count:poisson"])
+def test_margins_of_base_scores_are_xgboost_s_to_the_bit(name: str) -> None:
+    objective = objective_of(name, task_of(name), Booster())
+    rows = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1), nthread=1)
+    extreme = [1e-40, 1e-7, 0.9999995, 0.99999999]  # XGBoost clips them for a logistic loss
+    for score in [*extreme, *10 ** np.random.default_rng(1).uniform(-6, -1e-6, 300)]:
+        parameters = {"objective": name, "base_score": score, "nthread": 1}
+        expected = xgboost.train(parameters, rows, 0).predict(rows, output_margin=True)[0]
+        assert objective.margin_of(score) == expected
+
+
+@pytest.mark.parametrize("score", [1e-46, 1e39, 0.0, -1.0])
+def test_a_base_score_that_float32_has_not_is_refused(score: float) -> None:
+    with pytest.raises(InvalidJob, match="expected a float32 above 0"):
+        objective_of("count:poisson", Task.REGRESSION, Booster()).margin_of(score)

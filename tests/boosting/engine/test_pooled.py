@@ -15,7 +15,6 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.partition import RowPartition
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -23,6 +22,7 @@ from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.ensemble import Ensemble
 from tests import oracles
+from tests.pooled import Training, train_pooled
 
 
 def job_of(data: Dataset, booster: Booster) -> JobParameters:

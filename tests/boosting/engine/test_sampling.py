@@ -95,8 +95,17 @@ def test_goss_keeps_the_top_and_weights_the_rest_up() -> None:
     top = np.argsort(-scores, kind="stable")[:200]
     assert np.all(np.isin(top, sample.rows[sample.weight == 1.0]))
     assert np.unique(sample.weight).tolist() == [1.0, 8.0]
-    with pytest.raises(InvalidJob, match="too few"):
-        goss(scores[:4], 0.2, 0.1, rng)
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 9])
+def test_goss_keeps_all_of_too_few_rows(n: int) -> None:
+    sampler = Sampler("goss")
+    g = np.linspace(-1, 1, n, dtype=np.float32)[:, None]
+    sample = sampler.draw(g, np.ones_like(g), np.random.default_rng(1))
+    assert sample.rows.tolist() == list(range(n))
+    assert sample.weight is None
+    assert sampler.fewest(n) == n
+    assert not sampler.keeps_all(10)
 
 
 def test_uniform_keeps_the_rate_and_reweights_only_when_asked() -> None:

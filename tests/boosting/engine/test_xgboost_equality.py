@@ -11,11 +11,11 @@ import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.engine.pooled import Training, train_pooled
 from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from tests import oracles
+from tests.pooled import Training, train_pooled
 
 ROUNDS = 6
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from hedgerow.coordinator.operator.progress import summary
+from hedgerow.coordinator.operator.progress import JobProgress, paragraphs, summary
 
 
 def report(strategy: str, n_rounds: int, **scores: float | None) -> dict[str, Any]:
     rounds = [{"round": k, "metrics": {"test": scores}} for k in range(n_rounds)]
     moved = {"up": 10, "down": 20, "control": {"up": 1, "down": 2}}
     about = {"strategy": strategy, "state": "SUCCEEDED", "seconds": 1.0, "best_round": 1}
-    return {**about, "rounds": rounds, "bytes": moved}
+    return {**about, "rounds": rounds, "bytes": moved, "silos": []}
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,30 @@ def test_rounds_are_counted_as_the_job_names_them() -> None:
         lines = list(summary(report(strategy, 3, auc=0.9)))
         assert lines[0].startswith(f"succeeded: {n_rounds} rounds")
         assert lines[1].startswith(best)
+
+
+def test_a_bar_has_no_number_of_rounds_before_the_job_is_known() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with JobProgress(console):
+        pass
+    assert "waiting for silos" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "None" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_statements_paragraphs_are_its_sentences_and_not_its_lines() -> None:
+    told = "To all: the number\nof rows; sums\nof losses. To silos: trees.\nNothing else.\n"
+    assert paragraphs(told) == [
+        "To all: the number of rows; sums of losses.", "To silos: trees.", "Nothing else.",
+    ]  # fmt: skip
+
+
+def test_silos_that_did_not_take_part_are_named_with_the_reason() -> None:
+    silos = [
+        {"name": "north", "state": "present", "detail": ""},
+        {"name": "south", "state": "declined", "detail": "south.csv: there is no such file"},
+        {"name": "west", "state": "present", "detail": "has no rows"},
+    ]
+    assert list(summary({**report("bagging", 2, auc=0.9), "silos": silos}))[-2:] == [
+        "without silo south, declined: south.csv: there is no such file",
+        "silo west has no rows",
+    ]

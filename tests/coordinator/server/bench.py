@@ -15,10 +15,11 @@ from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import Store
-from hedgerow.services.rpc.federation import Acceptance, Registration
+from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.acceptance import Acceptance
 from hedgerow.services.wire.signed_job import JobStatement, OpenedJob, SignedJob
 
 REGISTRATION = Registration("i", "0.1.0", (), 0)
@@ -44,15 +45,17 @@ class Bench:
     def __init__(self, folder: Path, store: Store | None = None) -> None:
         self.store = store or Store(f"sqlite:///{folder}/state.db")
         self.alive: set[str] = set()
+        self.allowed: set[str] = set()
         self.environment = JobEnvironment(
             store=self.store,
             artefacts=Artefacts(str(folder / "artefacts")),
             metrics=Metrics(),
             registered=lambda: {Silo(silo): REGISTRATION for silo in sorted(self.alive)},
+            allowed=lambda: frozenset(map(Silo, self.allowed)),
             evaluation=lambda job, schema, name: None,
             now=time.time,
             verify=lambda silo, certificate, message, signature: None,
-            open_job=lambda signed: opened(),
+            open_job=lambda signed, label: opened(),
         )
 
     def run(self, *silos: str, min_silos: int = 2, patience: float = 120.0) -> JobRun:

@@ -13,6 +13,7 @@ from hedgerow.coordinator.server.artefacts import (
     storage_failure,
 )
 from hedgerow.crypto.durable import write_durably
+from hedgerow.services.rpc.errors import Damaged
 
 
 @pytest.fixture(params=["folder", "file-url", "memory"])
@@ -84,7 +85,7 @@ def test_a_damaged_checkpoint_repeats_its_round_and_a_damaged_journal_is_named(a
         flipped = whole[:-1] + bytes([whole[-1] ^ 1])
         artefacts.write("job-1", name, flipped if damage is None else damage)
     assert artefacts.rounds_done("job-1") == 4
-    with pytest.raises(StorageFailed, match="journal/begun of job job-1 is damaged"):
+    with pytest.raises(Damaged, match="journal/begun of job job-1 is damaged"):
         journal.recall("begun")
     artefacts.delete("job-1", "checkpoints/000003")
     assert artefacts.rounds_done("job-1") == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hedgerow.boosting.errors import SchemaMismatch
@@ -13,8 +15,9 @@ from hedgerow.coordinator.server.gathering import (
     Gathering,
     JobAttempt,
 )
-from hedgerow.services.rpc.federation import Acceptance, Registration
+from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.acceptance import Acceptance
 from tests.coordinator.server.bench import REGISTRATION, SCHEMA, job_of
 
 A, B, C = map(Silo, "abc")
@@ -123,3 +126,47 @@ def test_a_silo_that_failed_and_answers_again_takes_part() -> None:
     attempt.admit(B, ACCEPTANCE)
     assert attempt.absences() == {}
     assert gathering(attempt).over(1.0)
+
+
+def test_a_job_with_a_list_ends_at_once_when_too_few_of_it_are_left() -> None:
+    attempt = JobAttempt(1, {A, B, C}, 0, now=lambda: 3723.0)
+    waiting = gathering(attempt, min_silos=3)
+    waiting.look(there(A, B), 1.0)
+    attempt.decline(B, "policy")
+    assert not waiting.over(1.0), "a may have more to say"
+    attempt.accepted[A] = ACCEPTANCE
+    assert waiting.over(1.0)
+    with pytest.raises(SchemaMismatch) as caught:
+        waiting.check_quorum()
+    why = "the job needs 3 silos, 1 accepted; b declined (policy) at 01:02:03 UTC"
+    assert str(caught.value) == why, "c has not had its time, so it is not to blame"
+
+
+def test_an_open_job_ends_at_once_when_nobody_else_of_the_roster_can_join() -> None:
+    attempt = JobAttempt(1, set(), 0, now=lambda: 3723.0)
+    waiting = gathering(attempt, min_silos=3)
+    for now in (0.0, 2.0):
+        waiting.look(there(A, B, C), now, frozenset({A, B, C}))
+    attempt.accepted = {A: ACCEPTANCE, B: ACCEPTANCE}
+    assert not waiting.over(4.0)
+    attempt.decline(C, "policy")
+    assert waiting.over(4.0)
+    with pytest.raises(SchemaMismatch, match=r"2 accepted; c declined \(policy\) at 01:02:03 UTC$"):
+        waiting.check_quorum()
+    for roster in (frozenset({A, B, C, Silo("d")}), frozenset[Silo]()):
+        waiting.look(there(A, B, C), 4.0, roster)
+        assert not waiting.over(4.0), "another silo may still join"
+    attempt.accepted[B] = replace(ACCEPTANCE, n_samples=0)
+    waiting.look(there(A, B, C), 4.0, frozenset({A, B, C, Silo("d")}))
+    assert waiting.over(4.0), "a silo without rows does not count"
+
+
+def test_an_open_job_names_at_its_deadline_who_could_have_joined() -> None:
+    attempt = JobAttempt(1, set(), 0)
+    waiting = gathering(attempt, min_silos=3)
+    other = Registration("i", "0.1.0", ("dp_tree",), 0)
+    waiting.look({A: REGISTRATION, B: other}, 60.1, frozenset({A, B, C}))
+    assert waiting.over(60.1)
+    why = "a waited for others; b does not take part in bagging jobs; c is not registered$"
+    with pytest.raises(SchemaMismatch, match=why):
+        waiting.check_quorum()

@@ -6,14 +6,18 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+import sqlalchemy as sql
 from structlog.testing import capture_logs
 
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
-from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.rpc.errors import LeaseLost
+from hedgerow.services.rpc.federation import AttemptKey, Registration
 from hedgerow.services.rpc.metering import CallCount
-from hedgerow.services.wire.job_view import JobState
+from hedgerow.services.wire.job_view import JobSilo, JobState, SentPayloads, SiloState
+from hedgerow.services.wire.results import Outcome
 from tests.coordinator.server.bench import Bench, FlakyStore, until
 
 
@@ -84,6 +88,24 @@ def test_an_agent_registers_while_the_store_fails_and_is_stored_later(tmp_path: 
     asyncio.run(main())
 
 
+def test_silos_that_register_together_are_stored_together(tmp_path: Path) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    jobs = Jobs(bench.environment, Roster(frozenset(), 60.0, time.monotonic, "0.1.0"))
+    transactions: list[object] = []
+    sql.event.listen(store._engine, "commit", transactions.append)
+
+    async def main() -> None:
+        silos = [Silo(f"s{k:03d}") for k in range(100)]
+        await asyncio.gather(
+            *(jobs.register(silo, Registration("i", "0.1.0", (), 0)) for silo in silos)
+        )
+        assert [one.name for one in store.silos()] == silos
+
+    asyncio.run(main())
+    assert len(transactions) < 10, "each writes all that wait, and the others nothing"
+
+
 def test_a_store_that_fails_is_logged_once_a_minute(tmp_path: Path) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
@@ -99,3 +121,29 @@ def test_a_store_that_fails_is_logged_once_a_minute(tmp_path: Path) -> None:
     with capture_logs() as logs:
         asyncio.run(main())
     assert [line["event"] for line in logs if "store" in line["event"]] == ["store failed"]
+
+
+def test_an_outcome_counts_while_the_store_fails_and_what_was_sent_is_shown_once_stored(
+    tmp_path: Path,
+) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    roster = Roster(frozenset(), 60.0, time.monotonic, "0.1.0")
+    jobs = Jobs(bench.environment, roster)
+    bench.run("a", "b")
+    store.set_job_silos("job-0001", [JobSilo("a", 5, SiloState.PRESENT, "")])
+    silo, key = Silo("a"), AttemptKey("job-0001", 1)
+    outcome = Outcome(sent=(SentPayloads("a", "ExchangeTrees", 1, 30),))
+
+    async def main() -> None:
+        lease = roster.register(silo, Registration("i", "0.1.0", (), 0)).lease_id
+        store.away = True
+        await jobs.outcome(silo, lease, key, outcome)
+        store.away = False
+        assert (await jobs.view("job-0001")).sent == ()
+        await jobs.outcome(silo, lease, key, outcome)
+        assert (await jobs.view("job-0001")).sent == outcome.sent
+        with pytest.raises(LeaseLost):
+            await jobs.outcome(silo, "of another", key, outcome)
+
+    asyncio.run(main())

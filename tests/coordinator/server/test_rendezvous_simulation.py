@@ -7,13 +7,20 @@ or of another round; a 0 of a silo that holds the total as its reply is one that
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from hedgerow.boosting.errors import (
     FederationError,
@@ -222,3 +229,26 @@ class RendezvousSimulation(RuleBasedStateMachine):
 
 TestRendezvousSimulation = RendezvousSimulation.TestCase
 TestRendezvousSimulation.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+class TakesResentOffers(Rendezvous):
+    """A barrier without the rule of resends: what arrives last is the silo's offer."""
+
+    def offer(
+        self, silo: Silo, step: str, at: Place, parcel: ArrivedOffer[Any]
+    ) -> asyncio.Future[Any]:
+        last = self._last.get(silo)
+        if last is not None and last[0] == (step, at) and not last[1].reply.done():
+            last[1].parcel = parcel
+        return super().offer(silo, step, at, parcel)
+
+
+def test_the_simulation_fails_where_the_rule_of_resends_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Rendezvous", TakesResentOffers)
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_state_machine_as_test(
+            RendezvousSimulation,
+            settings=settings(max_examples=60, stateful_step_count=40, phases=[Phase.generate]),
+        )

@@ -20,8 +20,10 @@ from hedgerow.coordinator.server import runner
 from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.services.rpc.errors import LeaseLost
-from hedgerow.services.rpc.federation import Agreement, Declined
+from hedgerow.services.rpc.federation import Agreement
+from hedgerow.services.wire.acceptance import Declined
 from hedgerow.services.wire.job_view import JobState, SiloState
+from hedgerow.services.wire.results import Outcome
 from tests.coordinator.server.bench import Bench, FlakyStore, acceptance, until
 
 A, B, C = map(Silo, "abc")
@@ -54,7 +56,7 @@ def test_an_uninvited_silo_can_neither_accept_nor_decline_nor_exchange(tmp_path:
             await run.accept(MALLORY, 1, acceptance(run), 120.0)
         with pytest.raises(Unauthorised):
             run.rendezvous(1, MALLORY)
-        run.outcome(MALLORY, 1, "spoilt")
+        run.outcome(MALLORY, 1, Outcome("spoilt"))
         assert {s.name for s in bench.store.job_silos("job-0001")} == {"a", "b"}
         await run.shut_down()
 
@@ -87,6 +89,27 @@ def test_a_silo_that_declined_stays_out_and_gets_no_agreement(tmp_path: Path) ->
         with pytest.raises(Unauthorised):
             run.rendezvous(1, C)
         await run.shut_down()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", ["", "its disk is full"])
+def test_a_silo_is_not_lost_once_its_half_has_ended_well(tmp_path: Path, error: str) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        run.start()
+        await until(lambda: asked(run, A))
+        await asyncio.gather(
+            run.accept(A, 1, acceptance(run), 120.0), run.accept(B, 1, acceptance(run), 120.0)
+        )
+        await until(lambda: run.waiting is not None)
+        run.outcome(A, 1, Outcome(error))
+        run.lost(A, "its agent was ended")
+        await run.shut_down()
+        states = {silo.name: silo.state for silo in bench.store.job_silos("job-0001")}
+        assert states == {"a": SiloState.LOST if error else SiloState.PRESENT, "b": "present"}
 
     asyncio.run(main())
 
@@ -198,10 +221,10 @@ def test_a_silo_that_comes_while_a_schema_is_made_has_its_categories_in_it(tmp_p
     begun, go_on = threading.Event(), threading.Event()
 
     class SlowArtefacts(Artefacts):
-        def write(self, job_id: str, name: str, data: bytes) -> None:
+        def write(self, job_id: str, name: str, data: bytes) -> str:
             begun.set()
             assert go_on.wait(120.0)
-            super().write(job_id, name, data)
+            return super().write(job_id, name, data)
 
     def of(category: str) -> Schema:
         return Schema((Feature("x", (category,)),), "y", Task.BINARY, 2)
@@ -264,7 +287,10 @@ def test_who_is_awaited_for_what_and_since_when_is_said_in_one_wording(tmp_path:
         run.start()
         await until(lambda: asked(run, A))
         clock[0] += 10.0
-        assert run.situation() == "waits since 01:00:00 UTC for a, b, c: answers to the job"
+        assert run.situation() == (
+            "waits since 01:00:00 UTC for a, b, c: answers to the job "
+            "(no agent of a, b, c is there)"
+        )
         agreed = await asyncio.gather(
             run.accept(A, 1, acceptance(run), 120.0), run.accept(B, 1, acceptance(run), 120.0)
         )
@@ -277,9 +303,9 @@ def test_who_is_awaited_for_what_and_since_when_is_said_in_one_wording(tmp_path:
         run.lost(B)
         await until(lambda: "attempt 1 ended" in run.situation())
         assert run.situation().endswith(
-            "needs 2 silos, 0 offered; missing a, b; a was lost (its lease ended: no sign of life) "
-            "at 01:00:20 UTC; b was lost (its lease ended: no sign of life) at 01:00:20 UTC; c has "
-            "not answered since 01:00:00 UTC"
+            "needs 2 silos, 0 offered; missing a, b, c; a was lost (its lease ended: no sign of "
+            "life) at 01:00:20 UTC; b was lost (its lease ended: no sign of life) at 01:00:20 UTC; "
+            "c has not answered since 01:00:00 UTC"
         )
         await until(lambda: run.ended)
         record = bench.store.job("job-0001")

@@ -16,6 +16,7 @@ from hedgerow.services.wire.job_view import (
     FinishedRound,
     JobSilo,
     JobState,
+    SentPayloads,
     SiloState,
     StepTotal,
     scores_of,
@@ -158,18 +159,36 @@ def test_a_round_done_again_by_a_later_attempt_replaces_its_record(store):
     assert only == again
 
 
-def test_byte_totals_add_up_by_silo_and_step(store):
+def test_what_a_silo_says_that_it_sent_is_kept_for_the_job_s_silos_alone(store):
+    add_job(store)
+    store.set_job_silos("job-0001", [JobSilo("a", 10, SiloState.PRESENT, "")])
+    for n in (5, 2**33):  # a later report replaces an earlier one
+        told = [SentPayloads(silo, "ExchangeTrees", 2, n) for silo in ("a", "stranger")]
+        store.set_sent("job-0001", told)
+    assert store.sent("job-0001") == (SentPayloads("a", "ExchangeTrees", 2, 2**33),)
+    store.set_sent("no-such-job", told)
+    assert store.sent("no-such-job") == ()
+
+
+def test_jobs_are_counted_by_state(store):
+    for k in range(3):
+        add_job(store, f"job-000{k}")
+    store.set_state("job-0002", JobState.FAILED, "why", 3.0)
+    states = {state: n for state, n in store.states().items() if n}
+    assert states == {JobState.PENDING: 2, JobState.FAILED: 1}
+
+
+def test_byte_totals_are_replaced_by_silo_and_step(store):
     add_job(store)
     one = StepTotal("a", "ExchangeTrees", 1, 2, 3, 2**33, 5)
-    store.add_traffic("job-0001", [one, StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1)])
-    store.add_traffic("job-0001", [one, StepTotal("a", "ExchangeSums", bytes_up=7)])
+    store.set_traffic("job-0001", [one, StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1)], 3, 4)
+    for _ in range(2):  # the first answer was lost
+        store.set_traffic("job-0001", [one + one, StepTotal("a", "ExchangeSums", 0, 7)], 33, 44)
     assert store.byte_totals("job-0001") == (
-        StepTotal("a", "ExchangeSums", bytes_up=7),
+        StepTotal("a", "ExchangeSums", 0, 7),
         StepTotal("a", "ExchangeTrees", 2, 4, 6, 2**34, 10),
         StepTotal("b", "ExchangeTrees", 1, 1, 1, 1, 1),
     )
-    store.add_traffic("job-0001", [], 3, 4)
-    store.add_traffic("job-0001", [], 30, 40)
     job = store.job("job-0001")
     assert (job.control_bytes_up, job.control_bytes_down) == (33, 44)
 
@@ -178,23 +197,23 @@ def test_a_silos_state_and_the_result_are_kept(store):
     add_job(store)
     present = JobSilo("a", 20, SiloState.PRESENT, "")
     lost = JobSilo("b", 10, SiloState.LOST, "silent at the deadline")
-    store.set_job_silo("job-0001", JobSilo("b", 10, SiloState.PRESENT, ""))
-    store.set_job_silo("job-0001", present)
-    store.set_job_silo("job-0001", lost)
+    store.set_job_silos("job-0001", [JobSilo("b", 10, SiloState.PRESENT, "")])
+    store.set_job_silos("job-0001", [present])
+    store.set_job_silos("job-0001", [lost])
     assert store.job_silos("job-0001") == (present, lost)
-    store.set_result("job-0001", ["model.ubj", "metrics.csv"], "model.ubj", 3)
+    store.set_result("job-0001", {"model.ubj": "5a", "metrics.csv": "5b"}, "model.ubj", 3)
     job = store.job("job-0001")
     assert (job.artefacts, job.model, job.best_round) == (
-        ("model.ubj", "metrics.csv"),
+        {"model.ubj": "5a", "metrics.csv": "5b"},
         "model.ubj",
         3,
     )
 
 
 def test_a_silo_that_registers_again_keeps_its_first_date(store):
-    store.register_silo("b", Registration("i1", "0.1.0", ("histogram", "bagging"), 1024), 10.0)
-    store.register_silo("a", Registration("i2", "0.1.0", ("bagging",), 512), 11.0)
-    store.register_silo("b", Registration("i3", "0.2.0", ("bagging",), 2048), 12.0)
+    store.register_silos({"b": Registration("i1", "0.1.0", ("histogram", "bagging"), 1024)}, 10.0)
+    store.register_silos({"a": Registration("i2", "0.1.0", ("bagging",), 512)}, 11.0)
+    store.register_silos({"b": Registration("i3", "0.2.0", ("bagging",), 2048)}, 12.0)
     a, b = store.silos()
     assert (a.name, b.name) == ("a", "b")
     assert (b.instance_id, b.version, b.strategies) == ("i3", "0.2.0", ("bagging",))
@@ -204,9 +223,11 @@ def test_a_silo_that_registers_again_keeps_its_first_date(store):
 def test_a_failed_write_leaves_nothing_half_done(store):
     add_job(store)
     with pytest.raises(StorageFailed, match="storing byte totals"):
-        store.add_traffic(
+        store.set_traffic(
             "job-0001",
             [StepTotal("a", "ExchangeTrees", 1), StepTotal("a", "ExchangeSums", bytes_up=None)],
+            0,
+            0,
         )
     assert store.byte_totals("job-0001") == ()
 

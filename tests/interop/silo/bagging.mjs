@@ -115,25 +115,33 @@ export class Bagging {
     this.margins = this.table.y.map(() => Math.fround(this.start));
   }
 
-  /** Adds the blocks of a standing; returns its head. */
+  /** Adds the rounds of a standing; returns its head. */
   #receive([head, ...rest]) {
     const { standing } = head;
     if (standing._base_score) this.#begin(standing.base_score);
-    const blocks = [];
+    const rounds = [];
     for (const part of rest) {
-      if (part.part === "block") blocks.push({ ...part.block, data: [part.block.data] });
-      else blocks.at(-1).data.push(part.more);
+      if (part.part === "round") rounds.push({ ...part.round, data: [part.round.data] });
+      else rounds.at(-1).data.push(part.more);
     }
     let digest = this.digest;
-    for (const block of blocks) {
-      block.data = Buffer.concat(block.data);
-      if (!block._factor) block.factor = 1;
-      if (block.silo === this.identity.silo && !block.data.length && block.steps) block.data = this.offered;
-      digest = extendDigest(digest, block);
+    for (const added of rounds) {
+      added.data = Buffer.concat(added.data);
+      if (!added.factors.length) added.factors = added.silos.map(() => 1);
+      const sum = (sizes) => sizes.reduce((all, size) => all + size, 0);
+      if (added.data.length < sum(added.sizes)) {
+        const start = sum(added.sizes.slice(0, added.silos.indexOf(this.identity.silo)));
+        added.data = Buffer.concat([added.data.subarray(0, start), this.offered, added.data.subarray(start)]);
+      }
+      digest = extendDigest(digest, added);
     }
     if (!digest.equals(standing.digest)) throw new Error("the coordinator has another model");
-    for (const block of blocks) {
-      for (const tree of unpack(block.data)) this.#add(tree, block.factor);
+    for (const { sizes, factors, data } of rounds) {
+      let start = 0;
+      sizes.forEach((size, i) => {
+        for (const tree of unpack(data.subarray(start, start + size))) this.#add(tree, factors[i]);
+        start += size;
+      });
     }
     this.digest = digest;
     this.version = standing.version;

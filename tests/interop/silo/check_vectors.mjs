@@ -66,9 +66,9 @@ for (const { name, trees, bytes: expected } of read("trees")) {
 const digests = read("tree-digest");
 assert.equal(hex(GENESIS), digests.genesis);
 let digest = GENESIS;
-for (const block of digests.blocks) {
-  digest = extendDigest(digest, { ...block, data: bytes(block.data) });
-  assert.equal(hex(digest), block.digest);
+for (const added of digests.rounds) {
+  digest = extendDigest(digest, { ...added, data: bytes(added.data) });
+  assert.equal(hex(digest), added.digest);
 }
 
 for (const { values, bytes: expected } of read("score-sums")) {

@@ -188,16 +188,14 @@ export function leafOf(tree, row) {
 
 export const GENESIS = createHash("sha256").update("hedgerow trees v1").digest();
 
-/** Running digest with one more block {silo, round, steps, factor, data}. */
-export function extendDigest(digest, block) {
-  const name = Buffer.from(block.silo);
-  const head = Buffer.alloc(20);
-  head.writeUInt32LE(name.length, 0);
-  head.writeUInt32LE(block.round, 4);
-  head.writeUInt32LE(block.steps, 8);
-  head.writeDoubleLE(block.factor, 12);
+/** Running digest with one more round {steps, silos, factors, sizes, data}. */
+export function extendDigest(digest, added) {
+  const names = added.silos.map((silo) => Buffer.from(silo));
+  const whole = (values) => Buffer.from(Uint32Array.from(values).buffer);
+  const factors = Buffer.from(Float64Array.from(added.factors).buffer);
+  const head = whole([added.steps, names.length, ...names.map((name) => name.length)]);
   const hash = createHash("sha256");
-  for (const part of [digest, head, name, block.data]) hash.update(part);
+  for (const part of [digest, head, ...names, factors, whole(added.sizes), added.data]) hash.update(part);
   return hash.digest();
 }
 

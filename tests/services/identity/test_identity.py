@@ -1,3 +1,4 @@
+import random
 import socket
 import ssl
 import stat
@@ -5,7 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import grpc
 import pytest
@@ -406,3 +407,16 @@ def test_missing_and_malformed_files_are_named(ca, tmp_path, name):
         channel_credentials(IdentityPaths.of(tmp_path / "a"))
     with pytest.raises(IdentityUnusable, match=f"{name} cannot be read: No such file"):
         server_credentials(IdentityPaths.of(tmp_path / "a"))
+
+
+def test_damaged_keys_and_certificates_are_refused_in_words(ca, tmp_path):
+    paths = make_server(ca, tmp_path / "c")
+    rng = random.Random(0)
+    for path in (paths.key, paths.certificate, paths.roots):
+        whole = path.read_bytes()
+        for _ in range(200):
+            at, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            with suppress(IdentityUnusable):  # what a flip of line ends leaves is whole
+                certificates.load_identity(paths, time.time())
+        path.write_bytes(whole)

@@ -11,7 +11,13 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from hedgerow.boosting.errors import FederationError, OfferRejected, StaleAttempt
+from hedgerow.boosting.errors import (
+    FederationError,
+    JobStopped,
+    OfferRejected,
+    StaleAttempt,
+    Unreachable,
+)
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.rpc.crypto_calls import REFUSALS
 from hedgerow.services.rpc.errors import FEDERATION, MAX_MESSAGE, ErrorTable, LeaseHeld, from_rpc
@@ -104,3 +110,33 @@ async def test_a_status_of_another_domain_is_not_taken_for_ours() -> None:
     back = from_rpc(await failed(Foreign(), StaleAttempt()), "peer")
     assert type(back) is FederationError
     assert str(back) == "peer: ABORTED: theirs"
+
+
+async def test_a_call_that_the_server_cancels_is_tried_again_and_our_own_is_not() -> None:
+    class Cancelled(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            async def answer(request: Any, context: Any) -> None:
+                if request == b"cancelled there":
+                    raise asyncio.CancelledError
+                await asyncio.Event().wait()
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Cancelled(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            method = channel.unary_unary("/a.Service/Wait", lambda b: b, lambda b: b)
+            theirs = method.future(b"cancelled there", timeout=60)
+            found = from_rpc(await asyncio.to_thread(theirs.exception), "a peer")
+            own = method.future(b"", timeout=60)
+            own.cancel()
+            with pytest.raises(grpc.FutureCancelledError):
+                own.result()
+            ours = from_rpc(own, "a peer")
+    finally:
+        await server.stop(0)
+    assert isinstance(found, Unreachable)
+    assert isinstance(ours, JobStopped)

@@ -154,6 +154,9 @@ def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
         server.do(server.answer_all(Place(0)))
     thread.join()
     assert isinstance(failures[0], OfferRejected)
+    of_a = {"method": Call.SUMS.value, "silo": "a"}
+    value = server.metrics.registry.get_sample_value
+    server.until(lambda: value("hedgerow_rejected_offers_total", of_a) == 1)
 
 
 def key_frame(**change: Any) -> bytes:
@@ -417,9 +420,9 @@ def test_a_reply_to_another_exchange_is_refused(server: Server) -> None:
 def test_one_serialisation_serves_all_silos(server: Server) -> None:
     servicer = ExchangeServicer(lambda *_: None)  # type: ignore[arg-type, return-value]
     reply = weights(100_000)
-    first = servicer._encode(reply)
-    assert servicer._encode(reply) is first
-    assert servicer._encode(weights(100_000)) is not first
+    first = servicer._replies.of(reply)
+    assert servicer._replies.of(reply) is first
+    assert servicer._replies.of(weights(100_000)) is not first
 
 
 def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Server) -> None:

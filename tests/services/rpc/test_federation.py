@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hedgerow.api.federation.v1 import federation_service_pb2 as pb
@@ -9,8 +11,16 @@ from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.services.rpc.federation import MAX_ROWS, Acceptance, Declined, read_answer
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.acceptance import (
+    MAX_ROWS,
+    MAX_SENT,
+    Acceptance,
+    Declined,
+    read_answer,
+    read_sent,
+)
+from hedgerow.services.wire.job_view import SentPayloads
 
 SCHEMA = Schema((Feature("x"),), "y", Task.MULTICLASS, 3, ("a", "b", "c"))
 
@@ -53,3 +63,27 @@ def test_more_class_names_than_there_may_be_classes_are_refused() -> None:
     message = schema_pb2.TableSchema(task=job_pb2.TASK_MULTICLASS, classes=["c"] * ((1 << 16) + 1))
     with pytest.raises(OfferRejected, match="65537 classes"):
         schema_wire.decode(message)
+
+
+def test_what_a_silo_sent_is_its_own_whatever_name_it_gives() -> None:
+    request = pb.ReportOutcomeRequest()
+    request.sent.add(silo="victim", method="ExchangeTrees", payloads=3, bytes=MAX_SENT)
+    assert read_sent(Silo("mallory"), request) == (
+        SentPayloads("mallory", "ExchangeTrees", 3, MAX_SENT),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"method": "ExchangeNothing", "payloads": 1}, "'ExchangeNothing', no kind of exchange"),
+        ({"method": "", "payloads": 1}, "no kind of exchange"),
+        ({"method": "ExchangeTrees", "payloads": MAX_SENT + 1}, "payloads or bytes sent"),
+        ({"method": "ExchangeTrees", "bytes": (1 << 64) - 1}, "payloads or bytes sent"),
+    ],
+)
+def test_payloads_that_no_silo_can_have_sent_are_refused(wrong: dict[str, Any], why: str) -> None:
+    request = pb.ReportOutcomeRequest()
+    request.sent.add(**wrong)
+    with pytest.raises(OfferRejected, match=f"mallory: .*{why}"):
+        read_sent(Silo("mallory"), request)

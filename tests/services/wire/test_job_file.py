@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules, DatePart
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.services.wire import job as job_wire
@@ -147,7 +147,12 @@ def messages(draw, descriptor, depth=0):
             continue
         if not draw(st.booleans()):
             continue
-        if field.is_repeated:
+        if field.message_type and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name["value"]
+            kind = messages(inner.message_type, depth + 1) if inner.message_type else values(inner)
+            keys = values(field.message_type.fields_by_name["key"])
+            message[field.name] = draw(st.dictionaries(keys, kind, max_size=3))
+        elif field.is_repeated:
             message[field.name] = draw(st.lists(values(field), max_size=3))
         elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
             message[field.name] = draw(messages(field.message_type, depth + 1))
@@ -161,6 +166,78 @@ def messages(draw, descriptor, depth=0):
 def test_a_job_written_as_a_file_is_the_same_job(content):
     spec = job_pb2.JobSpec(**content).SerializeToString(deterministic=True)
     assert job_file.parse(job_file.dump(spec)) == spec
+
+
+def columns(text):
+    return job_wire.decode(job_file.parse(f'strategy = "bagging"\n[columns]\n{text}')).columns
+
+
+def test_rules_of_columns_are_tables_and_lists():
+    rules = columns(
+        'dates = {"admitted" = ["year", "days_since"]}\ndrop = ["name"]\n'
+        'categorical = ["zip"]\nrename = {"Age (years)" = "age"}\npositive = "01"\n'
+    )
+    parts = (DatePart.YEAR, DatePart.DAYS_SINCE)
+    assert rules == ColumnRules(
+        (("admitted", parts),), ("name",), ("zip",), (("Age (years)", "age"),), "1"
+    )
+    assert rules.date_features("admitted") == ("admitted_year", "admitted_days_since")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('dates = ["day"]', "columns.dates: expected a table, received"),
+        ('dates = {day = ["yaer"]}', "columns.dates.day.0.: expected 'year' or 'month'"),
+        ('dates = {day = "year"}', "columns.dates.day: expected a list"),
+        ("dates = {day = []}", "'day' needs one part at least"),
+        ('dates = {day = ["year", "year"]}', "none of them twice"),
+        ("rename = {a = 3}", "columns.rename.a: expected a text"),
+        ('rename = {a = "b", b = "c"}', "'a' is a column's new name|'b' is a column's new name"),
+        ('rename = {_ssn = "age"}', "'_ssn' is never a feature"),
+        ('rename = {age = "_id"}', "'_id' is never a feature"),
+        ('rename = {label_other = "age"}', "'label_other' is never a feature"),
+        ('rename = {label = "age"}', "'label' is never a feature"),
+        ('rename = {a = "b"}\ndrop = ["a"]', "'a' is renamed: give 'b'"),
+        ('drop = ["label"]', "'label' is no feature"),
+        ('categorical = ["_ssn"]', "'_ssn' is no feature"),
+        ('dates = {_born = ["year"]}', "'_born' is no feature"),
+        ('drop = ["a"]\ncategorical = ["a"]', r"'a' is in \[columns\] drop already"),
+        ("drops = []", "unknown key columns.drops; did you mean drop"),
+    ],
+)
+def test_rules_of_columns_that_contradict_each_other_are_refused(text, said):
+    with pytest.raises(InvalidJob, match=said):
+        columns(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('task = "multiclass"\n[columns]\npositive = "a"', "positive: expected a job with task"),
+        ('features = ["a"]\n[columns]\ndrop = ["a"]', "'a' is among the job's features"),
+        (
+            'features = ["a"]\n[columns]\ndates = {a = ["year"]}',
+            "features: 'a' becomes a_year: name those",
+        ),
+        ('label = "y"\n[columns]\nrename = {y = "z"}', "'y' is the label"),
+        ('positive = "yes"', r"unknown key positive; did you mean positive in \[columns\]"),
+    ],
+)
+def test_rules_of_columns_that_contradict_the_job_are_refused(text, said):
+    with pytest.raises(InvalidJob, match=said):
+        job_wire.decode(job_file.parse(f'strategy = "bagging"\n{text}'))
+
+
+def test_rules_of_columns_that_a_silo_does_not_know_are_refused():
+    spec = job_pb2.JobSpec(strategy="bagging")
+    spec.columns.dates["day"].parts.append(99)
+    with pytest.raises(InvalidJob, match="part number 99 is not known"):
+        job_wire.decode(spec.SerializeToString())
+    spec = job_pb2.JobSpec(strategy="bagging")
+    spec.columns.dates["day"].MergeFromString(b"\x0a\x01\x01\x48\x05")
+    with pytest.raises(InvalidJob, match="does not know"):
+        job_wire.decode_known(spec.SerializeToString())
 
 
 def test_every_sign_of_a_name_survives_the_file():

@@ -62,6 +62,9 @@ PAYLOADS = [
     StackingProgress(),
     StackingProgress(LABELS, CUTS),
     StackingProgress(LABELS, None, RoundState(3, BY_SILO, Points(doubles=DOUBLES[None]), 1, False)),
+    StackingProgress(
+        state=RoundState(2, BY_SILO, Points(change=CHANGE), 0, True, Points(singles=SINGLES[None]))
+    ),
 ]
 
 

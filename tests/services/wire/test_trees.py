@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from hedgerow.api.federation.v1 import score_pb2, tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.strategies.bagging.steps import (
-    ScoreSums,
-    ScoreVerdict,
-    TreeBlock,
-    TreeCatchUp,
-    TreeOffer,
-    TreeStanding,
-)
+from hedgerow.boosting.rounds.steps import TreeCatchUp, TreeOffer, TreeRound, TreeStanding
+from hedgerow.boosting.strategies.bagging.steps import ScoreSums, ScoreVerdict
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.scores import pack_sums, unpack_sums
 from hedgerow.services.wire.trees import PIECE_BYTES
@@ -25,7 +19,12 @@ from hedgerow.services.wire.trees import PIECE_BYTES
 whole = st.integers(0, 2**32 - 1)
 number = st.floats(allow_nan=False)
 data = st.binary(max_size=40)
-blocks = st.builds(TreeBlock, st.text(min_size=1, max_size=9).map(Silo), whole, whole, number, data)
+packs = st.lists(
+    st.tuples(st.text(min_size=1, max_size=9).map(Silo), number, data),
+    max_size=4,
+    unique_by=lambda pack: pack[0],
+)
+rounds = st.builds(TreeRound.of, whole, packs)
 PAYLOADS = st.one_of(
     st.builds(TreeCatchUp, whole, st.integers(-1, 2**31 - 1), st.integers(0, 2**64 - 1)),
     st.builds(TreeOffer, whole, whole, number, data),
@@ -38,7 +37,7 @@ PAYLOADS = st.one_of(
         st.binary(min_size=32, max_size=32),
         st.booleans(),
         st.booleans(),
-        st.lists(blocks, max_size=4).map(tuple),
+        st.lists(rounds, max_size=4).map(tuple),
     ),
     st.builds(ScoreVerdict, st.booleans()),
 )
@@ -60,8 +59,27 @@ def test_payloads_about_trees_come_back(payload: Any) -> None:
 def test_large_packs_travel_in_pieces_and_come_back() -> None:
     large = bytes(range(256)) * (10 * PIECE_BYTES // 1024)
     assert through(TreeOffer(1, 2, 3.0, large)).data == large
-    two = (TreeBlock(Silo("a"), 0, 1, 1.0, large), TreeBlock(Silo("b"), 0, 1, 1.0, b"x"))
-    assert through(TreeStanding(1, 0.1, 0.5, 1, bytes(32), blocks=two)).blocks == two
+    one = TreeRound.of(1, [(Silo("a"), 1.0, large), (Silo("b"), 0.5, b"x")])
+    two = (one, one.without(Silo("a")))
+    assert through(TreeStanding(1, 0.1, 0.5, 1, bytes(32), rounds=two)).rounds == two
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"silos": ["a"]},
+        {"sizes": [3]},
+        {"silos": ["a", "a"], "sizes": [1, 1]},
+        {"silos": ["a"], "sizes": [1], "factors": [1.0, 2.0]},
+    ],
+)
+def test_rounds_of_unequal_columns_are_refused(columns: dict[str, Any]) -> None:
+    parts = [
+        tree_pb2.TreePart(standing=tree_pb2.TreeStanding()),
+        tree_pb2.TreePart(round=tree_pb2.TreeRound(**columns)),
+    ]
+    with pytest.raises(OfferRejected, match="a size of each"):
+        codec_of(TreeStanding).decode(iter(parts))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +92,7 @@ def test_large_packs_travel_in_pieces_and_come_back() -> None:
         [tree_pb2.TreePart(offer=tree_pb2.TreeOffer())] * 2,
         [
             tree_pb2.TreePart(standing=tree_pb2.TreeStanding()),
-            tree_pb2.TreePart(more=b"trees without a block"),
+            tree_pb2.TreePart(more=b"trees without a round"),
         ],
     ],
 )

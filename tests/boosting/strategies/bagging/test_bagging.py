@@ -14,6 +14,8 @@ from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, strategy_of
+from hedgerow.boosting.rounds.log import History, TreeLog
+from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, extend_digest
 from hedgerow.boosting.strategies.bagging.forecast import forecast
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.participation import (
@@ -22,8 +24,6 @@ from hedgerow.boosting.strategies.bagging.participation import (
     participants,
     rates,
 )
-from hedgerow.boosting.strategies.bagging.steps import GENESIS, TreeBlock, extend_digest
-from hedgerow.boosting.strategies.bagging.tree_log import History, TreeLog
 from hedgerow.boosting.streams import xgboost_seed
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import trees_of
@@ -131,19 +131,17 @@ def test_rows_of_an_empty_silo_take_trees_in() -> None:
 # --- the log ---
 
 
-def block(round: int, silo: Silo, data: bytes = b"x", factor: float = 1.0) -> TreeBlock:
-    return TreeBlock(silo, round, 1, factor, data)
+def grown(*packs: tuple[Silo, bytes], factor: float = 1.0) -> TreeRound:
+    return TreeRound.of(1, [(silo, factor, data) for silo, data in packs])
 
 
 def test_the_log_sends_what_is_missing_and_withholds_what_is_the_receivers() -> None:
-    log = TreeLog()
-    log.end_round([block(0, A, b"1"), block(0, B, b"2")])
-    log.end_round([])
-    log.end_round([block(2, B, b"3")])
+    log = TreeLog([grown((A, b"1"), (B, b"22")), grown(), grown((B, b"3"))])
     assert log.version == 3
-    assert [b.data for b in log.since(0)] == [b"1", b"2", b"3"]
-    assert [b.data for b in log.since(0, B)] == [b"1", b"", b""]
-    assert [b.data for b in log.since(1)] == [b"3"]
+    assert [r.data for r in log.since(0)] == [b"122", b"", b"3"]
+    assert [r.data for r in log.since(0, B)] == [b"1", b"", b""]
+    assert [r.data for r in log.since(0, C)] == [b"122", b"", b"3"]
+    assert [r.data for r in log.since(1)] == [b"", b"3"]
     assert log.since(3) == ()
     for wrong in (4, -1):
         with pytest.raises(OfferRejected):
@@ -157,55 +155,50 @@ def test_the_running_digest_can_be_followed_by_a_receiver() -> None:
     digest = GENESIS
     for round in range(3):
         version = log.version
-        log.end_round([block(round, A, mine.get(round, b"")), block(round, B, b"other")])
+        log.add(grown((A, mine.get(round, b"")), (B, b"other")))
         for received in log.since(version, A):
-            own = received.silo == A
-            whole = replace(received, data=mine.get(round, b"")) if own else received
-            digest = extend_digest(digest, whole)
+            digest = extend_digest(digest, received.whole(A, mine.get(round, b"")))
         assert digest == log.digest
 
 
-@pytest.mark.parametrize("change", ["silo", "round", "steps", "factor", "data"])
+@pytest.mark.parametrize(("silo", "own"), [(A, b""), (A, b"12"), (B, b"1"), (C, b"1")])
+def test_a_round_that_lacks_other_trees_than_the_receivers_is_refused(
+    silo: Silo, own: bytes
+) -> None:
+    received = grown((A, b"1"), (B, b"22")).without(A)
+    assert received.whole(A, b"1").data == b"122"
+    with pytest.raises(OfferRejected, match="expected 3 bytes of packed trees, received 2"):
+        received.whole(silo, own)
+
+
+@pytest.mark.parametrize("change", ["silos", "steps", "factors", "sizes", "data"])
 def test_the_digest_covers_every_field(change: str) -> None:
-    changed = {"silo": B, "round": 1, "steps": 2, "factor": 0.5, "data": b"y"}
-    other = replace(block(0, A), **{change: changed[change]})
-    assert extend_digest(GENESIS, other) != extend_digest(GENESIS, block(0, A))
+    changed = {"silos": (B,), "steps": 2, "factors": (0.5,), "sizes": (2,), "data": b"y"}
+    other = replace(grown((A, b"x")), **{change: changed[change]})
+    assert extend_digest(GENESIS, other) != extend_digest(GENESIS, grown((A, b"x")))
 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    sizes=st.lists(
-        st.lists(st.tuples(st.sampled_from([A, B, C]), st.binary(max_size=9)), max_size=3),
-        max_size=5,
+    content=st.lists(
+        st.dictionaries(st.sampled_from([A, B, C]), st.binary(max_size=9)), max_size=5
     ),
     factor=st.floats(allow_nan=False, allow_infinity=False),
 )
-def test_a_log_comes_back_from_its_bytes(
-    sizes: list[list[tuple[Silo, bytes]]], factor: float
-) -> None:
-    log = TreeLog()
-    for round, content in enumerate(sizes):
-        log.end_round([block(round, silo, data, factor) for silo, data in content])
+def test_a_log_comes_back_from_its_bytes(content: list[dict[Silo, bytes]], factor: float) -> None:
+    log = TreeLog(grown(*each.items(), factor=factor) for each in content)
     again, history = TreeLog.decode(log.encode(History(0.1, 2, math.inf)))
-    assert (again.version, again.digest, list(again.blocks)) == (
-        log.version,
-        log.digest,
-        list(log.blocks),
-    )
+    assert (again.digest, again.rounds) == (log.digest, log.rounds)
     assert history == History(0.1, 2, math.inf)
-    assert [again.since(v) for v in range(len(sizes) + 1)] == [
-        log.since(v) for v in range(len(sizes) + 1)
-    ]
 
 
 def test_the_logs_ensemble_has_the_rounds_and_factors() -> None:
     kind = KINDS[3]
     data = dataset(kind, 100, 2)
     trees = trees_of(train(kind, data, 2))
-    log = TreeLog()
-    log.end_round([TreeBlock(A, 0, 2, 0.5, pack(trees)), TreeBlock(B, 0, 2, 1.0, pack(trees))])
-    log.end_round([])
-    log.end_round([TreeBlock(A, 2, 2, 1.0, pack(trees))])
+    data_of = pack(trees)
+    log = TreeLog([TreeRound.of(2, [(A, 0.5, data_of), (B, 1.0, data_of)]), TreeRound(2)])
+    log.add(TreeRound.of(2, [(A, 1.0, data_of)]))
     start = blank(data.schema, kind.objective, Booster(), 0.0)
     ensemble = log.ensemble(start)
     assert ensemble.round_ends == (4, 4, 6)

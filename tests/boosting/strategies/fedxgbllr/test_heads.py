@@ -18,6 +18,14 @@ def random_leaves(n_rows, n_trees, seed, n_outputs=1):
     return LeafOrdinals(table, rng.integers(0, 5, (n_rows, n_trees)).astype(np.uint8))
 
 
+def groups(head):
+    return np.arange(head.n_inputs) % head.n_outputs
+
+
+def some_weights(head, seed):
+    return np.random.default_rng(seed).uniform(-0.5, 0.5, head.n_parameters).astype(np.float32)
+
+
 def torch_network(head, weights):
     """Return the plain torch module with these weights."""
     state = {name: torch.from_numpy(value) for name, value in head.state(weights).items()}
@@ -55,7 +63,7 @@ def test_a_multiclass_network_reads_a_silos_trees_of_all_classes_at_once():
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_forward_pass_equals_torchs_layers(kind, n_outputs):
     head = Head(kind, 3, 6, n_outputs, channels=8)
-    weights = head.initial(np.random.default_rng(1))
+    weights = some_weights(head, 1)
     outputs = np.random.default_rng(2).normal(size=(11, 18)).astype(np.float32)
     with torch.no_grad():
         expected = torch_network(head, weights)(torch.from_numpy(outputs)).numpy()
@@ -65,7 +73,7 @@ def test_forward_pass_equals_torchs_layers(kind, n_outputs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_and_flat_are_inverse(kind):
     head = Head(kind, 3, 6, 2, channels=8)
-    weights = head.initial(np.random.default_rng(1))
+    weights = some_weights(head, 1)
     assert np.array_equal(head.flat(head.state(weights)), weights)
 
 
@@ -73,7 +81,7 @@ def test_state_and_flat_are_inverse(kind):
 def test_margins_of_leaf_ordinals_equal_those_of_the_outputs(kind):
     head = Head(kind, 2, 4, channels=5)
     leaves = random_leaves(37, 8, seed=0)
-    weights = head.initial(np.random.default_rng(3))
+    weights = some_weights(head, 3)
     expected = head.margins(weights, leaves.outputs(np.arange(37)))
     np.testing.assert_allclose(head_margins(head, weights, leaves), expected, atol=1e-6)
 
@@ -82,7 +90,7 @@ def test_margins_of_leaf_ordinals_equal_those_of_the_outputs(kind):
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_learnt_rates_are_the_mean_derivative_by_each_trees_output(kind, n_outputs):
     head = Head(kind, 3, 4, n_outputs, channels=6)
-    weights = head.initial(np.random.default_rng(5))
+    weights = some_weights(head, 5)
     outputs = np.random.default_rng(6).normal(size=(20, 12)).astype(np.float32)
     at = torch.from_numpy(outputs).requires_grad_()
     margins = torch_network(head, weights)(at)
@@ -93,14 +101,27 @@ def test_learnt_rates_are_the_mean_derivative_by_each_trees_output(kind, n_outpu
     np.testing.assert_allclose(head.rates(weights, outputs), expected, atol=1e-6)
 
 
-def test_start_weights_keep_within_their_bounds_and_depend_on_the_seed_alone():
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_a_network_starts_at_the_mean_of_the_ensembles(kind, n_outputs):
+    head = Head(kind, 4, 6, n_outputs, channels=2 * n_outputs)
+    outputs = np.random.default_rng(2).normal(size=(50, 24)).astype(np.float32)
+    of_group = outputs.reshape(50, 4, 6 // n_outputs, n_outputs)
+    start = head.initial(np.random.default_rng(7), groups(head))
+    np.testing.assert_allclose(
+        head.margins(start, outputs), of_group.sum(axis=2).mean(axis=1), atol=1e-5
+    )
+
+
+def test_inner_start_weights_are_kaimings_and_depend_on_the_seed_alone():
     head = Head(HeadKind.CNN, 10, 50)
-    first, again = (head.initial(np.random.default_rng(7)) for _ in range(2))
+    first, again = (head.initial(np.random.default_rng(7), groups(head)) for _ in range(2))
     assert np.array_equal(first, again)
     arrays = head.arrays(first)
-    assert np.abs(arrays["inner.weight"]).max() <= 1 / np.sqrt(50)
-    assert np.abs(arrays["outer.weight"]).max() <= np.sqrt(6 / 640)
-    assert np.abs(arrays["outer.weight"]).max() > 0.9 * np.sqrt(6 / 640)
+    inner, bound = arrays["inner.weight"], np.sqrt(6 / 50)
+    assert np.abs(inner).max() == pytest.approx(bound)
+    assert inner[2:].std() == pytest.approx(bound / np.sqrt(3), rel=0.05)
+    assert not arrays["inner.bias"].any()
 
 
 def test_weights_of_another_size_are_refused():

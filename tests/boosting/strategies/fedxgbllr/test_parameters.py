@@ -7,7 +7,7 @@ import pytest
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
-from tests.federation.stacking import job, small
+from tests.federation.stacking import job, small, table
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,11 @@ from tests.federation.stacking import job, small
         ({"trees": 0}, Task.BINARY, "trees"),
         ({"epochs": 0}, Task.BINARY, "epochs"),
         ({"validation": 0.9}, Task.BINARY, "validation"),
+        (
+            {"validation": 0.2, "combiner": "mean", "epochs": 10, "channels": 64, "rounds": 10},
+            Task.BINARY,
+            "combiner that learns",
+        ),
         ({"early_stopping_rounds": 3}, Task.BINARY, "validation > 0"),
         ({"epoch_choices": (1, 2)}, Task.BINARY, "validation > 0"),
         ({"epoch_choices": (2,), "validation": 0.2, "combiner": "mean"}, Task.BINARY, "epochs"),
@@ -42,3 +47,10 @@ def test_objectives_whose_margins_a_head_does_not_fit_are_refused():
     task = job(Task.REGRESSION, small(), booster=Booster(objective="count:poisson"))
     with pytest.raises(InvalidJob, match="objective"):
         small().validate(task)
+
+
+@pytest.mark.parametrize("given", [{"channels": 5}, {"combiner": "conv3", "channels": 1}], ids=str)
+def test_a_network_too_narrow_to_start_at_the_mean_is_refused(given):
+    task = job(Task.MULTICLASS, small(**given))
+    with pytest.raises(InvalidJob, match="channels: expected at least"):
+        task.parameters.validate_for(task, table(Task.MULTICLASS, 2, 0).schema)

@@ -11,7 +11,11 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
-from tests.boosting.strategies.fedxgbllr.test_heads import random_leaves, torch_network
+from tests.boosting.strategies.fedxgbllr.test_heads import (
+    random_leaves,
+    some_weights,
+    torch_network,
+)
 
 TASKS = tuple(Task)
 
@@ -72,7 +76,7 @@ def test_training_equals_torchs_modules_losses_and_adam(kind, task):
     head = Head(kind, 3, 4, n_outputs, channels=6)
     leaves = random_leaves(50, 12, seed=1)
     y = labels_for(task, 50, seed=2)
-    weights = head.initial(np.random.default_rng(3))
+    weights = some_weights(head, 3)
     schedule = Schedule(epochs=3, batch_size=16, learning_rate=1e-2, proximal=0.3)
     scale = np.random.default_rng(4).random(50) + 0.5
     found = trained(head, weights, TrainingRows(leaves, y, scale), task, schedule, seed=5)
@@ -87,7 +91,7 @@ def test_cnn_gradient_equals_a_numpy_loop():
     head = Head(HeadKind.CNN, 2, 3, channels=4)
     leaves = random_leaves(8, 6, seed=1)
     y = labels_for(Task.BINARY, 8, seed=2)
-    weights = head.initial(np.random.default_rng(3))
+    weights = some_weights(head, 3)
     outputs = leaves.outputs(np.arange(8)).astype(np.float64)
 
     def loss(w):
@@ -125,7 +129,7 @@ def test_training_lowers_the_loss_and_leaves_its_input_alone():
     head = Head(HeadKind.CNN, 2, 10, channels=8)
     leaves = random_leaves(300, 20, seed=1)
     y = leaves.margins(leaves.table.values.astype(float), 1)[:, 0]
-    weights = head.initial(np.random.default_rng(3))
+    weights = some_weights(head, 3)
     before = weights.copy()
     schedule = Schedule(epochs=60, batch_size=32, learning_rate=3e-3)
     found = trained(head, weights, TrainingRows(leaves, y), Task.REGRESSION, schedule)
@@ -139,7 +143,7 @@ def test_strong_proximal_term_holds_the_weights_near_their_start():
     head = Head(HeadKind.CNN, 2, 10, channels=8)
     leaves = random_leaves(100, 20, seed=1)
     rows = TrainingRows(leaves, labels_for(Task.REGRESSION, 100, 3))
-    weights = head.initial(np.random.default_rng(3))
+    weights = some_weights(head, 3)
     moves = [
         np.linalg.norm(
             trained(head, weights, rows, Task.REGRESSION, Schedule(20, 32, proximal=mu)) - weights
@@ -152,7 +156,7 @@ def test_strong_proximal_term_holds_the_weights_near_their_start():
 def test_torchs_thread_count_is_one_during_training_and_restored_after():
     head = Head(HeadKind.CNN, 2, 2, channels=2)
     rows = TrainingRows(random_leaves(5, 4, seed=1), np.zeros(5))
-    weights = head.initial(np.random.default_rng(0))
+    weights = some_weights(head, 0)
     seen = []
     torch.set_num_threads(2)
     try:

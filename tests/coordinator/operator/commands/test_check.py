@@ -4,6 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import ColumnRules, DatePart
+from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.coordinator.operator.commands.check import check
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -45,9 +47,11 @@ def test_each_column_is_described_and_what_is_unusual_is_named(data, tmp_path):
         "likely an identifier",
         "integers beyond 2^24",
     ]
-    assert "dates" in columns["day"]["warnings"][0]
+    assert columns["day"]["use"] == "numbers: year, month, weekday, days_since"
+    assert columns["day"]["distinct"] == N
+    assert columns["day"]["range"] == "2024-01-01 to 2024-12-05"
     assert columns["city"]["use"] == "4 categories"
-    assert columns["city"]["warnings"][0].startswith("1 rare categories with fewer than 5 rows")
+    assert columns["city"]["warnings"][0].startswith("1 rare category with fewer than 5 rows")
     assert (columns["[age]"]["gaps"], columns["[age]"]["range"]) == (N // 4, "0.5 to 8.5")
     assert columns["same"]["warnings"] == ["constant: it has one value only"]
     assert columns["_note"]["use"] == "left out, by its name"
@@ -60,7 +64,13 @@ def test_the_job_is_one_to_start_from_and_one_that_is_there_is_kept(data, tmp_pa
     shown = run(data, "--label", "income", "--out", job)
     assert "[age]" in shown
     found = job_wire.decode(job_file.load(job))
-    assert (found.task, found.label, found.features) == (Task.BINARY, "income", ("city", "[age]"))
+    assert (found.task, found.label, found.features) == (Task.BINARY, "income", ())
+    assert found.columns == ColumnRules(
+        dates=(("day", tuple(DatePart)),), drop=("id", "same"), positive="low"
+    )
+    made = for_job(read_table(str(data)), found, "people.csv").schema
+    assert made.names == ("day_year", "day_month", "day_weekday", "day_days_since", "city", "[age]")
+    assert made.classes == ("high", "low")
     found.parameters.validate(found)
     job.write_text("mine")
     assert "is there already: kept" in run(data, "--label", "income", "--out", job)
@@ -73,6 +83,7 @@ def test_the_job_is_one_to_start_from_and_one_that_is_there_is_kept(data, tmp_pa
         ("x,y\n1,0\n2,1\n", "y", "binary", None),
         ("x,y\n1,0\n2,1\n3,2\n", "y", "multiclass", None),
         ("x,y\n1,0.5\n2,7.25\n", "y", "regression", None),
+        ("x,y\n1,2\n2,4\n3,4\n", "y", "binary", None),
         ("x,y\n1,a\n2,a\n", "y", "binary", "one class only: nothing can be learnt"),
         (
             "x,y\n1,0\n2,\n3,1\n",
@@ -88,6 +99,32 @@ def test_the_task_follows_the_label(tmp_path, text, label, task, warning):
     found = json.loads(run(path, "--label", label, "--out", tmp_path / "j.toml", "--json"))
     assert found["task"] == task
     assert found["columns"][1]["warnings"] == ([warning] if warning else [])
+
+
+def test_texts_of_several_lines_are_shown_in_one(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('x,y\n"line\nafter line after line after line",0\nb,1\n')
+    assert "line after line after line… (1)" in run(path, "--label", "y", "--out", tmp_path / "j")
+
+
+@pytest.mark.parametrize(
+    ("cells", "warning"),
+    [
+        (["12", "?", "13", "14.5", "15", "-", "16", "17", "18"], "numbers beside '-', '?'"),
+        (["1.234,5", "2.345,5", "99,0"], "numbers such as '1.234,5' are text"),
+        (["12 %", "13 %", "14 %"], "numbers such as '12 %' are text"),
+        (["a", "b", "1"], ""),
+    ],
+)
+def test_numbers_that_are_read_as_text_are_named(tmp_path, cells, warning):
+    path = tmp_path / "t.csv"
+    path.write_text("x;y\n" + "".join(f"{cell};{k % 2}\n" for k, cell in enumerate(cells)))
+    found = json.loads(run(path, "--label", "y", "--out", tmp_path / "j.toml", "--json"))
+    [warnings] = [c["warnings"] for c in found["columns"] if c["name"] == "x"]
+    assert [w for w in warnings if w.startswith("numbers")] == [
+        w for w in warnings if warning and w.startswith(warning)
+    ]
+    assert any(w.startswith("numbers") for w in warnings) is bool(warning)
 
 
 def test_a_label_that_is_not_there_is_one_line(data, tmp_path):

@@ -139,20 +139,20 @@ def test_evaluation_equals_scikit_learn(run):
     assert f"{N} rows" in call(evaluate, folder / "run", folder / "new.parquet")
 
 
-def test_metrics_can_be_chosen_and_an_undefined_one_is_null(tmp_path):
+def test_metrics_can_be_chosen_and_an_undefined_one_is_null_and_an_error(tmp_path):
     make_run(tmp_path / "run", Task.BINARY)
     table = rows(Task.BINARY, 2)
     ones = table.filter(pa.array(table["label"].to_numpy() == 1))
     pq.write_table(ones, tmp_path / "ones.parquet")
-    told = json.loads(
-        call(
-            evaluate, tmp_path / "run", tmp_path / "ones.parquet", "--metrics", "auc, f1", "--json"
-        )
-    )
+    given = (evaluate, tmp_path / "run", tmp_path / "ones.parquet", "--metrics")
+    told, error = map(json.loads, call(*given, "auc, f1", "--json", code=2).splitlines())
+    assert error == {
+        "error": "auc of ones.parquet is not defined: all of its rows are of one class"
+    }
     assert list(told["metrics"]) == ["auc", "f1"]
     assert told["metrics"]["auc"] is None
     assert not math.isnan(told["metrics"]["f1"])
-    shown = call(evaluate, tmp_path / "run", tmp_path / "ones.parquet", "--metrics", "auc")
+    shown = call(*given, "auc", code=2)
     assert "not defined" in shown
 
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import hedgerow
+from hedgerow.coordinator.operator.library import memory
 from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, MemoryResult, federate
 from hedgerow.coordinator.operator.library.running import Run, RunFailed
+from hedgerow.services.wire.job_view import FinishedRound
 from tests.coordinator.operator.library.tables import people
 
 SILOS = {f"s{k}": people(90 + 15 * k, k) for k in range(3)}
@@ -80,3 +83,53 @@ def test_a_job_without_enough_silos_fails_with_the_reason() -> None:
     job = hedgerow.Job("bagging", rounds=4, max_depth=2, min_silos=3)
     with pytest.raises(RunFailed, match="needs 3 silos, 2 offered; missing s1"):
         ran(job, Conditions(away=lambda silo, round: silo == "s1" and round == 1))
+
+
+def test_a_silo_may_be_away_in_one_round_after_another() -> None:
+    job = hedgerow.Job("bagging", rounds=8, max_depth=1, min_silos=2)
+    for _ in range(5):  # whether it leaves before others see it back is the threads' to say
+        result = ran(
+            job,
+            Conditions(crypto=False, away=lambda silo, round: silo == "s1" and 1 <= round < 7),
+        )
+        assert all("s1" not in finished.silos for finished in result.view.rounds[1:7])
+
+
+@pytest.mark.parametrize("strategy", ["bagging", "fedga"])
+def test_silos_in_processes_give_the_files_of_silos_in_threads(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = hedgerow.Job(strategy, seed=3, min_silos=2, **JOBS[strategy])
+    plain = strategy == "fedga"  # its noise is never the same; every silo keeps a tree of its own
+    away = (
+        (lambda silo, round: False) if plain else (lambda silo, round: (silo, round) == ("s1", 1))
+    )
+    conditions = Conditions(crypto=not plain, away=away, workers=2)
+    threads = ran(job, conditions)
+    monkeypatch.setattr(memory, "SHARED_FROM", len(SILOS))
+    processes = ran(job, conditions)
+    assert [done.silos for done in processes.view.rounds] == [
+        done.silos for done in threads.view.rounds
+    ]
+    assert {step.silo for step in processes.view.steps} == set(SILOS)
+    if not plain:
+        assert processes.files == threads.files
+    assert {silo: set(kept) for silo, kept in processes.kept.items()} == {
+        silo: set(kept) for silo, kept in threads.kept.items()
+    }
+
+
+def test_a_run_whose_worker_process_dies_fails_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "SHARED_FROM", len(SILOS))
+    job = hedgerow.Job("bagging", rounds=50, max_depth=2, min_silos=3)
+    before = set(psutil.Process().children())
+
+    def kill(done: FinishedRound) -> None:
+        if done.round == 1:
+            workers = set(psutil.Process().children()) - before
+            next(w for w in workers if "resource_tracker" not in " ".join(w.cmdline())).kill()
+
+    with pytest.raises(RunFailed, match="worker process of this silo has ended"):
+        ran(job, Conditions(crypto=False, workers=2, watch=kill))

@@ -15,11 +15,14 @@ SILOS = {f"s{k}": people(80, k) for k in range(3)}
 
 
 def test_a_run_shows_itself_and_its_temporary_folder_goes_with_it(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do
     job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=3, metrics=["auc"])
     run = hedgerow.local(job, SILOS, people(40, 9))
-    assert "round   2/2" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "round   2/2" in said
+    assert "waiting for silos" not in said  # a bar would be drawn anew on line after line
     assert run.state == "SUCCEEDED"
     assert run.metrics.columns == ["round", "seconds", "test.auc", "bytes_up", "bytes_down"]
     assert set(run.bytes["silo"]) == set(SILOS)

@@ -58,6 +58,27 @@ def test_who_is_away_follows_from_the_seed_or_a_schedule() -> None:
         hedgerow.simulate(JOB, people(40, 1), 3, away=1.5)
 
 
+def test_lines_make_rounds_as_long_as_their_slowest_silo_needs() -> None:
+    runs = [
+        hedgerow.simulate(JOB, people(300, 3), 3, links=links)
+        for links in ((), ("1000:1000",), ("1:1000", "1:1000", "4000:0.01"))
+    ]
+    assert len({(run.folder / "model.ubj").read_bytes() for run in runs}) == 1
+    seconds = [list(run.metrics["seconds"]) for run in runs]
+    moved = [r["bytes_up"] + r["bytes_down"] for r in runs[2].document["rounds"]]
+    # One silo's trees and what it receives, at 10,000 bits a second, and a round trip.
+    assert all(
+        found > 4.0 + 8 * n / 3 / 1e4 / 2 for found, n in zip(seconds[2], moved, strict=True)
+    )
+    assert min(seconds[1]) > 1.0
+
+
+@pytest.mark.parametrize("link", ["20", "20:0", "-1:5", "fast:slow", "1:2:3", "nan:1"])
+def test_a_line_that_is_none_is_refused(link: str) -> None:
+    with pytest.raises(InvalidJob, match="expected MILLISECONDS:MBIT"):
+        hedgerow.simulate(JOB, people(300, 3), 3, links=[link])
+
+
 def test_a_vertical_job_is_cut_by_columns() -> None:
     table = {**people(200, 2), "_id": np.arange(200)}
     job = hedgerow.Job("secureboost", active="bank", rounds=1, max_depth=2, min_silos=2)

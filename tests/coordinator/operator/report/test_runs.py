@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hedgerow.coordinator.cli import main
-from hedgerow.coordinator.operator.report.page import paragraphs
 from hedgerow.coordinator.operator.report.runs import RunUnusable, read_runs
 from tests.coordinator.operator.report.folders import METRICS, run_folder
 
@@ -119,8 +118,3 @@ def test_the_same_run_twice_and_several_runs_without_a_place_are_refused(tmp_pat
     done = hedgerow(a, b)
     assert done.exit_code == 2
     assert "say with --out" in done.stderr
-
-
-def test_a_statements_paragraphs_are_its_own_and_not_where_its_lines_were_broken() -> None:
-    told = "To all: the number\nof rows; sums\nof losses.\nTo silos: trees.\n"
-    assert paragraphs(told) == ["To all: the number of rows; sums of losses.", "To silos: trees."]

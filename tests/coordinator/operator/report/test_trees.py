@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.coordinator.operator.report.runs import read_runs
-from hedgerow.coordinator.operator.report.trees import forest_of
+from hedgerow.coordinator.operator.report.trees import (
+    NodeNames,
+    StockAsker,
+    forest_of,
+    importance_of,
+)
 from tests.coordinator.operator.report.folders import run_folder
 
 
@@ -16,11 +23,43 @@ def test_importance_is_the_share_of_gain_and_the_count_of_splits(tmp_path: Path)
     (run,) = read_runs([run_folder(tmp_path / "run")])
     forest = forest_of(run)
     assert forest is not None
-    assert forest.n_trees == 2
+    assert len(forest.names) == 2
     assert [(f.feature, f.gain, f.splits) for f in forest.importance] == [
         ("age", pytest.approx(0.75), 1),
         ("job", pytest.approx(0.25), 1),
     ]
+
+
+def test_a_feature_whose_splits_lose_over_all_silos_gives_nothing() -> None:
+    tree = Tree(
+        feature=np.array([0, 1, 0, 0, 0], np.int32),
+        threshold=np.array([1.0, 2.0, 0.1, 0.2, 0.3]),
+        left=np.array([1, 3, -1, -1, -1], np.int32),
+        right=np.array([2, 4, -1, -1, -1], np.int32),
+        default_left=np.zeros(5, np.bool_),
+        gain=np.array([9.0, -0.5, 0.0, 0.0, 0.0]),
+        cover=np.ones(5),
+        weight=np.zeros(5),
+    )
+    found = importance_of([tree], NodeNames(("age", "dose"), ((), ())))
+    assert [(each.feature, each.gain) for each in found] == [("age", 1.0), ("dose", 0.0)]
+
+
+def test_rows_without_a_value_are_called_missing_where_they_are_one_more_category() -> None:
+    tree = Tree(
+        feature=np.zeros(3, np.int32),
+        threshold=np.array([0.0, 0.1, 0.2], np.float32),
+        left=np.array([1, -1, -1], np.int32),
+        right=np.array([2, -1, -1], np.int32),
+        default_left=np.zeros(3, np.bool_),
+        gain=np.zeros(3, np.float32),
+        cover=np.zeros(3, np.float32),
+        weight=np.zeros(3, np.float32),
+        categories=((0, np.array([1, 2], np.int32)),),
+    )
+    for known, shown in ((("f", "m"), "is m, missing"), ((), "is 1, 2")):
+        asker = StockAsker(tree, NodeNames(("sex",), (known,)))
+        assert asker.question(0) == ("sex", shown, ("no", "yes"))
 
 
 def test_drawings_say_conditions_answers_and_values(tmp_path: Path) -> None:
@@ -59,7 +98,7 @@ def test_a_run_whose_trees_stay_in_the_silos_shows_those_that_local_copied(
     (run,) = read_runs([folder])
     forest = forest_of(run)
     assert forest is not None
-    assert forest.n_trees == 4
+    assert len(forest.names) == 4
     assert forest.drawings[2].name == "south, tree 1"
 
 

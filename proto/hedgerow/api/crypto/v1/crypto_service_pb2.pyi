@@ -901,3 +901,42 @@ class DeleteKeysResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteKeysResponse: _TypeAlias = DeleteKeysResponse  # noqa: Y015
+
+@_typing.final
+class UpdateRevocationsRequest(_message.Message):
+    """Request of UpdateRevocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVOKED_FIELD_NUMBER: _builtins.int
+    revoked: _builtins.bytes
+    """X.509 lists of the CA (RFC 5280, section 5), PEM, at most 1 MiB; an older one changes nothing."""
+    def __init__(
+        self,
+        *,
+        revoked: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked", b"revoked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateRevocationsRequest: _TypeAlias = UpdateRevocationsRequest  # noqa: Y015
+
+@_typing.final
+class UpdateRevocationsResponse(_message.Message):
+    """Response of UpdateRevocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateRevocationsResponse: _TypeAlias = UpdateRevocationsResponse  # noqa: Y015

@@ -140,6 +140,11 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysResponse.FromString,
                 _registered_method=True)
+        self.UpdateRevocations = channel.unary_unary(
+                '/hedgerow.api.crypto.v1.CryptoService/UpdateRevocations',
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.UpdateRevocationsRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.UpdateRevocationsResponse.FromString,
+                _registered_method=True)
 
 
 class CryptoServiceServicer:
@@ -308,6 +313,14 @@ class CryptoServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateRevocations(self, request, context):
+        """Brings the list of certificates that the federation's CA has revoked; the process refuses their
+        holders, and keeps the newest list. INVALID_ARGUMENT: the CA has not signed it, or it is no list.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CryptoServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -405,6 +418,11 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     servicer.DeleteKeys,
                     request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysResponse.SerializeToString,
+            ),
+            'UpdateRevocations': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateRevocations,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.UpdateRevocationsRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.UpdateRevocationsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -930,6 +948,33 @@ class CryptoService:
             '/hedgerow.api.crypto.v1.CryptoService/DeleteKeys',
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysRequest.SerializeToString,
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeleteKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateRevocations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.crypto.v1.CryptoService/UpdateRevocations',
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.UpdateRevocationsRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.UpdateRevocationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -120,6 +120,10 @@ class CryptoServiceStub:
     """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
     name after a slash.
     """
+    UpdateRevocations: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.UpdateRevocationsRequest, _crypto_service_pb2.UpdateRevocationsResponse]
+    """Brings the list of certificates that the federation's CA has revoked; the process refuses their
+    holders, and keeps the newest list. INVALID_ARGUMENT: the CA has not signed it, or it is no list.
+    """
 
 @_typing.type_check_only
 class CryptoServiceAsyncStub(CryptoServiceStub):
@@ -211,6 +215,10 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeleteKeysRequest, _crypto_service_pb2.DeleteKeysResponse]  # type: ignore[assignment]
     """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
     name after a slash.
+    """
+    UpdateRevocations: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.UpdateRevocationsRequest, _crypto_service_pb2.UpdateRevocationsResponse]  # type: ignore[assignment]
+    """Brings the list of certificates that the federation's CA has revoked; the process refuses their
+    holders, and keeps the newest list. INVALID_ARGUMENT: the CA has not signed it, or it is no list.
     """
 
 class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -414,6 +422,16 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_crypto_service_pb2.DeleteKeysResponse, _abc.Awaitable[_crypto_service_pb2.DeleteKeysResponse]]:
         """Erases all secrets of a session, if there are any, and of the sessions whose names continue its
         name after a slash.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateRevocations(
+        self,
+        request: _crypto_service_pb2.UpdateRevocationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.UpdateRevocationsResponse, _abc.Awaitable[_crypto_service_pb2.UpdateRevocationsResponse]]:
+        """Brings the list of certificates that the federation's CA has revoked; the process refuses their
+        holders, and keeps the newest list. INVALID_ARGUMENT: the CA has not signed it, or it is no list.
         """
 
 def add_CryptoServiceServicer_to_server(servicer: CryptoServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

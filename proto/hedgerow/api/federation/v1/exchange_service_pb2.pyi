@@ -10,6 +10,7 @@ from hedgerow.api.federation.v1 import exchange_pb2 as _exchange_pb2
 from hedgerow.api.federation.v1 import histogram_pb2 as _histogram_pb2
 from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
+from hedgerow.api.federation.v1 import similarity_pb2 as _similarity_pb2
 from hedgerow.api.federation.v1 import stacking_pb2 as _stacking_pb2
 from hedgerow.api.federation.v1 import structure_pb2 as _structure_pb2
 from hedgerow.api.federation.v1 import tree_pb2 as _tree_pb2
@@ -39,6 +40,7 @@ class ExchangeRequest(_message.Message):
     STRUCTURE_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
+    SIMILARITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; in the first frame of an offer and in no other."""
@@ -71,6 +73,10 @@ class ExchangeRequest(_message.Message):
     def vertical(self) -> _vertical_pb2.VerticalPart:
         """A pass between the parties of a vertical job."""
 
+    @_builtins.property
+    def similarity(self) -> _similarity_pb2.SimilarityPart:
+        """Hashes of rows, and gradients of similar ones."""
+
     def __init__(
         self,
         *,
@@ -82,12 +88,13 @@ class ExchangeRequest(_message.Message):
         structure: _structure_pb2.StructurePart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
+        similarity: _similarity_pb2.SimilarityPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["trees", "scores", "histogram", "stacking", "structure", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["trees", "scores", "histogram", "stacking", "structure", "masking", "vertical", "similarity"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -109,6 +116,7 @@ class ExchangeResponse(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
+    SIMILARITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange, without a job and an attempt; in the first frame of a reply and in no other."""
@@ -149,6 +157,10 @@ class ExchangeResponse(_message.Message):
     def vertical(self) -> _vertical_pb2.VerticalPart:
         """A pass between the parties of a vertical job."""
 
+    @_builtins.property
+    def similarity(self) -> _similarity_pb2.SimilarityPart:
+        """Hashes of rows, and gradients of similar ones."""
+
     def __init__(
         self,
         *,
@@ -162,12 +174,13 @@ class ExchangeResponse(_message.Message):
         budget: _budget_pb2.BudgetPart | None = ...,
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
+        similarity: _similarity_pb2.SimilarityPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical", "similarity"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

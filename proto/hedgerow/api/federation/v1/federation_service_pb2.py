@@ -26,45 +26,59 @@ from hedgerow.api.federation.v1 import job_pb2 as hedgerow_dot_api_dot_federatio
 from hedgerow.api.federation.v1 import schema_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_schema__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3hedgerow/api/federation/v1/federation_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\x1a\'hedgerow/api/federation/v1/schema.proto\"{\n\x13RegisterSiloRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nstrategies\x18\x03 \x03(\t\x12\x17\n\x0frow_count_class\x18\x04 \x01(\x04\x12\x11\n\tn_columns\x18\x05 \x01(\r\"P\n\x14RegisterSiloResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x15\n\rlease_seconds\x18\x02 \x01(\x01\x12\x0f\n\x07version\x18\x03 \x01(\t\"`\n\x16\x41waitAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x34\n\x04held\x18\x02 \x03(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\"-\n\nAttemptKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"U\n\x17\x41waitAssignmentResponse\x12:\n\nassignment\x18\x01 \x01(\x0b\x32&.hedgerow.api.federation.v1.Assignment\"\xa0\x01\n\nAssignment\x12\x33\n\x03key\x18\x01 \x01(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\r\n\x05silos\x18\x03 \x03(\t\x12\x32\n\x03job\x18\x05 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x05R\x04specR\x08operator\"\xba\x01\n\x17\x41\x63\x63\x65ptAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x33\n\x03key\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\x12\n\x08\x64\x65\x63lined\x18\x03 \x01(\tH\x00\x12:\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x0b\x32&.hedgerow.api.federation.v1.AcceptanceH\x00\x42\x08\n\x06\x61nswer\"\x94\x01\n\nAcceptance\x12\x37\n\x06schema\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TableSchema\x12\x11\n\tn_samples\x18\x02 \x01(\x04\x12\x12\n\njob_digest\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\"T\n\x18\x41\x63\x63\x65ptAssignmentResponse\x12\x38\n\tagreement\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.Agreement\"h\n\tAgreement\x12\x37\n\x06schema\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TableSchema\x12\r\n\x05silos\x18\x02 \x03(\t\x12\x13\n\x0b\x66irst_round\x18\x03 \x01(\r\"\x89\x01\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x37\n\x07working\x18\x02 \x03(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\x11\n\tkept_jobs\x18\x03 \x03(\t\x12\x16\n\x0erevoked_number\x18\x04 \x01(\x04\"o\n\x12RenewLeaseResponse\x12\x34\n\x04stop\x18\x01 \x03(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\x12\n\nended_jobs\x18\x02 \x03(\t\x12\x0f\n\x07revoked\x18\x03 \x01(\x0c\"l\n\x14ReportOutcomeRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x33\n\x03key\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x17\n\x15ReportOutcomeResponse\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"\x16\n\x14ReleaseLeaseResponse2\xd7\x05\n\x11\x46\x65\x64\x65rationService\x12q\n\x0cRegisterSilo\x12/.hedgerow.api.federation.v1.RegisterSiloRequest\x1a\x30.hedgerow.api.federation.v1.RegisterSiloResponse\x12z\n\x0f\x41waitAssignment\x12\x32.hedgerow.api.federation.v1.AwaitAssignmentRequest\x1a\x33.hedgerow.api.federation.v1.AwaitAssignmentResponse\x12}\n\x10\x41\x63\x63\x65ptAssignment\x12\x33.hedgerow.api.federation.v1.AcceptAssignmentRequest\x1a\x34.hedgerow.api.federation.v1.AcceptAssignmentResponse\x12k\n\nRenewLease\x12-.hedgerow.api.federation.v1.RenewLeaseRequest\x1a..hedgerow.api.federation.v1.RenewLeaseResponse\x12t\n\rReportOutcome\x12\x30.hedgerow.api.federation.v1.ReportOutcomeRequest\x1a\x31.hedgerow.api.federation.v1.ReportOutcomeResponse\x12q\n\x0cReleaseLease\x12/.hedgerow.api.federation.v1.ReleaseLeaseRequest\x1a\x30.hedgerow.api.federation.v1.ReleaseLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3hedgerow/api/federation/v1/federation_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\x1a\'hedgerow/api/federation/v1/schema.proto\"\x8b\x01\n\x13RegisterSiloRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nstrategies\x18\x03 \x03(\t\x12\x17\n\x0frow_count_class\x18\x04 \x01(\x04\x12\x11\n\tn_columns\x18\x05 \x01(\r\x12\x0e\n\x06policy\x18\x06 \x03(\t\"P\n\x14RegisterSiloResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x15\n\rlease_seconds\x18\x02 \x01(\x01\x12\x0f\n\x07version\x18\x03 \x01(\t\"`\n\x16\x41waitAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x34\n\x04held\x18\x02 \x03(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\"-\n\nAttemptKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\x8f\x01\n\x17\x41waitAssignmentResponse\x12:\n\nassignment\x18\x01 \x01(\x0b\x32&.hedgerow.api.federation.v1.Assignment\x12\x38\n\tpreflight\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.Preflight\"N\n\tPreflight\x12\x32\n\x03job\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJob\x12\r\n\x05silos\x18\x02 \x03(\t\"g\n\x16\x41nswerPreflightRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12;\n\x06\x61nswer\x18\x02 \x01(\x0b\x32+.hedgerow.api.federation.v1.PreflightAnswer\"\xa9\x01\n\x0fPreflightAnswer\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06\x63hecks\x18\x02 \x03(\x0b\x32*.hedgerow.api.federation.v1.PreflightCheck\x12\x37\n\x06schema\x18\x03 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TableSchema\x12\x11\n\tn_samples\x18\x04 \x01(\x04\"\x19\n\x17\x41nswerPreflightResponse\"\xa0\x01\n\nAssignment\x12\x33\n\x03key\x18\x01 \x01(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\r\n\x05silos\x18\x03 \x03(\t\x12\x32\n\x03job\x18\x05 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x05R\x04specR\x08operator\"\xba\x01\n\x17\x41\x63\x63\x65ptAssignmentRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x33\n\x03key\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\x12\n\x08\x64\x65\x63lined\x18\x03 \x01(\tH\x00\x12:\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x0b\x32&.hedgerow.api.federation.v1.AcceptanceH\x00\x42\x08\n\x06\x61nswer\"\x94\x01\n\nAcceptance\x12\x37\n\x06schema\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TableSchema\x12\x11\n\tn_samples\x18\x02 \x01(\x04\x12\x12\n\njob_digest\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\"T\n\x18\x41\x63\x63\x65ptAssignmentResponse\x12\x38\n\tagreement\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.Agreement\"h\n\tAgreement\x12\x37\n\x06schema\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TableSchema\x12\r\n\x05silos\x18\x02 \x03(\t\x12\x13\n\x0b\x66irst_round\x18\x03 \x01(\r\"\xb9\x01\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x37\n\x07working\x18\x02 \x03(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\x11\n\tkept_jobs\x18\x03 \x03(\t\x12\x16\n\x0erevoked_number\x18\x04 \x01(\x04\x12\x1b\n\x0e\x63rypto_answers\x18\x05 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_crypto_answers\"o\n\x12RenewLeaseResponse\x12\x34\n\x04stop\x18\x01 \x03(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\x12\n\nended_jobs\x18\x02 \x03(\t\x12\x0f\n\x07revoked\x18\x03 \x01(\x0c\"\x94\x02\n\x14ReportOutcomeRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x33\n\x03key\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.AttemptKey\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x31\n\x06scores\x18\x04 \x03(\x0b\x32!.hedgerow.api.federation.v1.Score\x12;\n\x06result\x18\x05 \x01(\x0b\x32+.hedgerow.api.federation.v1.ResultSignature\x12\x36\n\x04sent\x18\x06 \x03(\x0b\x32(.hedgerow.api.federation.v1.SentPayloads\"W\n\x0fResultSignature\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\"6\n\x12\x46\x65tchResultRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\"v\n\x13\x46\x65tchResultResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12?\n\nsignatures\x18\x03 \x03(\x0b\x32+.hedgerow.api.federation.v1.ResultSignature\"\x17\n\x15ReportOutcomeResponse\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"\x16\n\x14ReleaseLeaseResponse2\xc5\x07\n\x11\x46\x65\x64\x65rationService\x12q\n\x0cRegisterSilo\x12/.hedgerow.api.federation.v1.RegisterSiloRequest\x1a\x30.hedgerow.api.federation.v1.RegisterSiloResponse\x12z\n\x0f\x41waitAssignment\x12\x32.hedgerow.api.federation.v1.AwaitAssignmentRequest\x1a\x33.hedgerow.api.federation.v1.AwaitAssignmentResponse\x12}\n\x10\x41\x63\x63\x65ptAssignment\x12\x33.hedgerow.api.federation.v1.AcceptAssignmentRequest\x1a\x34.hedgerow.api.federation.v1.AcceptAssignmentResponse\x12z\n\x0f\x41nswerPreflight\x12\x32.hedgerow.api.federation.v1.AnswerPreflightRequest\x1a\x33.hedgerow.api.federation.v1.AnswerPreflightResponse\x12k\n\nRenewLease\x12-.hedgerow.api.federation.v1.RenewLeaseRequest\x1a..hedgerow.api.federation.v1.RenewLeaseResponse\x12t\n\rReportOutcome\x12\x30.hedgerow.api.federation.v1.ReportOutcomeRequest\x1a\x31.hedgerow.api.federation.v1.ReportOutcomeResponse\x12p\n\x0b\x46\x65tchResult\x12..hedgerow.api.federation.v1.FetchResultRequest\x1a/.hedgerow.api.federation.v1.FetchResultResponse0\x01\x12q\n\x0cReleaseLease\x12/.hedgerow.api.federation.v1.ReleaseLeaseRequest\x1a\x30.hedgerow.api.federation.v1.ReleaseLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.federation_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REGISTERSILOREQUEST']._serialized_start=162
-  _globals['_REGISTERSILOREQUEST']._serialized_end=285
-  _globals['_REGISTERSILORESPONSE']._serialized_start=287
-  _globals['_REGISTERSILORESPONSE']._serialized_end=367
-  _globals['_AWAITASSIGNMENTREQUEST']._serialized_start=369
-  _globals['_AWAITASSIGNMENTREQUEST']._serialized_end=465
-  _globals['_ATTEMPTKEY']._serialized_start=467
-  _globals['_ATTEMPTKEY']._serialized_end=512
-  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_start=514
-  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_end=599
-  _globals['_ASSIGNMENT']._serialized_start=602
-  _globals['_ASSIGNMENT']._serialized_end=762
-  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_start=765
-  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_end=951
-  _globals['_ACCEPTANCE']._serialized_start=954
-  _globals['_ACCEPTANCE']._serialized_end=1102
-  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_start=1104
-  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_end=1188
-  _globals['_AGREEMENT']._serialized_start=1190
-  _globals['_AGREEMENT']._serialized_end=1294
-  _globals['_RENEWLEASEREQUEST']._serialized_start=1297
-  _globals['_RENEWLEASEREQUEST']._serialized_end=1434
-  _globals['_RENEWLEASERESPONSE']._serialized_start=1436
-  _globals['_RENEWLEASERESPONSE']._serialized_end=1547
-  _globals['_REPORTOUTCOMEREQUEST']._serialized_start=1549
-  _globals['_REPORTOUTCOMEREQUEST']._serialized_end=1657
-  _globals['_REPORTOUTCOMERESPONSE']._serialized_start=1659
-  _globals['_REPORTOUTCOMERESPONSE']._serialized_end=1682
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1684
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1723
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1725
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1747
-  _globals['_FEDERATIONSERVICE']._serialized_start=1750
-  _globals['_FEDERATIONSERVICE']._serialized_end=2477
+  _globals['_REGISTERSILOREQUEST']._serialized_start=163
+  _globals['_REGISTERSILOREQUEST']._serialized_end=302
+  _globals['_REGISTERSILORESPONSE']._serialized_start=304
+  _globals['_REGISTERSILORESPONSE']._serialized_end=384
+  _globals['_AWAITASSIGNMENTREQUEST']._serialized_start=386
+  _globals['_AWAITASSIGNMENTREQUEST']._serialized_end=482
+  _globals['_ATTEMPTKEY']._serialized_start=484
+  _globals['_ATTEMPTKEY']._serialized_end=529
+  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_start=532
+  _globals['_AWAITASSIGNMENTRESPONSE']._serialized_end=675
+  _globals['_PREFLIGHT']._serialized_start=677
+  _globals['_PREFLIGHT']._serialized_end=755
+  _globals['_ANSWERPREFLIGHTREQUEST']._serialized_start=757
+  _globals['_ANSWERPREFLIGHTREQUEST']._serialized_end=860
+  _globals['_PREFLIGHTANSWER']._serialized_start=863
+  _globals['_PREFLIGHTANSWER']._serialized_end=1032
+  _globals['_ANSWERPREFLIGHTRESPONSE']._serialized_start=1034
+  _globals['_ANSWERPREFLIGHTRESPONSE']._serialized_end=1059
+  _globals['_ASSIGNMENT']._serialized_start=1062
+  _globals['_ASSIGNMENT']._serialized_end=1222
+  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_start=1225
+  _globals['_ACCEPTASSIGNMENTREQUEST']._serialized_end=1411
+  _globals['_ACCEPTANCE']._serialized_start=1414
+  _globals['_ACCEPTANCE']._serialized_end=1562
+  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_start=1564
+  _globals['_ACCEPTASSIGNMENTRESPONSE']._serialized_end=1648
+  _globals['_AGREEMENT']._serialized_start=1650
+  _globals['_AGREEMENT']._serialized_end=1754
+  _globals['_RENEWLEASEREQUEST']._serialized_start=1757
+  _globals['_RENEWLEASEREQUEST']._serialized_end=1942
+  _globals['_RENEWLEASERESPONSE']._serialized_start=1944
+  _globals['_RENEWLEASERESPONSE']._serialized_end=2055
+  _globals['_REPORTOUTCOMEREQUEST']._serialized_start=2058
+  _globals['_REPORTOUTCOMEREQUEST']._serialized_end=2334
+  _globals['_RESULTSIGNATURE']._serialized_start=2336
+  _globals['_RESULTSIGNATURE']._serialized_end=2423
+  _globals['_FETCHRESULTREQUEST']._serialized_start=2425
+  _globals['_FETCHRESULTREQUEST']._serialized_end=2479
+  _globals['_FETCHRESULTRESPONSE']._serialized_start=2481
+  _globals['_FETCHRESULTRESPONSE']._serialized_end=2599
+  _globals['_REPORTOUTCOMERESPONSE']._serialized_start=2601
+  _globals['_REPORTOUTCOMERESPONSE']._serialized_end=2624
+  _globals['_RELEASELEASEREQUEST']._serialized_start=2626
+  _globals['_RELEASELEASEREQUEST']._serialized_end=2665
+  _globals['_RELEASELEASERESPONSE']._serialized_start=2667
+  _globals['_RELEASELEASERESPONSE']._serialized_end=2689
+  _globals['_FEDERATIONSERVICE']._serialized_start=2692
+  _globals['_FEDERATIONSERVICE']._serialized_end=3657
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,7 @@ class RegisterSiloRequest(_message.Message):
     STRATEGIES_FIELD_NUMBER: _builtins.int
     ROW_COUNT_CLASS_FIELD_NUMBER: _builtins.int
     N_COLUMNS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Random name that the agent keeps in its state folder; distinguishes a restarted agent from a
     second one.
@@ -45,6 +46,12 @@ class RegisterSiloRequest(_message.Message):
     def strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strategies that the agent can run and its policy allows; empty for all."""
 
+    @_builtins.property
+    def policy(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Rules that the silo's policy sets and that are numbers or words of this API, each as
+        "NAME = VALUE"; rules that list names are given by their names alone.
+        """
+
     def __init__(
         self,
         *,
@@ -53,10 +60,11 @@ class RegisterSiloRequest(_message.Message):
         strategies: _abc.Iterable[_builtins.str] | None = ...,
         row_count_class: _builtins.int = ...,
         n_columns: _builtins.int = ...,
+        policy: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "n_columns", b"n_columns", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "n_columns", b"n_columns", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -153,22 +161,145 @@ class AwaitAssignmentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    PREFLIGHT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def assignment(self) -> Global___Assignment:
         """Not set when the wait ended without one."""
+
+    @_builtins.property
+    def preflight(self) -> Global___Preflight:
+        """A job to check, and to answer with AnswerPreflight; nothing is started."""
 
     def __init__(
         self,
         *,
         assignment: Global___Assignment | None = ...,
+        preflight: Global___Preflight | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "preflight", b"preflight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "preflight", b"preflight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AwaitAssignmentResponse: _TypeAlias = AwaitAssignmentResponse  # noqa: Y015
+
+@_typing.final
+class Preflight(_message.Message):
+    """A job that an operator has not submitted, to be checked by the silos that it would ask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SILOS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.SignedJob:
+        """The job; the operator signed "hedgerow/preflight/v1" in place of "hedgerow/job/v1", so nobody
+        can start it.
+        """
+
+    @_builtins.property
+    def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Silos that would be asked to take part, sorted."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.SignedJob | None = ...,
+        silos: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "silos", b"silos"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Preflight: _TypeAlias = Preflight  # noqa: Y015
+
+@_typing.final
+class AnswerPreflightRequest(_message.Message):
+    """Request of AnswerPreflight."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    @_builtins.property
+    def answer(self) -> Global___PreflightAnswer:
+        """The answer."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        answer: Global___PreflightAnswer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerPreflightRequest: _TypeAlias = AnswerPreflightRequest  # noqa: Y015
+
+@_typing.final
+class PreflightAnswer(_message.Message):
+    """What a silo would answer to a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    N_SAMPLES_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Identifier of the job, from its nonce."""
+    n_samples: _builtins.int
+    """Rows, as an Acceptance would have them."""
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.PreflightCheck]:
+        """What was checked, in order."""
+
+    @_builtins.property
+    def schema(self) -> _schema_pb2.TableSchema:
+        """Schema of its table for this job, as an Acceptance would have it; set only where the silo would
+        take part.
+        """
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        checks: _abc.Iterable[_job_pb2.PreflightCheck] | None = ...,
+        schema: _schema_pb2.TableSchema | None = ...,
+        n_samples: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "job_id", b"job_id", "n_samples", b"n_samples", "schema", b"schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightAnswer: _TypeAlias = PreflightAnswer  # noqa: Y015
+
+@_typing.final
+class AnswerPreflightResponse(_message.Message):
+    """Response of AnswerPreflight."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerPreflightResponse: _TypeAlias = AnswerPreflightResponse  # noqa: Y015
 
 @_typing.final
 class Assignment(_message.Message):
@@ -358,10 +489,15 @@ class RenewLeaseRequest(_message.Message):
     WORKING_FIELD_NUMBER: _builtins.int
     KEPT_JOBS_FIELD_NUMBER: _builtins.int
     REVOKED_NUMBER_FIELD_NUMBER: _builtins.int
+    CRYPTO_ANSWERS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     revoked_number: _builtins.int
     """Number of the silo's list of revoked certificates; the sum where several CAs have one."""
+    crypto_answers: _builtins.bool
+    """Whether the silo's crypto process answers; not set where that is not known yet, or the agent
+    keeps the keys itself.
+    """
     @_builtins.property
     def working(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
         """Attempts that the agent works on."""
@@ -377,12 +513,15 @@ class RenewLeaseRequest(_message.Message):
         working: _abc.Iterable[Global___AttemptKey] | None = ...,
         kept_jobs: _abc.Iterable[_builtins.str] | None = ...,
         revoked_number: _builtins.int = ...,
+        crypto_answers: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "crypto_answers", b"crypto_answers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "revoked_number", b"revoked_number", "working", b"working"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "crypto_answers", b"crypto_answers", "kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "revoked_number", b"revoked_number", "working", b"working"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__crypto_answers: _TypeAlias = _typing.Literal["crypto_answers"]  # noqa: Y015
+    _WhichOneofArgType__crypto_answers: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__crypto_answers) -> _WhichOneofReturnType__crypto_answers | None: ...
 
 Global___RenewLeaseRequest: _TypeAlias = RenewLeaseRequest  # noqa: Y015
 
@@ -433,6 +572,9 @@ class ReportOutcomeRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     error: _builtins.str
@@ -441,20 +583,133 @@ class ReportOutcomeRequest(_message.Message):
     def key(self) -> Global___AttemptKey:
         """Job and attempt."""
 
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Score]:
+        """Scores of the finished model on the silo's own test rows; none where the silo has none, or its
+        policy lets no scores leave. The data set of each is empty.
+        """
+
+    @_builtins.property
+    def result(self) -> Global___ResultSignature:
+        """The result that the silo has checked; not set where it has none."""
+
+    @_builtins.property
+    def sent(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.SentPayloads]:
+        """What the silo's ledger has of this job, all attempts together: one entry a kind of exchange,
+        which replaces what the silo reported of it before.
+        """
+
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         key: Global___AttemptKey | None = ...,
         error: _builtins.str = ...,
+        scores: _abc.Iterable[_job_pb2.Score] | None = ...,
+        result: Global___ResultSignature | None = ...,
+        sent: _abc.Iterable[_job_pb2.SentPayloads] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "lease_id", b"lease_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "lease_id", b"lease_id", "result", b"result", "scores", b"scores", "sent", b"sent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportOutcomeRequest: _TypeAlias = ReportOutcomeRequest  # noqa: Y015
+
+@_typing.final
+class ResultSignature(_message.Message):
+    """A silo's word that a result is the model that it has helped to train."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """The silo."""
+    digest: _builtins.bytes
+    """SHA-256 of the result (docs/wire.md)."""
+    signature: _builtins.bytes
+    """Signature of "hedgerow/result/v1", a zero byte, the job's identifier, a zero byte, the digest of
+    the job's statement and digest: ECDSA with SHA-256, DER.
+    """
+    certificate: _builtins.bytes
+    """Certificate chain of the signer, PEM."""
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "digest", b"digest", "signature", b"signature", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResultSignature: _TypeAlias = ResultSignature  # noqa: Y015
+
+@_typing.final
+class FetchResultRequest(_message.Message):
+    """Request of FetchResult."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    job_id: _builtins.str
+    """Identifier of the job."""
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchResultRequest: _TypeAlias = FetchResultRequest  # noqa: Y015
+
+@_typing.final
+class FetchResultResponse(_message.Message):
+    """Response of FetchResult: files one after the other, each in pieces."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARTEFACT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    SIGNATURES_FIELD_NUMBER: _builtins.int
+    artefact: _builtins.str
+    """Name of the file that begins with this piece; else empty."""
+    data: _builtins.bytes
+    """Next piece of the file, at most 1 MiB."""
+    @_builtins.property
+    def signatures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResultSignature]:
+        """In the first message: what other silos have signed of the result."""
+
+    def __init__(
+        self,
+        *,
+        artefact: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        signatures: _abc.Iterable[Global___ResultSignature] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefact", b"artefact", "data", b"data", "signatures", b"signatures"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchResultResponse: _TypeAlias = FetchResultResponse  # noqa: Y015
 
 @_typing.final
 class ReportOutcomeResponse(_message.Message):

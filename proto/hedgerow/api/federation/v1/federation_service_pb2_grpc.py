@@ -55,6 +55,11 @@ class FederationServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AcceptAssignmentRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AcceptAssignmentResponse.FromString,
                 _registered_method=True)
+        self.AnswerPreflight = channel.unary_unary(
+                '/hedgerow.api.federation.v1.FederationService/AnswerPreflight',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AnswerPreflightRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AnswerPreflightResponse.FromString,
+                _registered_method=True)
         self.RenewLease = channel.unary_unary(
                 '/hedgerow.api.federation.v1.FederationService/RenewLease',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.RenewLeaseRequest.SerializeToString,
@@ -64,6 +69,11 @@ class FederationServiceStub:
                 '/hedgerow.api.federation.v1.FederationService/ReportOutcome',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReportOutcomeRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReportOutcomeResponse.FromString,
+                _registered_method=True)
+        self.FetchResult = channel.unary_stream(
+                '/hedgerow.api.federation.v1.FederationService/FetchResult',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultResponse.FromString,
                 _registered_method=True)
         self.ReleaseLease = channel.unary_unary(
                 '/hedgerow.api.federation.v1.FederationService/ReleaseLease',
@@ -116,6 +126,16 @@ class FederationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnswerPreflight(self, request, context):
+        """Answers a preflight: what the silo would say to a job that nobody has submitted yet.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): a schema,
+        a number of rows or a check that no silo can have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RenewLease(self, request, context):
         """Keeps the lease and returns the attempts to stop.
 
@@ -128,7 +148,19 @@ class FederationServiceServicer:
     def ReportOutcome(self, request, context):
         """Reports how a silo's half ended.
 
-        FAILED_PRECONDITION (LEASE_LOST): register again.
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): payloads
+        of a kind that there is none of, or more than a silo can have sent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchResult(self, request, context):
+        """Returns the files of a job's result to a silo that has accepted the job; waits for them as
+        AwaitAssignment does, and returns none where there are none yet.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
+        accepted such a job, or it has ended without a result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +193,11 @@ def add_FederationServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AcceptAssignmentRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AcceptAssignmentResponse.SerializeToString,
             ),
+            'AnswerPreflight': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerPreflight,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AnswerPreflightRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AnswerPreflightResponse.SerializeToString,
+            ),
             'RenewLease': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewLease,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.RenewLeaseRequest.FromString,
@@ -170,6 +207,11 @@ def add_FederationServiceServicer_to_server(servicer, server):
                     servicer.ReportOutcome,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReportOutcomeRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReportOutcomeResponse.SerializeToString,
+            ),
+            'FetchResult': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchResult,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultResponse.SerializeToString,
             ),
             'ReleaseLease': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseLease,
@@ -275,6 +317,33 @@ class FederationService:
             _registered_method=True)
 
     @staticmethod
+    def AnswerPreflight(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.FederationService/AnswerPreflight',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AnswerPreflightRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.AnswerPreflightResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RenewLease(request,
             target,
             options=(),
@@ -318,6 +387,33 @@ class FederationService:
             '/hedgerow.api.federation.v1.FederationService/ReportOutcome',
             hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReportOutcomeRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReportOutcomeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchResult(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.FederationService/FetchResult',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,6 +62,12 @@ class FederationServiceStub:
     that this silo agreed. INVALID_ARGUMENT (OFFER_REJECTED): a schema or a number of rows that no
     table can have.
     """
+    AnswerPreflight: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.AnswerPreflightRequest, _federation_service_pb2.AnswerPreflightResponse]
+    """Answers a preflight: what the silo would say to a job that nobody has submitted yet.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): a schema,
+    a number of rows or a check that no silo can have.
+    """
     RenewLease: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.RenewLeaseRequest, _federation_service_pb2.RenewLeaseResponse]
     """Keeps the lease and returns the attempts to stop.
 
@@ -70,7 +76,15 @@ class FederationServiceStub:
     ReportOutcome: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ReportOutcomeRequest, _federation_service_pb2.ReportOutcomeResponse]
     """Reports how a silo's half ended.
 
-    FAILED_PRECONDITION (LEASE_LOST): register again.
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): payloads
+    of a kind that there is none of, or more than a silo can have sent.
+    """
+    FetchResult: _grpc.UnaryStreamMultiCallable[_federation_service_pb2.FetchResultRequest, _federation_service_pb2.FetchResultResponse]
+    """Returns the files of a job's result to a silo that has accepted the job; waits for them as
+    AwaitAssignment does, and returns none where there are none yet.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
+    accepted such a job, or it has ended without a result.
     """
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ReleaseLeaseRequest, _federation_service_pb2.ReleaseLeaseResponse]
     """Gives the lease back.
@@ -112,6 +126,12 @@ class FederationServiceAsyncStub(FederationServiceStub):
     that this silo agreed. INVALID_ARGUMENT (OFFER_REJECTED): a schema or a number of rows that no
     table can have.
     """
+    AnswerPreflight: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.AnswerPreflightRequest, _federation_service_pb2.AnswerPreflightResponse]  # type: ignore[assignment]
+    """Answers a preflight: what the silo would say to a job that nobody has submitted yet.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): a schema,
+    a number of rows or a check that no silo can have.
+    """
     RenewLease: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.RenewLeaseRequest, _federation_service_pb2.RenewLeaseResponse]  # type: ignore[assignment]
     """Keeps the lease and returns the attempts to stop.
 
@@ -120,7 +140,15 @@ class FederationServiceAsyncStub(FederationServiceStub):
     ReportOutcome: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ReportOutcomeRequest, _federation_service_pb2.ReportOutcomeResponse]  # type: ignore[assignment]
     """Reports how a silo's half ended.
 
-    FAILED_PRECONDITION (LEASE_LOST): register again.
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): payloads
+    of a kind that there is none of, or more than a silo can have sent.
+    """
+    FetchResult: _aio.UnaryStreamMultiCallable[_federation_service_pb2.FetchResultRequest, _federation_service_pb2.FetchResultResponse]  # type: ignore[assignment]
+    """Returns the files of a job's result to a silo that has accepted the job; waits for them as
+    AwaitAssignment does, and returns none where there are none yet.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
+    accepted such a job, or it has ended without a result.
     """
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ReleaseLeaseRequest, _federation_service_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
     """Gives the lease back.
@@ -179,6 +207,18 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def AnswerPreflight(
+        self,
+        request: _federation_service_pb2.AnswerPreflightRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_service_pb2.AnswerPreflightResponse, _abc.Awaitable[_federation_service_pb2.AnswerPreflightResponse]]:
+        """Answers a preflight: what the silo would say to a job that nobody has submitted yet.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): a schema,
+        a number of rows or a check that no silo can have.
+        """
+
+    @_abc_1.abstractmethod
     def RenewLease(
         self,
         request: _federation_service_pb2.RenewLeaseRequest,
@@ -197,7 +237,21 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_federation_service_pb2.ReportOutcomeResponse, _abc.Awaitable[_federation_service_pb2.ReportOutcomeResponse]]:
         """Reports how a silo's half ended.
 
-        FAILED_PRECONDITION (LEASE_LOST): register again.
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (OFFER_REJECTED): payloads
+        of a kind that there is none of, or more than a silo can have sent.
+        """
+
+    @_abc_1.abstractmethod
+    def FetchResult(
+        self,
+        request: _federation_service_pb2.FetchResultRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_federation_service_pb2.FetchResultResponse], _abc.AsyncIterator[_federation_service_pb2.FetchResultResponse]]:
+        """Returns the files of a job's result to a silo that has accepted the job; waits for them as
+        AwaitAssignment does, and returns none where there are none yet.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
+        accepted such a job, or it has ended without a result.
         """
 
     @_abc_1.abstractmethod

@@ -101,6 +101,7 @@ class HistogramPart(_message.Message):
     CLOSED_FIELD_NUMBER: _builtins.int
     RELAYED_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    GROWN_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
     """Elements of the payload's tensors, at most about 1 MiB."""
     @_builtins.property
@@ -167,6 +168,10 @@ class HistogramPart(_message.Message):
     def end(self) -> Global___RoundEnd:
         """Coordinator: what follows the round."""
 
+    @_builtins.property
+    def grown(self) -> Global___GrownTrees:
+        """Coordinator: a round's trees, for a silo that was not drawn for it."""
+
     def __init__(
         self,
         *,
@@ -187,12 +192,13 @@ class HistogramPart(_message.Message):
         closed: Global___ClosedTrees | None = ...,
         relayed: Global___RelayedTotal | None = ...,
         end: Global___RoundEnd | None = ...,
+        grown: Global___GrownTrees | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "grown", b"grown", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "grown", b"grown", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["entry_request", "entry_round", "known", "more", "entry", "weight", "opening", "summaries", "cuts", "proposal_count", "bisected", "gradients", "threshold", "level", "closed", "relayed", "end"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["entry_request", "entry_round", "known", "more", "entry", "weight", "opening", "summaries", "cuts", "proposal_count", "bisected", "gradients", "threshold", "level", "closed", "relayed", "end", "grown"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -843,6 +849,36 @@ class ClosedTrees(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClosedTrees: _TypeAlias = ClosedTrees  # noqa: Y015
+
+@_typing.final
+class GrownTrees(_message.Message):
+    """The trees of a round that other silos have grown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVELS_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def levels(self) -> _containers.RepeatedCompositeFieldContainer[Global___LevelDecision]:
+        """The splits, level by level from the root, without `rings`."""
+
+    @_builtins.property
+    def closed(self) -> Global___ClosedTrees:
+        """Leaf values."""
+
+    def __init__(
+        self,
+        *,
+        levels: _abc.Iterable[Global___LevelDecision] | None = ...,
+        closed: Global___ClosedTrees | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "levels", b"levels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrownTrees: _TypeAlias = GrownTrees  # noqa: Y015
 
 @_typing.final
 class RelayedTotal(_message.Message):

@@ -113,6 +113,62 @@ SILO_STATE_DECLINED: SiloState.ValueType  # 3
 """It declined the job."""
 Global___SiloState: _TypeAlias = SiloState  # noqa: Y015
 
+class _CheckState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CheckStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECK_STATE_UNSPECIFIED: _CheckState.ValueType  # 0
+    """Never sent."""
+    CHECK_STATE_PASSED: _CheckState.ValueType  # 1
+    """All is well."""
+    CHECK_STATE_FAILED: _CheckState.ValueType  # 2
+    """The silo would not take part."""
+    CHECK_STATE_OMITTED: _CheckState.ValueType  # 3
+    """Not looked at: an earlier check failed, or the job needs no such thing."""
+
+class CheckState(_CheckState, metaclass=_CheckStateEnumTypeWrapper):
+    """What a check of a preflight found."""
+
+CHECK_STATE_UNSPECIFIED: CheckState.ValueType  # 0
+"""Never sent."""
+CHECK_STATE_PASSED: CheckState.ValueType  # 1
+"""All is well."""
+CHECK_STATE_FAILED: CheckState.ValueType  # 2
+"""The silo would not take part."""
+CHECK_STATE_OMITTED: CheckState.ValueType  # 3
+"""Not looked at: an earlier check failed, or the job needs no such thing."""
+Global___CheckState: _TypeAlias = CheckState  # noqa: Y015
+
+class _PreflightState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PreflightStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PreflightState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PREFLIGHT_STATE_UNSPECIFIED: _PreflightState.ValueType  # 0
+    """Never sent."""
+    PREFLIGHT_STATE_ANSWERED: _PreflightState.ValueType  # 1
+    """It answered."""
+    PREFLIGHT_STATE_AWAY: _PreflightState.ValueType  # 2
+    """It holds no lease."""
+    PREFLIGHT_STATE_SILENT: _PreflightState.ValueType  # 3
+    """It holds a lease and did not answer in time, or its version knows no preflights."""
+
+class PreflightState(_PreflightState, metaclass=_PreflightStateEnumTypeWrapper):
+    """Whether a silo answered a preflight."""
+
+PREFLIGHT_STATE_UNSPECIFIED: PreflightState.ValueType  # 0
+"""Never sent."""
+PREFLIGHT_STATE_ANSWERED: PreflightState.ValueType  # 1
+"""It answered."""
+PREFLIGHT_STATE_AWAY: PreflightState.ValueType  # 2
+"""It holds no lease."""
+PREFLIGHT_STATE_SILENT: PreflightState.ValueType  # 3
+"""It holds a lease and did not answer in time, or its version knows no preflights."""
+Global___PreflightState: _TypeAlias = PreflightState  # noqa: Y015
+
 class _CpuClass:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -141,6 +197,38 @@ CPU_CLASS_HOURS: CpuClass.ValueType  # 3
 """An hour or more."""
 Global___CpuClass: _TypeAlias = CpuClass  # noqa: Y015
 
+class _DatePart:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DatePartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DatePart.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DATE_PART_UNSPECIFIED: _DatePart.ValueType  # 0
+    """Never sent."""
+    DATE_PART_YEAR: _DatePart.ValueType  # 1
+    """Year."""
+    DATE_PART_MONTH: _DatePart.ValueType  # 2
+    """Month, from 1."""
+    DATE_PART_WEEKDAY: _DatePart.ValueType  # 3
+    """Day of the week, Monday is 0."""
+    DATE_PART_DAYS_SINCE: _DatePart.ValueType  # 4
+    """Days since 1970-01-01, rounded down."""
+
+class DatePart(_DatePart, metaclass=_DatePartEnumTypeWrapper):
+    """What a feature takes of a date."""
+
+DATE_PART_UNSPECIFIED: DatePart.ValueType  # 0
+"""Never sent."""
+DATE_PART_YEAR: DatePart.ValueType  # 1
+"""Year."""
+DATE_PART_MONTH: DatePart.ValueType  # 2
+"""Month, from 1."""
+DATE_PART_WEEKDAY: DatePart.ValueType  # 3
+"""Day of the week, Monday is 0."""
+DATE_PART_DAYS_SINCE: DatePart.ValueType  # 4
+"""Days since 1970-01-01, rounded down."""
+Global___DatePart: _TypeAlias = DatePart  # noqa: Y015
+
 @_typing.final
 class JobSpec(_message.Message):
     """A training job; the job file is this message in TOML. Parameters that are not set take the
@@ -164,16 +252,19 @@ class JobSpec(_message.Message):
     SILOS_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     TEST_DATA_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    KEEP_MODEL_FIELD_NUMBER: _builtins.int
     BAGGING_FIELD_NUMBER: _builtins.int
     FEDXGBLLR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
     FEDGA_FIELD_NUMBER: _builtins.int
     DP_TREE_FIELD_NUMBER: _builtins.int
     SECUREBOOST_FIELD_NUMBER: _builtins.int
+    SIMFL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; need not be unique."""
     strategy: _builtins.str
-    """Name of the strategy: bagging, fedxgbllr, histogram, fedga, dp_tree, secureboost."""
+    """Name of the strategy: bagging, fedxgbllr, histogram, fedga, dp_tree, secureboost, simfl."""
     label: _builtins.str
     """Column that is predicted; "label" when empty."""
     task: Global___Task.ValueType
@@ -194,6 +285,8 @@ class JobSpec(_message.Message):
     """Name of a table of the coordinator's configuration on which each round is evaluated; none when
     empty.
     """
+    keep_model: _builtins.bool
+    """Whether every silo of a horizontal job keeps the common model; true when not set."""
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Scores to report; the task's usual ones when empty."""
@@ -209,6 +302,10 @@ class JobSpec(_message.Message):
     @_builtins.property
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos that take part; all that are registered when empty."""
+
+    @_builtins.property
+    def columns(self) -> Global___ColumnRules:
+        """How columns become features; every silo does the same."""
 
     @_builtins.property
     def bagging(self) -> _strategy_pb2.Bagging:
@@ -234,6 +331,10 @@ class JobSpec(_message.Message):
     def secureboost(self) -> _strategy_pb2.SecureBoost:
         """Vertical SecureBoost."""
 
+    @_builtins.property
+    def simfl(self) -> _strategy_pb2.SimFl:
+        """Trees in turn, from gradients of similar rows."""
+
     def __init__(
         self,
         *,
@@ -252,25 +353,32 @@ class JobSpec(_message.Message):
         silos: _abc.Iterable[_builtins.str] | None = ...,
         max_attempts: _builtins.int | None = ...,
         test_data: _builtins.str = ...,
+        columns: Global___ColumnRules | None = ...,
+        keep_model: _builtins.bool | None = ...,
         bagging: _strategy_pb2.Bagging | None = ...,
         fedxgbllr: _strategy_pb2.FedXgbllr | None = ...,
         histogram: _strategy_pb2.Histogram | None = ...,
         fedga: _strategy_pb2.FedGa | None = ...,
         dp_tree: _strategy_pb2.DpTree | None = ...,
         secureboost: _strategy_pb2.SecureBoost | None = ...,
+        simfl: _strategy_pb2.SimFl | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "dp_tree", b"dp_tree", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__keep_model: _TypeAlias = _typing.Literal["keep_model"]  # noqa: Y015
+    _WhichOneofArgType__keep_model: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
     _WhichOneofReturnType__start_timeout_seconds: _TypeAlias = _typing.Literal["start_timeout_seconds"]  # noqa: Y015
     _WhichOneofArgType__start_timeout_seconds: _TypeAlias = _typing.Literal["_start_timeout_seconds", b"_start_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__step_timeout_seconds: _TypeAlias = _typing.Literal["step_timeout_seconds"]  # noqa: Y015
     _WhichOneofArgType__step_timeout_seconds: _TypeAlias = _typing.Literal["_step_timeout_seconds", b"_step_timeout_seconds"]  # noqa: Y015
-    _WhichOneofReturnType_parameters: _TypeAlias = _typing.Literal["bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost"]  # noqa: Y015
+    _WhichOneofReturnType_parameters: _TypeAlias = _typing.Literal["bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl"]  # noqa: Y015
     _WhichOneofArgType_parameters: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_model) -> _WhichOneofReturnType__keep_model | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
     @_typing.overload
@@ -281,6 +389,119 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_parameters) -> _WhichOneofReturnType_parameters | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class DateParts(_message.Message):
+    """Parts of a column of dates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedScalarFieldContainer[Global___DatePart.ValueType]:
+        """A feature each, in this order."""
+
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___DatePart.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DateParts: _TypeAlias = DateParts  # noqa: Y015
+
+@_typing.final
+class ColumnRules(_message.Message):
+    """How columns of a silo's table become features. All keys but those of rename are names after
+    renaming.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___DateParts: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___DateParts | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RenameEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DATES_FIELD_NUMBER: _builtins.int
+    DROP_FIELD_NUMBER: _builtins.int
+    CATEGORICAL_FIELD_NUMBER: _builtins.int
+    RENAME_FIELD_NUMBER: _builtins.int
+    POSITIVE_FIELD_NUMBER: _builtins.int
+    positive: _builtins.str
+    """Class of a binary label whose probability is predicted; the last one by name when empty."""
+    @_builtins.property
+    def dates(self) -> _containers.MessageMap[_builtins.str, Global___DateParts]:
+        """Columns of dates, and what is taken of each: a feature COLUMN_PART for each part."""
+
+    @_builtins.property
+    def drop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns that are no features."""
+
+    @_builtins.property
+    def categorical(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns whose numbers are names of categories."""
+
+    @_builtins.property
+    def rename(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Another name for a column. A silo's table has the column under one of the two names."""
+
+    def __init__(
+        self,
+        *,
+        dates: _abc.Mapping[_builtins.str, Global___DateParts] | None = ...,
+        drop: _abc.Iterable[_builtins.str] | None = ...,
+        categorical: _abc.Iterable[_builtins.str] | None = ...,
+        rename: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        positive: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "dates", b"dates", "drop", b"drop", "positive", b"positive", "rename", b"rename"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ColumnRules: _TypeAlias = ColumnRules  # noqa: Y015
 
 @_typing.final
 class SignedJob(_message.Message):
@@ -602,6 +823,7 @@ class Job(_message.Message):
     CONTROL_BYTES_UP_FIELD_NUMBER: _builtins.int
     CONTROL_BYTES_DOWN_FIELD_NUMBER: _builtins.int
     JOB_DIGEST_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Identifier, as CreateJob returned it."""
     state: Global___JobState.ValueType
@@ -652,6 +874,12 @@ class Job(_message.Message):
     def artefacts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Files of the result; empty until there is one."""
 
+    @_builtins.property
+    def sent(self) -> _containers.RepeatedCompositeFieldContainer[Global___SentPayloads]:
+        """What silos say that they sent, by silo and kind of exchange; of silos whose part of an attempt
+        has ended. The coordinator passes it on unsigned: a silo's ledger is the proof.
+        """
+
     def __init__(
         self,
         *,
@@ -673,14 +901,49 @@ class Job(_message.Message):
         control_bytes_up: _builtins.int = ...,
         control_bytes_down: _builtins.int = ...,
         job_digest: _builtins.str = ...,
+        sent: _abc.Iterable[Global___SentPayloads] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_digest", b"job_digest", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "silos", b"silos", "spec", b"spec", "state", b"state", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_digest", b"job_digest", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "sent", b"sent", "silos", b"silos", "spec", b"spec", "state", b"state", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class SentPayloads(_message.Message):
+    """What a silo sent in one kind of exchange of a job, by its ledger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PAYLOADS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """Silo; set by the coordinator, from the certificate of who reported."""
+    method: _builtins.str
+    """Kind of exchange, for example "ExchangeTrees"."""
+    payloads: _builtins.int
+    """Payloads, each as often as it was sent."""
+    bytes: _builtins.int
+    """Protobuf bytes of these."""
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        method: _builtins.str = ...,
+        payloads: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "method", b"method", "payloads", b"payloads", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SentPayloads: _TypeAlias = SentPayloads  # noqa: Y015
 
 @_typing.final
 class JobSilo(_message.Message):
@@ -776,7 +1039,7 @@ class Score(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     data: _builtins.str
-    """Data set: test, train or valid."""
+    """Data set: test, train, valid, or test@SILO for a silo's own test rows."""
     metric: _builtins.str
     """Name of the metric."""
     value: _builtins.float
@@ -921,3 +1184,175 @@ class PlannedBytes(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlannedBytes: _TypeAlias = PlannedBytes  # noqa: Y015
+
+@_typing.final
+class PreflightResult(_message.Message):
+    """What silos would answer to a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILOS_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    refusal: _builtins.str
+    """Why the job cannot run as things are, for people; empty where it can, or could once silos that
+    are away return.
+    """
+    @_builtins.property
+    def silos(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiloPreflight]:
+        """Silos that the job would ask, sorted."""
+
+    @_builtins.property
+    def plan(self) -> Global___Plan:
+        """What the job would cost, from what the silos answered."""
+
+    def __init__(
+        self,
+        *,
+        silos: _abc.Iterable[Global___SiloPreflight] | None = ...,
+        refusal: _builtins.str = ...,
+        plan: Global___Plan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "refusal", b"refusal", "silos", b"silos"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightResult: _TypeAlias = PreflightResult  # noqa: Y015
+
+@_typing.final
+class SiloPreflight(_message.Message):
+    """A silo's answer to a preflight."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """Silo."""
+    state: Global___PreflightState.ValueType
+    """Whether it answered."""
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreflightCheck]:
+        """What it checked, in order."""
+
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        state: Global___PreflightState.ValueType = ...,
+        checks: _abc.Iterable[Global___PreflightCheck] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "silo", b"silo", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SiloPreflight: _TypeAlias = SiloPreflight  # noqa: Y015
+
+@_typing.final
+class PreflightCheck(_message.Message):
+    """One check of a preflight."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What is checked: job, policy, table, rows, budget, crypto, disk."""
+    state: Global___CheckState.ValueType
+    """What was found."""
+    detail: _builtins.str
+    """Why it failed, for people: what declining the job would say."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: Global___CheckState.ValueType = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "name", b"name", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightCheck: _TypeAlias = PreflightCheck  # noqa: Y015
+
+@_typing.final
+class Silo(_message.Message):
+    """A silo as operators see it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STRATEGIES_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_CLASS_FIELD_NUMBER: _builtins.int
+    N_COLUMNS_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_END_FIELD_NUMBER: _builtins.int
+    CRYPTO_ANSWERS_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name, from its certificate."""
+    alive: _builtins.bool
+    """Whether it holds a lease."""
+    version: _builtins.str
+    """Version of its agent; empty where it never registered."""
+    row_count_class: _builtins.int
+    """Rows, rounded up to a power of two; 0 where they are not known."""
+    n_columns: _builtins.int
+    """Columns that a job could use; 0 where they are not known."""
+    crypto_answers: _builtins.bool
+    """Whether its crypto process answers; not set where that is not known or the agent keeps the keys."""
+    @_builtins.property
+    def strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Strategies that its policy allows; empty for all."""
+
+    @_builtins.property
+    def policy(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Rules of its policy, as its agent announced them."""
+
+    @_builtins.property
+    def last_seen(self) -> _timestamp_pb2.Timestamp:
+        """When it last called; not set where it never did."""
+
+    @_builtins.property
+    def certificate_end(self) -> _timestamp_pb2.Timestamp:
+        """When its certificate ends; not set where it has not called this coordinator process."""
+
+    @_builtins.property
+    def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The caller's jobs that wait for it, for an admin all: each with what is awaited, for people."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        alive: _builtins.bool = ...,
+        version: _builtins.str = ...,
+        strategies: _abc.Iterable[_builtins.str] | None = ...,
+        policy: _abc.Iterable[_builtins.str] | None = ...,
+        row_count_class: _builtins.int = ...,
+        n_columns: _builtins.int = ...,
+        last_seen: _timestamp_pb2.Timestamp | None = ...,
+        certificate_end: _timestamp_pb2.Timestamp | None = ...,
+        crypto_answers: _builtins.bool | None = ...,
+        awaited: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "alive", b"alive", "awaited", b"awaited", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen", "n_columns", b"n_columns", "name", b"name", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__crypto_answers: _TypeAlias = _typing.Literal["crypto_answers"]  # noqa: Y015
+    _WhichOneofArgType__crypto_answers: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__crypto_answers) -> _WhichOneofReturnType__crypto_answers | None: ...
+
+Global___Silo: _TypeAlias = Silo  # noqa: Y015

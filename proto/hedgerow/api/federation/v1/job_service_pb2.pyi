@@ -356,6 +356,95 @@ class PlanJobResponse(_message.Message):
 Global___PlanJobResponse: _TypeAlias = PlanJobResponse  # noqa: Y015
 
 @_typing.final
+class PreflightJobRequest(_message.Message):
+    """Request of PreflightJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.SignedJob:
+        """The job; the caller signed "hedgerow/preflight/v1" in place of "hedgerow/job/v1"."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.SignedJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightJobRequest: _TypeAlias = PreflightJobRequest  # noqa: Y015
+
+@_typing.final
+class PreflightJobResponse(_message.Message):
+    """Response of PreflightJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> _job_pb2.PreflightResult:
+        """What the silos said."""
+
+    def __init__(
+        self,
+        *,
+        result: _job_pb2.PreflightResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightJobResponse: _TypeAlias = PreflightJobResponse  # noqa: Y015
+
+@_typing.final
+class ListSilosRequest(_message.Message):
+    """Request of ListSilos."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSilosRequest: _TypeAlias = ListSilosRequest  # noqa: Y015
+
+@_typing.final
+class ListSilosResponse(_message.Message):
+    """Response of ListSilos."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILOS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def silos(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Silo]:
+        """All silos, sorted by name."""
+
+    def __init__(
+        self,
+        *,
+        silos: _abc.Iterable[_job_pb2.Silo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["silos", b"silos"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSilosResponse: _TypeAlias = ListSilosResponse  # noqa: Y015
+
+@_typing.final
 class GetRevocationsRequest(_message.Message):
     """Request of GetRevocations."""
 

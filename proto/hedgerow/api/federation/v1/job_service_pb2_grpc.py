@@ -76,6 +76,16 @@ class JobServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobResponse.FromString,
                 _registered_method=True)
+        self.PreflightJob = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/PreflightJob',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PreflightJobRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PreflightJobResponse.FromString,
+                _registered_method=True)
+        self.ListSilos = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/ListSilos',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosResponse.FromString,
+                _registered_method=True)
         self.GetRevocations = channel.unary_unary(
                 '/hedgerow.api.federation.v1.JobService/GetRevocations',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsRequest.SerializeToString,
@@ -142,6 +152,7 @@ class JobServiceServicer:
         """Streams one file of the result.
 
         NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+        DATA_LOSS (DAMAGED): the file is not the one that was stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,6 +162,25 @@ class JobServiceServicer:
         """Returns what a job would cost and reveal; nothing is stored.
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreflightJob(self, request, context):
+        """Asks the silos that are there whether they would take part in a job; waits for their answers a
+        few seconds. Nothing is stored and nothing is started.
+
+        INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
+        has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
+        often; later again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSilos(self, request, context):
+        """Lists the silos of the federation: those that have registered, or are on its roster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,6 +230,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.PlanJob,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobResponse.SerializeToString,
+            ),
+            'PreflightJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreflightJob,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PreflightJobRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PreflightJobResponse.SerializeToString,
+            ),
+            'ListSilos': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSilos,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosResponse.SerializeToString,
             ),
             'GetRevocations': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRevocations,
@@ -403,6 +443,60 @@ class JobService:
             '/hedgerow.api.federation.v1.JobService/PlanJob',
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreflightJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/PreflightJob',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PreflightJobRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PreflightJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSilos(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/ListSilos',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,12 +68,23 @@ class JobServiceStub:
     """Streams one file of the result.
 
     NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+    DATA_LOSS (DAMAGED): the file is not the one that was stored.
     """
     PlanJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]
     """Returns what a job would cost and reveal; nothing is stored.
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
     """
+    PreflightJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PreflightJobRequest, _job_service_pb2.PreflightJobResponse]
+    """Asks the silos that are there whether they would take part in a job; waits for their answers a
+    few seconds. Nothing is stored and nothing is started.
+
+    INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
+    has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
+    often; later again.
+    """
+    ListSilos: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListSilosRequest, _job_service_pb2.ListSilosResponse]
+    """Lists the silos of the federation: those that have registered, or are on its roster."""
     GetRevocations: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetRevocationsRequest, _job_service_pb2.GetRevocationsResponse]
     """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
@@ -117,12 +128,23 @@ class JobServiceAsyncStub(JobServiceStub):
     """Streams one file of the result.
 
     NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+    DATA_LOSS (DAMAGED): the file is not the one that was stored.
     """
     PlanJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]  # type: ignore[assignment]
     """Returns what a job would cost and reveal; nothing is stored.
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
     """
+    PreflightJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PreflightJobRequest, _job_service_pb2.PreflightJobResponse]  # type: ignore[assignment]
+    """Asks the silos that are there whether they would take part in a job; waits for their answers a
+    few seconds. Nothing is stored and nothing is started.
+
+    INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
+    has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
+    often; later again.
+    """
+    ListSilos: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListSilosRequest, _job_service_pb2.ListSilosResponse]  # type: ignore[assignment]
+    """Lists the silos of the federation: those that have registered, or are on its roster."""
     GetRevocations: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetRevocationsRequest, _job_service_pb2.GetRevocationsResponse]  # type: ignore[assignment]
     """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
@@ -199,6 +221,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams one file of the result.
 
         NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
+        DATA_LOSS (DAMAGED): the file is not the one that was stored.
         """
 
     @_abc_1.abstractmethod
@@ -211,6 +234,28 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, or a parameter out of range.
         """
+
+    @_abc_1.abstractmethod
+    def PreflightJob(
+        self,
+        request: _job_service_pb2.PreflightJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.PreflightJobResponse, _abc.Awaitable[_job_service_pb2.PreflightJobResponse]]:
+        """Asks the silos that are there whether they would take part in a job; waits for their answers a
+        few seconds. Nothing is stored and nothing is started.
+
+        INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
+        has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
+        often; later again.
+        """
+
+    @_abc_1.abstractmethod
+    def ListSilos(
+        self,
+        request: _job_service_pb2.ListSilosRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListSilosResponse, _abc.Awaitable[_job_service_pb2.ListSilosResponse]]:
+        """Lists the silos of the federation: those that have registered, or are on its roster."""
 
     @_abc_1.abstractmethod
     def GetRevocations(

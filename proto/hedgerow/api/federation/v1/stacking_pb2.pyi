@@ -493,7 +493,9 @@ class MetricSums(_message.Message):
     SUMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sums(self) -> _tensor_pb2.Tensor:
-        """float64, shape (n_points * width): each point's metrics in their additive form."""
+        """float64, shape (n_points * width): each point's metrics in their additive form. In round 1 the point of
+        round 0, the mean of the ensembles, comes first.
+        """
 
     def __init__(
         self,
@@ -602,6 +604,7 @@ class RoundState(_message.Message):
     POINTS_FIELD_NUMBER: _builtins.int
     CHOICE_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
+    BEST_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """The next round, from 1."""
     choice: _builtins.int
@@ -616,6 +619,10 @@ class RoundState(_message.Message):
     def points(self) -> Global___Points:
         """The points of that round, exact."""
 
+    @_builtins.property
+    def best(self) -> Global___Points:
+        """The point that is to be the result unless a later one is better, exact; unset before round 1."""
+
     def __init__(
         self,
         *,
@@ -624,10 +631,11 @@ class RoundState(_message.Message):
         points: Global___Points | None = ...,
         choice: _builtins.int = ...,
         final: _builtins.bool = ...,
+        best: Global___Points | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ensembles", b"ensembles", "points", b"points"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["best", b"best", "ensembles", b"ensembles", "points", b"points"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "ensembles", b"ensembles", "final", b"final", "points", b"points", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best", b"best", "choice", b"choice", "ensembles", b"ensembles", "final", b"final", "points", b"points", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

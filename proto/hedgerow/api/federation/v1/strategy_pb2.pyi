@@ -185,7 +185,7 @@ class FedXgbllr(_message.Message):
     penalty: _builtins.float
     """Pull of ridge, logit_ridge and leaves towards the mean of the ensembles; chosen when not set."""
     validation: _builtins.float
-    """Share of each silo's rows that choices are made on."""
+    """Share of each silo's rows that choices are made on; when not set, 0.1 for networks and 0 for others."""
     early_stopping_rounds: _builtins.int
     """Rounds without a better validation score before training ends; 0 for never."""
     server_optimiser: _builtins.str
@@ -375,6 +375,9 @@ class Histogram(_message.Message):
     EARLY_STOPPING_ROUNDS_FIELD_NUMBER: _builtins.int
     SAMPLING_SCOPE_FIELD_NUMBER: _builtins.int
     FRACTION_BITS_FIELD_NUMBER: _builtins.int
+    FILLED_BINS_FIELD_NUMBER: _builtins.int
+    SILOS_PER_ROUND_FIELD_NUMBER: _builtins.int
+    TOL_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -419,6 +422,12 @@ class Histogram(_message.Message):
     """Whose rows an mvs threshold is of: local or global."""
     fraction_bits: _builtins.int
     """Fraction bits of lossless gradients; 0 for as many as the ring allows."""
+    filled_bins: _builtins.bool
+    """Whether bins that a node's parent has empty in all silos stay out of sums."""
+    silos_per_round: _builtins.int
+    """Silos drawn for a round, at least; all when zero."""
+    tol: _builtins.float
+    """By how much a validation score must be better to count."""
     @_builtins.property
     def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
@@ -449,10 +458,13 @@ class Histogram(_message.Message):
         early_stopping_rounds: _builtins.int | None = ...,
         sampling_scope: _builtins.str | None = ...,
         fraction_bits: _builtins.int | None = ...,
+        filled_bins: _builtins.bool | None = ...,
+        silos_per_round: _builtins.int | None = ...,
+        tol: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_threshold", b"_threshold", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "threshold", b"threshold", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_threshold", b"_threshold", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "threshold", b"threshold", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
@@ -468,6 +480,8 @@ class Histogram(_message.Message):
     _WhichOneofArgType__dropout_recovery: _TypeAlias = _typing.Literal["_dropout_recovery", b"_dropout_recovery"]  # noqa: Y015
     _WhichOneofReturnType__early_stopping_rounds: _TypeAlias = _typing.Literal["early_stopping_rounds"]  # noqa: Y015
     _WhichOneofArgType__early_stopping_rounds: _TypeAlias = _typing.Literal["_early_stopping_rounds", b"_early_stopping_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__filled_bins: _TypeAlias = _typing.Literal["filled_bins"]  # noqa: Y015
+    _WhichOneofArgType__filled_bins: _TypeAlias = _typing.Literal["_filled_bins", b"_filled_bins"]  # noqa: Y015
     _WhichOneofReturnType__fraction_bits: _TypeAlias = _typing.Literal["fraction_bits"]  # noqa: Y015
     _WhichOneofArgType__fraction_bits: _TypeAlias = _typing.Literal["_fraction_bits", b"_fraction_bits"]  # noqa: Y015
     _WhichOneofReturnType__growth: _TypeAlias = _typing.Literal["growth"]  # noqa: Y015
@@ -492,8 +506,12 @@ class Histogram(_message.Message):
     _WhichOneofArgType__sampling_scope: _TypeAlias = _typing.Literal["_sampling_scope", b"_sampling_scope"]  # noqa: Y015
     _WhichOneofReturnType__secure: _TypeAlias = _typing.Literal["secure"]  # noqa: Y015
     _WhichOneofArgType__secure: _TypeAlias = _typing.Literal["_secure", b"_secure"]  # noqa: Y015
+    _WhichOneofReturnType__silos_per_round: _TypeAlias = _typing.Literal["silos_per_round"]  # noqa: Y015
+    _WhichOneofArgType__silos_per_round: _TypeAlias = _typing.Literal["_silos_per_round", b"_silos_per_round"]  # noqa: Y015
     _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
     _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__tol: _TypeAlias = _typing.Literal["tol"]  # noqa: Y015
+    _WhichOneofArgType__tol: _TypeAlias = _typing.Literal["_tol", b"_tol"]  # noqa: Y015
     _WhichOneofReturnType__top_rate: _TypeAlias = _typing.Literal["top_rate"]  # noqa: Y015
     _WhichOneofArgType__top_rate: _TypeAlias = _typing.Literal["_top_rate", b"_top_rate"]  # noqa: Y015
     _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
@@ -512,6 +530,8 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dropout_recovery) -> _WhichOneofReturnType__dropout_recovery | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__early_stopping_rounds) -> _WhichOneofReturnType__early_stopping_rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__filled_bins) -> _WhichOneofReturnType__filled_bins | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fraction_bits) -> _WhichOneofReturnType__fraction_bits | None: ...
     @_typing.overload
@@ -537,7 +557,11 @@ class Histogram(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__secure) -> _WhichOneofReturnType__secure | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__silos_per_round) -> _WhichOneofReturnType__silos_per_round | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tol) -> _WhichOneofReturnType__tol | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_rate) -> _WhichOneofReturnType__top_rate | None: ...
     @_typing.overload
@@ -574,6 +598,7 @@ class FedGa(_message.Message):
     CATEGORICAL_ORDER_FIELD_NUMBER: _builtins.int
     NODE_COST_FIELD_NUMBER: _builtins.int
     FINALISTS_FIELD_NUMBER: _builtins.int
+    PAPER_FIELD_NUMBER: _builtins.int
     generations: _builtins.int
     """Generations."""
     population: _builtins.int
@@ -620,6 +645,8 @@ class FedGa(_message.Message):
     """Score that a decision node must be worth."""
     finalists: _builtins.int
     """Fittest structures at the end, of which each silo chooses one."""
+    paper: _builtins.bool
+    """Whether nodes cost nothing and each silo chooses from all of the last population, as in the paper."""
     def __init__(
         self,
         *,
@@ -646,10 +673,11 @@ class FedGa(_message.Message):
         categorical_order: _builtins.str | None = ...,
         node_cost: _builtins.float | None = ...,
         finalists: _builtins.int | None = ...,
+        paper: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_paper", b"_paper", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "paper", b"paper", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_paper", b"_paper", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "paper", b"paper", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__categorical_order: _TypeAlias = _typing.Literal["categorical_order"]  # noqa: Y015
     _WhichOneofArgType__categorical_order: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order"]  # noqa: Y015
@@ -683,6 +711,8 @@ class FedGa(_message.Message):
     _WhichOneofArgType__node_cost: _TypeAlias = _typing.Literal["_node_cost", b"_node_cost"]  # noqa: Y015
     _WhichOneofReturnType__noise_limit: _TypeAlias = _typing.Literal["noise_limit"]  # noqa: Y015
     _WhichOneofArgType__noise_limit: _TypeAlias = _typing.Literal["_noise_limit", b"_noise_limit"]  # noqa: Y015
+    _WhichOneofReturnType__paper: _TypeAlias = _typing.Literal["paper"]  # noqa: Y015
+    _WhichOneofArgType__paper: _TypeAlias = _typing.Literal["_paper", b"_paper"]  # noqa: Y015
     _WhichOneofReturnType__participation: _TypeAlias = _typing.Literal["participation"]  # noqa: Y015
     _WhichOneofArgType__participation: _TypeAlias = _typing.Literal["_participation", b"_participation"]  # noqa: Y015
     _WhichOneofReturnType__patience: _TypeAlias = _typing.Literal["patience"]  # noqa: Y015
@@ -729,6 +759,8 @@ class FedGa(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__node_cost) -> _WhichOneofReturnType__node_cost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__noise_limit) -> _WhichOneofReturnType__noise_limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paper) -> _WhichOneofReturnType__paper | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__participation) -> _WhichOneofReturnType__participation | None: ...
     @_typing.overload
@@ -1043,3 +1075,44 @@ class SecureBoost(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_start) -> _WhichOneofReturnType__warm_start | None: ...
 
 Global___SecureBoost: _TypeAlias = SecureBoost  # noqa: Y015
+
+@_typing.final
+class SimFl(_message.Message):
+    """SimFL. Field by field the dataclass hedgerow.boosting.strategies.simfl.parameters.SimFL."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    HASHES_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    rounds: _builtins.int
+    """Boosting steps of the model in all."""
+    hashes: _builtins.int
+    """Hash functions; 0 for one less than there are features, 40 at most."""
+    width: _builtins.float
+    """Width of a hash function's buckets."""
+    def __init__(
+        self,
+        *,
+        rounds: _builtins.int | None = ...,
+        hashes: _builtins.int | None = ...,
+        width: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hashes", b"_hashes", "_rounds", b"_rounds", "_width", b"_width", "hashes", b"hashes", "rounds", b"rounds", "width", b"width"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hashes", b"_hashes", "_rounds", b"_rounds", "_width", b"_width", "hashes", b"hashes", "rounds", b"rounds", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hashes: _TypeAlias = _typing.Literal["hashes"]  # noqa: Y015
+    _WhichOneofArgType__hashes: _TypeAlias = _typing.Literal["_hashes", b"_hashes"]  # noqa: Y015
+    _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
+    _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__width: _TypeAlias = _typing.Literal["width"]  # noqa: Y015
+    _WhichOneofArgType__width: _TypeAlias = _typing.Literal["_width", b"_width"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hashes) -> _WhichOneofReturnType__hashes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__width) -> _WhichOneofReturnType__width | None: ...
+
+Global___SimFl: _TypeAlias = SimFl  # noqa: Y015

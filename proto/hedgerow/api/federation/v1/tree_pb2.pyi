@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -27,10 +29,10 @@ class TreePart(_message.Message):
     CATCH_UP_FIELD_NUMBER: _builtins.int
     OFFER_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
-    BLOCK_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
-    """The next bytes, at most 1 MiB, of the packed trees of the offer or block before it."""
+    """The next bytes, at most 1 MiB, of the packed trees of the offer or round before it."""
     @_builtins.property
     def catch_up(self) -> Global___TreeCatchUp:
         """Silo: asks to be brought up to date."""
@@ -41,11 +43,11 @@ class TreePart(_message.Message):
 
     @_builtins.property
     def standing(self) -> Global___TreeStanding:
-        """Coordinator: the federation's state; blocks follow."""
+        """Coordinator: the federation's state; the rounds follow that the silo does not have."""
 
     @_builtins.property
-    def block(self) -> Global___TreeBlock:
-        """Coordinator: the trees that a silo added in a round; `more` follows where they are over 1 MiB."""
+    def round(self) -> Global___TreeRound:
+        """Coordinator: the trees of a round; `more` follows where they are over 1 MiB."""
 
     def __init__(
         self,
@@ -53,14 +55,14 @@ class TreePart(_message.Message):
         catch_up: Global___TreeCatchUp | None = ...,
         offer: Global___TreeOffer | None = ...,
         standing: Global___TreeStanding | None = ...,
-        block: Global___TreeBlock | None = ...,
+        round: Global___TreeRound | None = ...,
         more: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "round", b"round", "standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "round", b"round", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["catch_up", "offer", "standing", "block", "more"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["catch_up", "offer", "standing", "round", "more"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -152,7 +154,7 @@ class TreeStanding(_message.Message):
     version: _builtins.int
     """Rounds in the ensemble."""
     digest: _builtins.bytes
-    """Running SHA-256 over all its blocks (docs/wire.md), 32 bytes."""
+    """Running SHA-256 over all its rounds (docs/wire.md), 32 bytes."""
     score_train: _builtins.bool
     """Whether the silo is first to score the rows that it trains on."""
     score_valid: _builtins.bool
@@ -179,41 +181,49 @@ class TreeStanding(_message.Message):
 Global___TreeStanding: _TypeAlias = TreeStanding  # noqa: Y015
 
 @_typing.final
-class TreeBlock(_message.Message):
-    """The trees that a silo added in a round."""
+class TreeRound(_message.Message):
+    """The trees that silos added in a round, in the order in which they enter the model. The columns
+    have an entry for each silo.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SILO_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
-    FACTOR_FIELD_NUMBER: _builtins.int
+    SILOS_FIELD_NUMBER: _builtins.int
+    FACTORS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    silo: _builtins.str
-    """The silo."""
-    round: _builtins.int
-    """The round."""
     steps: _builtins.int
-    """Boosting steps in the packed trees."""
-    factor: _builtins.float
-    """Leaf values are multiplied by it; 1 when not set."""
+    """Boosting steps of each silo."""
     data: _builtins.bytes
-    """Packed trees (docs/wire.md), the first 1 MiB; empty where the receiver made them."""
+    """The packed trees (docs/wire.md) one after the other, the first 1 MiB. The receiver's own are
+    left out where it has just offered them.
+    """
+    @_builtins.property
+    def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The silos."""
+
+    @_builtins.property
+    def factors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """A silo's leaf values are multiplied by its factor; empty where all are 1."""
+
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes of each silo's packed trees."""
+
     def __init__(
         self,
         *,
-        silo: _builtins.str = ...,
-        round: _builtins.int = ...,
         steps: _builtins.int = ...,
-        factor: _builtins.float | None = ...,
+        silos: _abc.Iterable[_builtins.str] | None = ...,
+        factors: _abc.Iterable[_builtins.float] | None = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "factor", b"factor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_factor", b"_factor", "data", b"data", "factor", b"factor", "round", b"round", "silo", b"silo", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "factors", b"factors", "silos", b"silos", "sizes", b"sizes", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__factor: _TypeAlias = _typing.Literal["factor"]  # noqa: Y015
-    _WhichOneofArgType__factor: _TypeAlias = _typing.Literal["_factor", b"_factor"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__factor) -> _WhichOneofReturnType__factor | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TreeBlock: _TypeAlias = TreeBlock  # noqa: Y015
+Global___TreeRound: _TypeAlias = TreeRound  # noqa: Y015

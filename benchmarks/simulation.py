@@ -1,0 +1,108 @@
+"""How a federation's costs grow with its silos, by simulation in one process.
+
+``python -m benchmarks.simulation [--quick] [--silos N,N,...] [--rounds N] [--case NAME]
+[--data FILE] [--json FILE]``. Rows of a table (made at random, or a Parquet file with a column
+``label``) are dealt to silos. Each row of the output is a run in a process of its own: wall seconds
+of the whole run, CPU seconds of one round more, bytes a silo and round, and the most memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import hedgerow
+
+CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    # strategy, whether masked, keys of the job
+    "bagging": ("bagging", False, {"scrub": "none"}),
+    "bagging, covers": ("bagging", True, {}),
+    "histogram, plain": ("histogram", False, {"max_bin": 64}),
+    "histogram, secure": ("histogram", True, {"max_bin": 64}),
+    "fedxgbllr": ("fedxgbllr", False, {}),
+}
+
+
+def table(path: Path | None) -> pa.Table:
+    """Return the rows to deal."""
+    if path is not None:
+        return pq.read_table(path)
+    rng = np.random.default_rng(0)
+    x = (rng.random((32_561, 123)) < 0.11).astype(np.float32)
+    label = (x[:, :9].sum(axis=1) + rng.normal(size=len(x)) > 1.5).astype(np.int8)
+    return pa.table({"label": label} | {f"x{j}": x[:, j] for j in range(x.shape[1])})
+
+
+def run(case: str, silos: int, rounds: int, path: Path | None) -> dict[str, Any]:
+    """Simulate a job; for a process of its own."""
+    strategy, masked, keys = CASES[case]
+    name = "global_rounds" if strategy == "fedxgbllr" else "rounds"
+    depth = 1 if strategy == "bagging" else 5
+    job = hedgerow.Job(
+        strategy, label="label", task="binary", min_silos=2, metrics=["auc"], max_depth=depth,
+        **{name: rounds}, **keys,
+    )  # fmt: skip
+    began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    found = hedgerow.simulate(job, table(path), silos, crypto=masked)
+    wall, spent = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    moved = found.bytes
+    return {
+        "case": case,
+        "silos": silos,
+        "rounds": rounds,
+        "wall_seconds": wall,
+        "cpu_seconds": spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime,
+        "bytes_up": sum(moved["up"]) / silos / rounds,
+        "bytes_down": sum(moved["down"]) / silos / rounds,
+        "gigabytes": spent.ru_maxrss / 1e6,
+        "auc": found.metrics["test.auc"][-1],
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--silos", default="10,30,100,300,1000")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    sizes = [3, 6] if given.quick else [int(n) for n in given.silos.split(",")]
+    rounds = 2 if given.quick else given.rounds
+    rows = []
+    context = multiprocessing.get_context("spawn")
+    print(
+        f"{'case':<18} {'silos':>6} {'wall s':>8} {'CPU s':>8} {'CPU s a round':>14} "
+        f"{'up kB':>9} {'down kB':>9} {'GB':>6} {'AUC':>7}"
+    )
+    for case in given.case or CASES:
+        for silos in sizes:
+            with context.Pool(1) as pool:
+                start = pool.apply(run, (case, silos, 1, given.data))
+            with context.Pool(1) as pool:
+                row = pool.apply(run, (case, silos, rounds, given.data))
+            a_round = (row["cpu_seconds"] - start["cpu_seconds"]) / max(rounds - 1, 1)
+            rows.append(row | {"cpu_seconds_a_round": a_round})
+            print(
+                f"{case:<18} {silos:>6} {row['wall_seconds']:>8.1f} {row['cpu_seconds']:>8.1f} "
+                f"{a_round:>14.2f} {row['bytes_up'] / 1e3:>9.2f} {row['bytes_down'] / 1e3:>9.2f} "
+                f"{row['gigabytes']:>6.2f} {row['auc']:>7.4f}",
+                flush=True,
+            )
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Models that grow by rounds of packed trees: what silos and coordinator exchange of them.
+
+A silo that has the first ``version`` rounds of the ensemble receives the rounds after them, its own
+last trees left out. A running SHA-256 over the rounds shows whether two parties have the same
+ensemble.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import Call, Discloses, Silo, Step
+
+GENESIS = hashlib.sha256(b"hedgerow trees v1").digest()
+"""Running digest of no rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRound:
+    """The trees that silos added in a round, in the order in which they enter the model.
+
+    Parameters
+    ----------
+    steps : int
+        Boosting steps of each silo.
+    silos : tuple[Silo, ...]
+    factors : tuple[float, ...]
+        A silo's leaf values are multiplied by its factor; 1.0 unless the round's learning rates
+        were settled after training.
+    sizes : tuple[int, ...]
+        Bytes of each silo's packed trees (:mod:`hedgerow.boosting.trees.packing`).
+    data : bytes
+        All packed trees, one after the other; those of the receiver itself may be left out.
+    """
+
+    steps: int
+    silos: tuple[Silo, ...] = ()
+    factors: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    data: bytes = b""
+
+    @classmethod
+    def of(cls, steps: int, packs: Sequence[tuple[Silo, float, bytes]]) -> TreeRound:
+        """Return the round of silos' factors and packed trees."""
+        silos, factors, data = zip(*packs, strict=True) if packs else ((), (), ())
+        return cls(steps, silos, factors, tuple(map(len, data)), b"".join(data))
+
+    def without(self, silo: Silo) -> TreeRound:
+        """Return the round as ``silo`` receives it, which has its own trees."""
+        if silo not in self.silos:
+            return self
+        start, end = self._span(silo)
+        return replace(self, data=self.data[:start] + self.data[end:])
+
+    def whole(self, silo: Silo, own: bytes) -> TreeRound:
+        """Return the round with the trees ``own`` where those of ``silo`` are left out.
+
+        Raises
+        ------
+        OfferRejected
+            Other trees than these are left out.
+        """
+        missing = sum(self.sizes) - len(self.data)
+        if missing == 0:
+            return self
+        found = len(own) if silo in self.silos else 0
+        start, end = self._span(silo) if found else (0, 0)
+        if not missing == found == end - start:
+            raise OfferRejected(
+                f"expected {sum(self.sizes)} bytes of packed trees, received {len(self.data)} "
+                f"beside {found} of {silo}"
+            )
+        return replace(self, data=self.data[:start] + own + self.data[start:])
+
+    def packs(self) -> Iterator[tuple[Silo, float, bytes]]:
+        """Yield each silo, its factor, and its packed trees, of a round that is whole."""
+        start = 0
+        for silo, factor, size in zip(self.silos, self.factors, self.sizes, strict=True):
+            yield silo, factor, self.data[start : start + size]
+            start += size
+
+    def _span(self, silo: Silo) -> tuple[int, int]:
+        index = self.silos.index(silo)
+        start = sum(self.sizes[:index])
+        return start, start + self.sizes[index]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeStanding:
+    """The federation's state: what a silo needs to take the next step.
+
+    Parameters
+    ----------
+    round : int
+        Round of the next offer.
+    eta : float
+        Learning rate for that round; 0 for a silo that adds no trees in it.
+    base_score : float or None
+        On the label's scale; None until the silos have agreed on it.
+    version : int
+        Rounds in the ensemble.
+    digest : bytes
+        Running SHA-256 over all its rounds.
+    score_train, score_valid : bool
+        Whether the silo is first to offer the scores, after ``version`` rounds, of the rows that
+        it trains on and of those that it holds back.
+    rounds : tuple[TreeRound, ...]
+        The rounds that the silo does not have yet.
+    """
+
+    round: int
+    eta: float
+    base_score: float | None
+    version: int
+    digest: bytes
+    score_train: bool = False
+    score_valid: bool = False
+    rounds: tuple[TreeRound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCatchUp:
+    """A silo's request to be brought up to date.
+
+    Parameters
+    ----------
+    version : int
+        Rounds that it holds.
+    first_round : int
+        Earliest round that it can still offer in; -1 at its start.
+    n_samples : int
+        Its rows.
+    """
+
+    version: int
+    first_round: int
+    n_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOffer:
+    """A silo's new trees; no steps from a silo that adds none in this round.
+
+    Parameters
+    ----------
+    version : int
+        Rounds that it holds.
+    steps : int
+        Boosting steps in ``data``.
+    gain : float
+        Total split gain of the trees.
+    data : bytes
+        Packed trees.
+    """
+
+    version: int
+    steps: int
+    gain: float
+    data: bytes
+
+
+SYNC = Step(
+    "sync", Call.TREES, TreeCatchUp, TreeStanding,
+    "how many rounds of the model it holds; its row count", Discloses.SCHEMA,
+)  # fmt: skip
+TREES = Step(
+    "trees",
+    Call.TREES,
+    TreeOffer,
+    TreeStanding,
+    "to all silos: new trees, whose thresholds are values of its rows and whose leaves are "
+    "statistics of small groups of them",
+    Discloses.TREES,
+)
+
+
+def extend_digest(digest: bytes, added: TreeRound) -> bytes:
+    """Return the running digest with one more round, which is whole."""
+    names = "".join(added.silos).encode()
+    head = struct.pack("<II", added.steps, len(added.silos))
+    ascii_only = len(names) == sum(map(len, added.silos))
+    silos = added.silos if ascii_only else [silo.encode() for silo in added.silos]
+    columns = (
+        np.fromiter(map(len, silos), "<u4"),
+        np.array(added.factors, "<f8"),
+        np.array(added.sizes, "<u4"),
+    )
+    lengths, factors, sizes = (column.tobytes() for column in columns)
+    told = b"".join([digest, head, lengths, names, factors, sizes, added.data])
+    return hashlib.sha256(told).digest()

@@ -1,0 +1,319 @@
+"""Tables: Parquet, CSV or LIBSVM read into Arrow tables, and those into data sets.
+
+The meaning of columns, by name:
+
+- the job names the **label** column; ``label`` and ``label_*`` are never features;
+- a name that starts with ``_`` is **metadata**, never a feature; ``_id`` identifies rows of a
+  vertical party;
+- every other column is a **feature**: numbers and truth values unchanged, text (plain or
+  dictionary) as a category, a null as missing.
+
+A job's ``[columns]`` may give columns other names, make numbers of dates and categories of numbers
+(:mod:`~hedgerow.boosting.tables.prepared`).
+
+LIBSVM files become dense: a feature that a row does not list is 0, features are named ``f1``,
+``f2``, ... after their index, and the label is ``label``. Arrow is imported when first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import DataError, LabelUnfit
+from hedgerow.boosting.job import ColumnRules, is_feature
+from hedgerow.boosting.ports import Vertical
+from hedgerow.boosting.tables.delimited import Dialect, read_csv
+from hedgerow.boosting.tables.libsvm import read_libsvm, with_zeros
+from hedgerow.boosting.tables.parquet import ParquetTable
+from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, require
+from hedgerow.boosting.tables.values import (
+    Floats,
+    categories_of,
+    check_range,
+    float32s,
+    is_number,
+    is_text,
+    labels_of,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
+
+_FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".svmlight": "libsvm",
+}
+RECOGNISED = Dialect()
+AS_IS = ColumnRules()
+_COMPRESSIONS = (".xz", ".gz", ".bz2", ".zst")
+
+
+def short_name(path: str) -> str:
+    """Return the last part of a path or URL: the table's name in messages."""
+    return PurePosixPath(path.rpartition("://")[2]).name or path.rpartition("://")[2]
+
+
+def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
+    """Return a file as a ``pyarrow.Table``.
+
+    Parameters
+    ----------
+    path : str
+        Local path or fsspec URL. Its ending gives the format: ``.parquet``, ``.csv``, ``.tsv``
+        or ``.libsvm``, all but the first optionally followed by ``.xz``, ``.gz``, ``.bz2`` or
+        ``.zst``.
+    features : sequence of str
+        Columns that a LIBSVM table has even where no row lists them.
+    dialect : Dialect
+        How a CSV file is written.
+
+    Raises
+    ------
+    DataError
+        Missing, unreadable or not of the format that its ending names; never quotes a value.
+    """
+    table = open_table(path, features, dialect)
+    return table.table() if isinstance(table, ParquetTable) else table
+
+
+def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
+    """Return a file as :func:`read_table` does, but Parquet as a :class:`ParquetTable`.
+
+    A local Parquet file is read by column when it is used.
+    """
+    name = short_name(path)
+    suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    kind = _FORMATS.get(suffixes[-1] if suffixes else "")
+    if kind is None:
+        raise DataError(
+            f"{name}: expected a name that ends in .parquet, .csv, .tsv or .libsvm (all but the "
+            f"first also with {', '.join(_COMPRESSIONS)})"
+        )
+    if kind == "parquet" and not compression:
+        return ParquetTable(path if "://" not in path else _read(path, name), name)
+    data = _decompress(_read(path, name), compression, name)
+    if kind == "parquet":
+        return ParquetTable(data, name)
+    if kind == "csv":
+        return read_csv(data, name, dialect)
+    return with_zeros(read_libsvm(data, name), features)
+
+
+def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:
+    """Return a table as the data set of a job.
+
+    Parameters
+    ----------
+    table : pyarrow.Table or ParquetTable
+    where : str
+        The table's name in messages.
+    party : str, optional
+        Owner of the table in a vertical job: row ids are required, labels only of the active
+        party, and the table needs only some of the job's features.
+
+    Raises
+    ------
+    DataError
+    """
+    if party is None:
+        return to_dataset(
+            table,
+            where,
+            task=job.task,
+            label=job.label,
+            features=job.features,
+            classes=job.classes,
+            objective=job.objective,
+            rules=job.columns,
+        )
+    layout = job.strategy.layout
+    assert isinstance(layout, Vertical), "only a vertical job has parties"
+    active = layout.active(job.parameters) == party
+    here = PreparedTable(table, where, job.columns, is_whole=False).column_names
+    features = tuple(name for name in job.features if name in here)
+    if job.features and not features:
+        raise DataError(f"{where}: none of the job's features is a column")
+    if layout.scores_only(job.parameters):  # labels, if there are any, are for scores
+        active = active and job.label in here
+    return to_dataset(
+        table,
+        where,
+        task=job.task,
+        label=job.label if active else "",
+        features=features,
+        classes=job.classes,
+        objective=job.objective,
+        with_ids=True,
+        rules=job.columns,
+        is_whole=False,
+    )
+
+
+def to_dataset(
+    table: Any,
+    where: str,
+    *,
+    task: Task,
+    label: str,
+    features: Sequence[str] = (),
+    classes: int = 0,
+    objective: str = "",
+    with_ids: bool = False,
+    rules: ColumnRules = AS_IS,
+    is_whole: bool = True,
+) -> Dataset:
+    """Return an Arrow table, or a Parquet file, as a data set.
+
+    Parameters
+    ----------
+    table : pyarrow.Table or ParquetTable
+        Of a Parquet file only what the schema follows from and the labels are read; features are
+        read when they are used.
+    where : str
+        The table's name in messages.
+    task : Task
+    label : str
+        Column of the labels; empty to read none.
+    features : sequence of str
+        Columns to use, in this order; empty means all features, in the table's order.
+    classes : int
+        Size of the class list of a multi-class task; 0 takes the largest label.
+    objective : str
+        Its loss may limit the labels (Tweedie, Poisson, gamma).
+    with_ids : bool
+        Whether rows need an ``_id``.
+    rules : ColumnRules
+        How columns become features; all names above are those that they give.
+    is_whole : bool
+        Whether the table must have every column that the rules name.
+
+    Raises
+    ------
+    DataError
+        A column is missing (the message has the nearest name), repeated or of an unusable type;
+        labels are missing, infinite or out of range. A table without rows is accepted.
+    """
+    found = PreparedTable(table, where, rules, is_whole=is_whole)
+    names = found.column_names
+    if label:
+        require(label, names, where, "label column", LabelUnfit)
+    for name in features:
+        require(name, names, where, "feature")
+        if name == label:
+            raise DataError(f"{where}: column '{name}' cannot be both a feature and the label")
+    chosen = list(features) or [name for name in names if is_feature(name, label)]
+    if not chosen:
+        raise DataError(f"{where}: expected at least one feature column")
+    made, readers = zip(*(_feature(found, name, where) for name in chosen), strict=True)
+    columns = Columns(found.num_rows, readers)
+    y: NDArray[np.float64] | None = None
+    n_classes = 2 if task is Task.BINARY else 0
+    class_names: tuple[str, ...] = ()
+    if label:
+        place = f"{where}: label column '{label}'"
+        own = found.column(label)
+        if rules.positive:
+            own = as_categories(own, place)
+        y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
+        check_range(y, objective, place)
+    ids = _ids(table, where) if with_ids else None
+    schema = Schema(made, label, task, n_classes, class_names)
+    sources = tuple(found.source(name) for name in chosen)
+    whole = columns if found.is_lazy else columns.table
+    named = tuple(found.source(name) for name in chosen if found.is_named(name))
+    return Dataset(schema, whole, y, None, ids, sources, named)
+
+
+def _feature(table: PreparedTable, name: str, where: str) -> tuple[Feature, Callable[[], Floats]]:
+    """Return a column as a feature, with a reader of its values; codes where it is text."""
+    import pyarrow as pa
+
+    kind = table.kind(name)
+    if is_text(kind):
+        codes, categories = categories_of(table.column(name))
+        if table.is_lazy:
+            return Feature(name, categories), lambda: categories_of(table.column(name))[0]
+        return Feature(name, categories), lambda: codes
+    if pa.types.is_null(kind):
+        n_rows = table.num_rows
+        return Feature(name, ()), lambda: np.full(n_rows, np.nan, dtype=np.float32)
+    if not is_number(kind):
+        raise DataError(
+            f"{where}: column '{name}' has type {kind}; numbers, truth values and text can be "
+            "features ([columns] makes numbers of dates, and drops columns)"
+        )
+
+    def read() -> Floats:
+        values = np.empty(table.num_rows, dtype=np.float32)
+        at = 0
+        for part in table.parts(name):
+            values[at : at + len(part)] = float32s(part)
+            at += len(part)
+        if np.isinf(values).any():
+            raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
+        return values
+
+    if table.is_lazy and not table.is_finite(name):
+        read()  # a table that cannot be used is refused before the job starts
+    return Feature(name), read
+
+
+def _ids(table: Any, where: str) -> NDArray[np.object_]:
+    import pyarrow as pa
+
+    if "_id" not in table.column_names:
+        raise DataError(f"{where}: a vertical job needs a column '_id' that names the rows")
+    try:
+        column = table.column("_id").cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"{where}: column '_id' cannot be read as text") from error
+    # The alignment reports missing and repeated ids, and leaves such rows out.
+    return np.array(column.to_pylist(), dtype=object)
+
+
+def _read(path: str, name: str) -> bytes:
+    try:
+        if "://" not in path:
+            with open(path, "rb") as file:
+                return file.read()
+        import fsspec
+
+        with fsspec.open(path, "rb") as file:
+            return bytes(file.read())
+    except FileNotFoundError:
+        raise DataError(f"{name}: there is no such file") from None
+    except (OSError, ImportError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise DataError(f"{name} cannot be read: {reason}") from error
+
+
+def _decompress(data: bytes, compression: str, name: str) -> bytes:
+    if not compression:
+        return data
+    import bz2
+    import gzip
+    import lzma
+
+    import zstandard
+
+    def zst(packed: bytes) -> bytes:
+        with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
+            return bytes(reader.read())
+
+    unpack = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress, ".zst": zst}
+    try:
+        return unpack[compression](data)
+    except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+        raise DataError(f"{name} is truncated, or not compressed as {compression}") from error

@@ -1,0 +1,158 @@
+"""Values of Arrow columns as the numbers that trees and losses take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import LabelUnfit
+
+Floats = NDArray[np.float32]
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether an Arrow type is text."""
+    import pyarrow as pa
+
+    is_view = getattr(pa.types, "is_string_view", None)
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or (is_view is not None and is_view(kind))
+    )
+
+
+def is_number(kind: Any) -> bool:
+    """Return whether an Arrow type is a number or a truth value."""
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+    )
+
+
+def _numbers(chunked: Any) -> NDArray[np.float64]:
+    import pyarrow as pa
+
+    if pa.types.is_boolean(chunked.type):
+        chunked = chunked.cast(pa.int8())
+    values = chunked.cast(pa.float64(), safe=False).to_numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def float32s(chunked: Any) -> Floats:
+    """Return numbers rounded once to float32, nulls as NaN; infinite where they are beyond it."""
+    import pyarrow as pa
+
+    kind = chunked.type
+    if pa.types.is_dictionary(kind):
+        chunked, kind = chunked.cast(kind.value_type), kind.value_type
+    if pa.types.is_float32(kind) or (pa.types.is_integer(kind) and kind.bit_width <= 32):
+        return np.asarray(chunked.cast(pa.float32(), safe=False).to_numpy(), np.float32)
+    with np.errstate(over="ignore"):
+        return _numbers(chunked).astype(np.float32)
+
+
+def categories_of(chunked: Any) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Return codes into the sorted list of the categories that occur."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(chunked.type):
+        chunked = chunked.dictionary_encode()
+    chunked = chunked.unify_dictionaries()
+    if chunked.num_chunks == 0:
+        return np.zeros(0, dtype=np.float32), ()
+    words = chunked.chunk(0).dictionary.to_pylist()
+    parts = [pc.fill_null(part.indices.cast(pa.int64()), -1).to_numpy() for part in chunked.chunks]
+    codes = np.concatenate(parts)
+    # A dictionary can hold a null or a word twice, and words that no row has.
+    found = np.zeros(len(words) + 1, dtype=bool)
+    found[codes] = True
+    used = {word for word, here in zip(words, found, strict=False) if here and word is not None}
+    position = {word: code for code, word in enumerate(sorted(used))}
+    table = np.array([position.get(word, np.nan) for word in words] + [np.nan], dtype=np.float32)
+    return table[codes], tuple(position)
+
+
+def labels_of(
+    chunked: Any, place: str, task: Task, classes: int, positive: str = ""
+) -> tuple[NDArray[np.float64], int, tuple[str, ...]]:
+    """Return labels as numbers, the number of classes, and names of the classes of text labels.
+
+    Parameters
+    ----------
+    place : str
+        Table and column, for messages.
+    classes : int
+        Most classes, 0 for any number.
+    positive : str
+        The class that is the last one, where it is given.
+    """
+    import pyarrow as pa
+
+    kind = chunked.type
+    if pa.types.is_dictionary(kind):
+        chunked, kind = chunked.cast(kind.value_type), kind.value_type
+    n_rows = len(chunked)
+    if n_rows == 0:
+        return np.zeros(0), 2 if task is Task.BINARY else 0, ()
+    if not (is_text(kind) or is_number(kind) or pa.types.is_null(kind)):
+        raise LabelUnfit(f"{place}: expected numbers or text, received type {kind}")
+    if is_text(kind):
+        if task is Task.REGRESSION:
+            raise LabelUnfit(f"{place}: expected numbers for a regression, received text")
+        codes, words = categories_of(chunked)
+        y = codes.astype(np.float64)
+    else:
+        y, words = _numbers(chunked), ()
+    # No counts: the coordinator reads why a silo declines.
+    if not np.isfinite(y).all():
+        raise LabelUnfit(f"{place}: some labels are missing or not finite")
+    if task is Task.REGRESSION:
+        return y, 0, ()
+    if words:
+        if task is Task.BINARY and len(words) > 2:
+            raise LabelUnfit(
+                f"{place}: expected two classes for a binary job, received {len(words)}"
+            )
+        if classes and len(words) > classes:
+            raise LabelUnfit(f"{place}: expected at most {classes} classes, received {len(words)}")
+        if positive and len(words) == 2:
+            if positive not in words:
+                raise LabelUnfit(f"{place}: '{positive}', the positive class, is none of its two")
+            if words[0] == positive:
+                y, words = 1.0 - y, words[::-1]
+        return y, 2 if task is Task.BINARY else max(classes, len(words)), words
+    if task is Task.BINARY:
+        if np.isin(y, (-1.0, 1.0)).all():
+            y = (y > 0.0).astype(np.float64)
+        if not np.isin(y, (0.0, 1.0)).all():
+            raise LabelUnfit(f"{place}: some labels are neither 0 nor 1 (nor all ±1)")
+        return y, 2, ()
+    if ((y < 0.0) | (y != np.floor(y)) | (y >= (classes or 2**20))).any():
+        top = f"below {classes}" if classes else "from 0"
+        raise LabelUnfit(f"{place}: some labels are not class numbers {top}")
+    return y, classes or int(y.max()) + 1, ()
+
+
+def check_range(y: NDArray[np.float64], objective: str, place: str) -> None:
+    """Refuse labels for which the objective's loss is not defined."""
+    if objective in ("reg:tweedie", "tweedie", "count:poisson"):
+        bad, what = y < 0.0, "negative"
+    elif objective == "reg:gamma":
+        bad, what = y <= 0.0, "not positive"
+    elif objective == "reg:logistic":
+        bad, what = (y < 0.0) | (y > 1.0), "outside 0 to 1"
+    elif objective == "reg:squaredlogerror":
+        bad, what = y <= -1.0, "not above -1"
+    else:
+        return
+    if bad.any():
+        raise LabelUnfit(f"{place}: some labels are {what}, which {objective} excludes")

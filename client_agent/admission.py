@@ -1,0 +1,252 @@
+"""Whether this silo takes part in a job: what an acceptance and a preflight check, in one place.
+
+A preflight is a question, not a job: it starts nothing, charges nothing, is not kept, and is
+answered only to an operator's signature. It tells what accepting or declining the same job would
+tell, and stops where that would stop: after the first check that fails, nothing of the table is
+looked at any more. Whether the crypto process answers and the disk has room is told in any case.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.errors import (
+    UNFIT,
+    DataError,
+    FederationError,
+    InvalidJob,
+    LabelUnfit,
+    SchemaMismatch,
+)
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Forecast, JobParameters
+from hedgerow.client_agent.accepted import check_silos
+from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.state import ROOM_BYTES
+from hedgerow.services.process.logs import where
+from hedgerow.services.rpc.federation import Preflight
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.acceptance import PreflightAnswer
+from hedgerow.services.wire.job_view import CHECKS, CheckState, PreflightCheck
+from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, OpenedJob, open_job
+
+log = structlog.get_logger()
+
+MOST_A_MINUTE = 12
+"""Preflights that a silo looks into within a minute: each reads its table."""
+
+
+def admit(
+    parts: AgentParts,
+    job: JobParameters,
+    operator: str,
+    silos: tuple[Silo, ...],
+    entering: Callable[[str], None] = lambda _: None,
+) -> tuple[Dataset, Forecast]:
+    """Return the silo's table for a job, and what the job would move.
+
+    Parameters
+    ----------
+    entering : callable
+        Called with the name of each check before it is made.
+
+    Raises
+    ------
+    FederationError
+        The silo takes no part; the first check that failed.
+    """
+    policy = parts.policy
+    job.parameters.validate(job)
+    check_silos(job, silos, parts.silo)
+    entering("policy")
+    policy.check_revoked(parts.revoked.age)
+    policy.check_asker(job.strategy.name, operator, silos)
+    entering("columns")
+    dataset = parts.load(job)
+    entering("policy")
+    rows = dict.fromkeys(silos, dataset.n_samples)
+    forecast = job.strategy.forecast(job.parameters, job, dataset.schema, rows)
+    policy.check(
+        job,
+        operator=operator,
+        silos=silos,
+        columns=dataset.sources or dataset.schema.names,
+        named=() if job.vertical else dataset.named,  # a party tells nobody its categories
+        n_samples=dataset.n_samples,
+        forecast=forecast,
+        allowances=job.strategy.allowances(job.parameters, job, dataset.schema, len(silos)),
+    )
+    return dataset, forecast
+
+
+class Preflights:
+    """Answers preflights, one at a time and not too many.
+
+    Parameters
+    ----------
+    parts : AgentParts
+    now : callable
+        Seconds that never go back.
+    """
+
+    def __init__(self, parts: AgentParts, now: Callable[[], float] = time.monotonic) -> None:
+        self._parts = parts
+        self._now = now
+        self._lock = threading.Lock()
+        self._begun: deque[float] = deque()
+
+    def answer(self, asked: Preflight) -> PreflightAnswer | None:
+        """Return the answer to a preflight; None for what no operator has signed."""
+        try:
+            opened = open_job(asked.job, self._parts.identity(), PREFLIGHT_LABEL)
+        except FederationError as refusal:
+            log.warning("preflight refused", why=str(refusal))
+            return None
+        with self._lock:
+            found = _Findings()
+            with found.of("job"):
+                self._count()
+            self._examine(opened, asked.silos, found)
+        log.info("preflight", operator=opened.operator, fit=found.fit)
+        return found.answer(opened.statement.job_id)
+
+    def _count(self) -> None:
+        now = self._now()
+        while self._begun and now - self._begun[0] >= 60.0:
+            self._begun.popleft()
+        if len(self._begun) >= MOST_A_MINUTE:
+            raise InvalidJob(
+                f"this silo answers {MOST_A_MINUTE} preflights a minute; ask again later"
+            )
+        self._begun.append(now)
+
+    def _examine(self, opened: OpenedJob, silos: tuple[Silo, ...], found: _Findings) -> None:
+        parts, n_bytes = self._parts, 0
+        if not found.fit:
+            return
+        job: JobParameters | None = None
+        try:
+            found.enter("job")
+            job = job_wire.decode_known(opened.statement.spec)
+            dataset, forecast = admit(parts, job, opened.operator, silos, found.enter)
+            for name in ("columns", "label"):
+                found.passed(name)
+            n_bytes = sum(up + down for _, up, down in forecast.steps.values())
+            found.enter("rows")
+            if not dataset.n_samples:
+                raise DataError("it has no rows, so it could only look on")
+            found.enter("budget")
+            epsilon = job.parameters.safeguards(job).epsilon
+            if epsilon is not None:
+                parts.account.admit(opened.statement.job_id, epsilon)
+            found.enter("")
+            found.schema = shown_schema(job, parts.silo, dataset.schema)
+            found.n_samples = shown_rows(job, dataset.n_samples)
+        except FederationError as refusal:
+            of_label = isinstance(refusal, LabelUnfit) and not (job and job.vertical)
+            found.fail(shown_refusal(job, refusal)[:500], of_label)
+        except Exception as error:  # a table's own fault may be anything; its text holds values
+            log.error("preflight failed", kind=type(error).__name__, where=where(error))
+            found.fail(f"internal error of the agent: {type(error).__name__}")
+        self._surroundings(found, n_bytes)
+
+    def _surroundings(self, found: _Findings, n_bytes: int) -> None:
+        """Check what is beside the table: the crypto process and the disk."""
+        with found.of("crypto"):
+            if self._parts.crypto_answers(True) is False:
+                raise FederationError("its crypto process does not answer")
+        with found.of("disk"):
+            folder = self._parts.state
+            if not folder.has_room() or shutil.disk_usage(folder.path).free < n_bytes + ROOM_BYTES:
+                raise FederationError(
+                    f"its state folder has no room for the {n_bytes:,} bytes of the job"
+                )
+
+
+class _Findings:
+    """What the checks of one preflight found so far."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, PreflightCheck] = {}
+        self._now = ""
+        self.schema: Schema | None = None
+        self.n_samples = 0
+
+    @property
+    def fit(self) -> bool:
+        """Whether no check has failed."""
+        return all(check.state is not CheckState.FAILED for check in self._found.values())
+
+    def enter(self, name: str) -> None:
+        """Begin a check; the one before it has passed."""
+        if self._now:
+            self.passed(self._now)
+        self._now = name
+
+    def passed(self, name: str) -> None:
+        """Note that nothing is wrong."""
+        self._found.setdefault(name, PreflightCheck(name, CheckState.PASSED))
+
+    def fail(self, why: str, of_label: bool = False) -> None:
+        """Note that the check under way has failed."""
+        name, self._now = self._now, ""
+        if of_label:
+            self.passed(name)
+            name = "label"
+        self._found[name] = PreflightCheck(name, CheckState.FAILED, why)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Make one check of its own."""
+        self.enter(name)
+        try:
+            yield
+        except FederationError as refusal:
+            self.fail(str(refusal))
+        else:
+            self.enter("")
+
+    def answer(self, job_id: str) -> PreflightAnswer:
+        """Return all of it; the table's schema only where the silo would take part."""
+        checks = tuple(
+            self._found.get(name, PreflightCheck(name, CheckState.OMITTED)) for name in CHECKS
+        )
+        if not self.fit:
+            return PreflightAnswer(job_id, checks)
+        return PreflightAnswer(job_id, checks, self.schema, self.n_samples)
+
+
+def shown_schema(job: JobParameters, silo: Silo, schema: Schema) -> Schema:
+    """Return the schema that the coordinator may read: of a vertical job none of its names.
+
+    Silos agree on no columns there; the coordinator needs the active party's task and classes.
+    """
+    if not job.vertical:
+        return schema
+    return Schema((), "", schema.task, schema.n_classes if job.active == silo else 0)
+
+
+def shown_refusal(job: JobParameters | None, refusal: FederationError) -> str:
+    """Return what the coordinator may read of a refusal: of a vertical job no column's name."""
+    if job is None or not job.vertical:
+        return str(refusal)
+    if isinstance(refusal, DataError | SchemaMismatch):
+        return UNFIT
+    if str(refusal).startswith("policy rule features:"):
+        return "policy rule features: a column of its table may not be used"
+    return str(refusal)
+
+
+def shown_rows(job: JobParameters, n_samples: int) -> int:
+    """Return the row count that the coordinator may read: its size class where that suffices."""
+    if job.exact_rows:
+        return n_samples
+    return 1 << max(n_samples - 1, 0).bit_length() if n_samples else 0

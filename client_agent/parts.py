@@ -1,0 +1,65 @@
+"""The parts of an agent, which its process wires together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters, LocalTrainer
+from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accountant import TableAccount
+from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.state import StateFolder
+from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.rpc.metering import MeteredChannel
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """The parts of an agent.
+
+    Parameters
+    ----------
+    channel : callable
+        Returns the channel to the coordinator, a fresh one after certificates were renewed.
+    identity : callable
+        Returns the silo's identity, the new one after certificates were renewed.
+    load, load_test : callable
+        From a job to the silo's table under its own schema, and to its test rows, None where it has
+        none; raise DataError.
+    accepted : AcceptedJobs
+        Knows the jobs that the silo has accepted.
+    account : TableAccount
+        What jobs have spent on the silo's table.
+    secrets : SecretKeeper
+        Owns what jobs hold in the silo's vault.
+    revoked : RevokedCertificates
+        Whose signatures do not count any more.
+    crypto_answers : callable
+        Whether the silo's crypto process answers; None where it is not known, or the agent keeps
+        the keys. Asked to wait, it finds out.
+    """
+
+    silo: Silo
+    address: str
+    channel: Callable[[], MeteredChannel]
+    identity: Callable[[], FileIdentity]
+    state: StateFolder
+    ledger: SiloLedger
+    accepted: AcceptedJobs
+    policy: Policy
+    account: TableAccount
+    load: Callable[[JobParameters], Dataset]
+    secrets: SecretKeeper
+    registration: Registration
+    revoked: RevokedCertificates
+    crypto_answers: Callable[[bool], bool | None] = lambda wait: None
+    n_threads: int = 1
+    load_test: Callable[[JobParameters], Dataset | None] = lambda _: None
+    trainer: LocalTrainer | None = None

@@ -1,0 +1,194 @@
+"""The common model of a horizontal job in a silo: checked, kept, and scored on its own test rows.
+
+The coordinator writes the model's files. A silo whose half has run to the end knows the model
+itself and takes no other; it signs what it has checked. A silo that was away at the end takes a
+result that other silos have signed. Scores are of a checked model only, so that nobody can ask
+about test rows with a model made for the question.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+import numpy as np
+import structlog
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.errors import ModelRejected, OfferRejected, SignatureInvalid
+from hedgerow.boosting.exchange import Discloses, Silo
+from hedgerow.boosting.ports import Artefact, Identity, JobParameters, Result, SiloStart
+from hedgerow.boosting.trees.loading import load
+from hedgerow.boosting.trees.local import matrix
+from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.records import RecordDamaged
+from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.results import JobResult, ResultSignature, result_message
+
+LEAST_ROWS = 20
+"""Test rows of which scores may leave: of fewer, they would tell single labels."""
+SCORE_DIGITS = 4
+
+SCHEMA = "schema.json"
+_MODELS = ("model.ubj", "ensemble.ubj")
+_SPEC, _AGREED = "result/spec", "result/agreed"
+
+log = structlog.get_logger()
+
+
+def expect(parts: AgentParts, start: SiloStart, spec: bytes) -> None:
+    """Remember what a model must be of, should this silo be away when its job ends."""
+    job = start.job
+    if job.vertical or not job.keep_model or job.strategy.result is Result.PERSONAL:
+        return
+    memory = parts.state.memory(start.job_id)
+    memory.remember(_SPEC, spec)
+    silos = "\0".join(start.silos).encode()
+    memory.remember(_AGREED, start.job_digest + bytes.fromhex(start.schema.digest) + silos)
+
+
+def sign(parts: AgentParts, job_id: str, job_digest: bytes, result: JobResult) -> ResultSignature:
+    """Return the silo's word on a result that it has checked."""
+    identity, digest = parts.identity(), result.digest
+    signed = identity.sign(result_message(job_id, job_digest, digest))
+    return ResultSignature(parts.silo, digest, signed, identity.certificate)
+
+
+def check_signed(
+    identity: Identity,
+    others: Collection[str],
+    least: int,
+    job_id: str,
+    job_digest: bytes,
+    result: JobResult,
+) -> None:
+    """Check that at least ``least`` of the ``others`` in a job have signed a result.
+
+    Signatures over another result, or by another silo of the federation, do not count.
+
+    Raises
+    ------
+    ModelRejected
+        Too few have.
+    """
+    message = result_message(job_id, job_digest, result.digest)
+    names: set[str] = set()
+    for own in result.signatures:
+        if own.digest != result.digest or own.silo not in others:
+            continue
+        with suppress(SignatureInvalid):
+            identity.verify(Silo(own.silo), own.certificate, message, own.signature)
+            names.add(own.silo)
+    if len(names) < least:
+        raise ModelRejected(
+            f"the result of job {job_id}: expected signatures of {least} other silos, received "
+            f"{len(names)}"
+        )
+
+
+def check_schema(job_id: str, result: JobResult, digest: str) -> None:
+    """Check that a result has the schema on which the silos agreed, by its digest in hex.
+
+    The model's check does not read it; in another order its categories and classes would be others.
+
+    Raises
+    ------
+    ModelRejected
+        It has another one, or none.
+    """
+    with suppress(OfferRejected):
+        if schema_wire.load(result.files.get(SCHEMA, b"")).digest == digest:
+            return
+    raise ModelRejected(f"the result of job {job_id} has another schema than the job")
+
+
+def test_scores(
+    parts: AgentParts, job: JobParameters, found: Artefact, test: Dataset | None
+) -> dict[str, float]:
+    """Return a model's scores on the silo's own test rows, as far as its policy lets them leave.
+
+    Returns
+    -------
+    dict
+        By metric, to four digits; empty for fewer than 20 rows, and under a policy without scores.
+    """
+    allowed = Discloses.SCORES in parts.policy.classes and not parts.policy.require_dp
+    if test is None or job.vertical or not allowed:
+        return {}
+    if test.n_samples < LEAST_ROWS:
+        log.info("test rows not scored", why=f"there are fewer than {LEAST_ROWS}")
+        return {}
+    result = job.strategy.result
+    if isinstance(result, Result):
+        model = load(found.files[found.model])
+        rows = matrix(test, parts.n_threads)
+        margins = model.margins(rows, n_threads=parts.n_threads).astype(np.float64)
+    else:
+        margins = result(found.files, test)
+    names = job.metrics or metrics.defaults(job.task)
+    scores = metrics.evaluate(
+        names, test.labels, margins, objective=job.objective, weight=test.weight
+    )
+    return {n: round(s, SCORE_DIGITS) for n, s in scores.items() if math.isfinite(s)}
+
+
+class LateResults:
+    """Fetches the models of jobs that ended while this silo was away.
+
+    Parameters
+    ----------
+    parts : AgentParts
+    fetch : callable
+        From a job's identifier to its result.
+    """
+
+    def __init__(self, parts: AgentParts, fetch: Callable[[str], JobResult | None]) -> None:
+        self._parts = parts
+        self._fetch = fetch
+
+    def bring(self, job_id: str) -> bool:
+        """Keep the model of a job that has ended; False where it is to be tried again.
+
+        Nothing is fetched where the silo has its result, or the job keeps none in silos.
+        """
+        memory, state = self._parts.state.memory(job_id), self._parts.state
+        try:
+            spec, agreed = memory.recall(_SPEC), memory.recall(_AGREED)
+            if spec is None or agreed is None or state.kept(job_id, SCHEMA) is not None:
+                return True
+            job = job_wire.decode(spec)
+            result = self._fetch(job_id)
+            if result is None:
+                return False
+            identity, silo = self._parts.identity(), self._parts.silo
+            others = {*agreed[64:].decode().split("\0")} - {silo}
+            least = max(job.least_silos - 1, 1)
+            check_signed(identity, others, least, job_id, agreed[:32], result)
+            check_schema(job_id, result, agreed[32:64].hex())
+        except NotFound:
+            return True
+        except (ModelRejected, RecordDamaged) as error:
+            log.warning("model not kept", job=job_id, why=str(error))
+            return True
+        for name, data in kept_files(result.files, spec).items():
+            state.keep(job_id, name, data)
+        log.info("model kept", job=job_id)
+        return True
+
+
+def kept_files(files: Mapping[str, bytes], spec: bytes) -> dict[str, bytes]:
+    """Return what a silo keeps of a horizontal job's result: a folder that scores rows.
+
+    The schema is last: where it is, all is.
+    """
+    whole = {**files, "job.toml": job_file.dump(spec).encode()}
+    model = next((name for name in _MODELS if name in files), "")
+    report = {"strategy": job_wire.parse(spec).strategy, "model": model, "artefacts": [*files]}
+    whole["report.json"] = json.dumps(report).encode()
+    return dict(sorted(whole.items(), key=lambda item: item[0] == SCHEMA))

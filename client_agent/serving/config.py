@@ -1,0 +1,106 @@
+"""Settings of ``hedgerow serve``: TOML file, then environment (``HEDGEROW_SERVE_...``)."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from hedgerow.client_agent.config import RowLimits, Source
+from hedgerow.services.process.settings import FileSettings
+
+LOOPBACK = "loopback"
+"""Name of whoever calls where no certificates are asked for: on loopback only."""
+
+
+class Served(BaseModel):
+    """A model that is served."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Path = Field(description="model.ubj, or the active party's part.json.")
+    digest: str = Field(
+        pattern="^[0-9a-f]{64}$", description="SHA-256 of the file; another file is refused."
+    )
+    rows: Source | None = Field(
+        default=None, description="Own rows by _id; callers bring features if not set."
+    )
+    fallback: bool = Field(
+        default=False,
+        description="Whether the active party's own leading trees score while a party is away.",
+    )
+
+
+class Caller(RowLimits):
+    """A caller: the name in its certificate, or ``loopback``."""
+
+    models: tuple[str, ...] = Field(min_length=1, description="Models that it may use.")
+    explain: bool = Field(default=False, description="Whether it may ask for contributions.")
+
+
+class ServeSettings(FileSettings):
+    """The server of scores in the silo of the active party, or of any silo."""
+
+    model_config = SettingsConfigDict(env_prefix="HEDGEROW_SERVE_")
+
+    listen: str = Field(default="127.0.0.1:8480", description="HOST:PORT of HTTP.")
+    grpc: str = Field(default="", description="HOST:PORT of gRPC; empty: none.")
+    tls: Path | None = Field(
+        default=None,
+        description="Folder with tls.key, tls.crt and ca.crt, the CA of callers. Needed unless "
+        "listen is on loopback.",
+    )
+    models: dict[str, Served] = Field(min_length=1, description="Models by name.")
+    callers: dict[str, Caller] = Field(min_length=1, description="Who may call, by name.")
+    state: Path = Field(description="Folder of the server's ledger.")
+    coordinator: str = Field(default="", description="HOST:PORT, for vertical models.")
+    identity: Path | None = Field(
+        default=None, description="The silo's tls.key, tls.crt and ca.crt, for vertical models."
+    )
+    server_name: str | None = Field(
+        default=None, description="Name in the coordinator's certificate where it is not the host."
+    )
+    revoked: Path | None = Field(
+        default=None,
+        description="The CA's list of revoked certificates; ca.crl in identity if not.",
+    )
+    ask: RowLimits = Field(
+        default=RowLimits(rows_per_minute=10_000_000, rows_per_day=1_000_000_000),
+        description="Most rows about which each other party is asked.",
+    )
+    timeout_seconds: float = Field(
+        default=3.0, gt=0, description="Longest wait for other parties' answers."
+    )
+    patience_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        description="How long requests wait for a party that is gone; later ones fail at once.",
+    )
+    metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
+
+    @model_validator(mode="after")
+    def _safe(self) -> ServeSettings:
+        for key, address in (("listen", self.listen), ("grpc", self.grpc or "127.0.0.1:0")):
+            host, _, port = address.rpartition(":")
+            if not port.isdecimal():
+                raise ValueError(f"{key}: expected HOST:PORT, received {address!r}")
+            if self.tls is None and not _is_loopback(host):
+                raise ValueError(f"{key}: {host} is no loopback address, so tls is needed")
+        if (self.tls is None) != (set(self.callers) == {LOOPBACK}):
+            raise ValueError(
+                "callers: without tls there is one, named loopback; with tls each has the name in "
+                "its certificate"
+            )
+        for name, caller in self.callers.items():
+            if foreign := next((m for m in caller.models if m not in self.models), ""):
+                raise ValueError(f"callers.{name}.models: there is no model {foreign!r}")
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,277 @@
+"""Scores by JSON over HTTP: a Starlette application, and uvicorn that says who calls."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hedgerow.boosting.errors import (
+    DataError,
+    FederationError,
+    LimitReached,
+    OfferRejected,
+    PolicyDeclined,
+    SchemaMismatch,
+    Unauthorised,
+    Unreachable,
+)
+from hedgerow.client_agent.serving.config import LOOPBACK
+from hedgerow.client_agent.serving.scoring import Scoring
+from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.rpc.scoring import Row
+
+MOST_BYTES = 16 << 20
+"""Longest body of a request."""
+CALLER = "hedgerow.caller"
+"""Who calls, in the scope of a request."""
+_CODES: tuple[tuple[type[FederationError], int], ...] = (
+    (NotFound, 404),
+    (Unauthorised, 403),
+    (LimitReached, 429),
+    (Unreachable, 503),
+    (PolicyDeclined, 502),
+    (OfferRejected, 400),
+    (DataError, 400),
+    (SchemaMismatch, 400),
+)
+
+Answerer = Callable[[Request], Awaitable[Response]]
+
+
+def application(scoring: Scoring) -> Starlette:
+    """Return the application.
+
+    ``POST /v1/models/NAME:predict`` and ``:explain``, ``GET /v1/models/NAME``, ``/healthz``,
+    ``/readyz``.
+    """
+
+    async def call(request: Request) -> Response:
+        name, _, verb = request.path_params["name"].rpartition(":")
+        caller = _caller(request)
+        if verb not in ("predict", "explain"):
+            raise NotFound(f"{verb!r} is none of predict, explain")
+        scoring.model(caller, name)  # a stranger's body is not read
+        document = await _document(request)
+        rows = _rows(document.pop("instances", None))
+        if verb == "predict":
+            _nothing_else(document)
+            digest, scores = await scoring.predict(caller, name, rows)
+            answer: dict[str, Any] = {
+                "predictions": _numbers(scores.values, scores.errors),
+                "digest": digest,
+            }
+            if classes := scoring.classes(caller, name):
+                answer["classes"] = list(classes)
+            if scores.fallback:
+                answer["fallback"] = True
+            errors = scores.errors
+        else:
+            totals = document.pop("by_party", False)
+            _nothing_else(document)
+            if not isinstance(totals, bool):
+                raise OfferRejected("by_party: expected true or false")
+            digest, found = await scoring.explain(caller, name, rows, totals=totals)
+            answer = {
+                "names": [*found.names, "bias"],
+                "contributions": _numbers(found.values, found.errors),
+                "digest": digest,
+            }
+            errors = found.errors
+        if errors:
+            answer["errors"] = {str(k): why for k, why in sorted(errors.items())}
+        return JSONResponse(answer)
+
+    async def about(request: Request) -> Response:
+        model = scoring.model(_caller(request), request.path_params["name"])
+        return JSONResponse(
+            {"name": model.name, "digest": model.digest, "ready": not model.away,
+             "away": list(model.away)}
+        )  # fmt: skip
+
+    async def alive(request: Request) -> Response:
+        return JSONResponse({"alive": True})
+
+    async def ready(request: Request) -> Response:
+        waiting = {name: list(away) for name, away in scoring.waiting.items()}
+        return JSONResponse({"ready": not waiting, "away": waiting}, 503 if waiting else 200)
+
+    return Starlette(
+        routes=[
+            Route("/v1/models/{name}", call, methods=["POST"]),
+            Route("/v1/models/{name}", about),
+            Route("/healthz", alive),
+            Route("/readyz", ready),
+        ],
+        exception_handlers={FederationError: _failed},  # type: ignore[dict-item]
+    )
+
+
+async def _failed(request: Request, error: FederationError) -> Response:
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), 500)
+    headers = {"Retry-After": error.facts.get("seconds", "1")} if code in (429, 503) else None
+    return JSONResponse({"error": str(error)}, code, headers)
+
+
+def _caller(request: Request) -> str:
+    """Return who calls.
+
+    Raises
+    ------
+    Unauthorised
+        A page in a browser asks without a certificate: browsers reach loopback for any page.
+    """
+    caller = str(request.scope.get(CALLER, LOOPBACK))
+    if caller == LOOPBACK and "origin" in request.headers:
+        raise Unauthorised("pages in a browser are not answered on loopback")
+    return caller
+
+
+async def _document(request: Request) -> dict[str, Any]:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise OfferRejected(f"the body has over {MOST_BYTES} bytes")
+    try:
+        found = json.loads(body.decode())
+        if b"\\u" in body:
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is no text
+    except (ValueError, RecursionError):
+        raise OfferRejected("the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise OfferRejected('expected an object with "instances"')
+    return found
+
+
+def _nothing_else(document: dict[str, Any]) -> None:
+    if document:
+        raise OfferRejected(f"unknown key {next(iter(document))!r}")
+
+
+def _rows(instances: object) -> list[Row]:
+    """Return rows: identifiers, or objects of features with or without ``_id``."""
+    if not isinstance(instances, list):
+        raise OfferRejected('expected "instances" to be a list of rows')
+    return [_row(k, given) for k, given in enumerate(instances)]
+
+
+def _row(k: int, given: object) -> Row:
+    if isinstance(given, str):
+        return Row(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return Row(str(given))
+    if not isinstance(given, dict):
+        raise OfferRejected(f"instances[{k}]: expected an identifier, or an object of features")
+    features = {name: value for name, value in given.items() if name != "_id"}
+    for name, value in features.items():
+        if not isinstance(value, str | int | float | bool | None):
+            raise OfferRejected(f"instances[{k}].{name}: expected a number, a text or null")
+    own = given.get("_id", "")
+    if isinstance(own, bool) or not isinstance(own, str | int):
+        raise OfferRejected(f"instances[{k}]._id: expected a text or a whole number")
+    return Row(str(own), features or None)
+
+
+def _numbers(values: Any, errors: Any) -> list[Any]:
+    """Return rows as lists of numbers, null where there is an error."""
+    found = values.tolist()
+    for k in errors:
+        found[k] = None
+    return [row if row is None or not _broken(row) else None for row in found]
+
+
+def _broken(row: Any) -> bool:
+    return isinstance(row, float) and not math.isfinite(row)
+
+
+class _Protocol(HttpToolsProtocol):
+    """Puts the name in the caller's certificate into the scope of its requests."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        secured = transport.get_extra_info("ssl_object")
+        self._caller = LOOPBACK if secured is None else _name(secured.getpeercert(binary_form=True))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[CALLER] = self._caller  # type: ignore[literal-required]
+
+
+def _name(certificate: bytes | None) -> str:
+    """Return the common name of a certificate; nothing where it has none."""
+    if certificate is None:
+        return ""
+    names = x509.load_der_x509_certificate(certificate).subject
+    found = names.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
+
+
+class HttpServer(uvicorn.Server):
+    """A server within a running loop, which leaves the process' signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield
+
+    @classmethod
+    def of(cls, scoring: Scoring, tls: Path | None) -> HttpServer:
+        """Return a server of the application.
+
+        Parameters
+        ----------
+        tls : Path or None
+            Folder with tls.key, tls.crt and ca.crt, the CA whose certificates callers show.
+        """
+        config = uvicorn.Config(
+            application(scoring),
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=60,
+            limit_concurrency=1024,
+            timeout_graceful_shutdown=5,
+        )
+        config.load()
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(tls / "ca.crt")
+            context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
+            config.ssl = context
+        return cls(config)
+
+
+def bound(listen: str) -> socket.socket:
+    """Return a socket that listens on ``HOST:PORT``.
+
+    Raises
+    ------
+    OSError
+    """
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+    # asyncio sets it only where it has made the socket. Without it the second write of a response
+    # waits for the client's delayed acknowledgement: 40 ms.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found

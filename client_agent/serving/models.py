@@ -1,0 +1,326 @@
+"""Served models: horizontal ones score rows by themselves, vertical ones with the other parties."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.errors import (
+    DataError,
+    LimitReached,
+    OfferRejected,
+    PolicyDeclined,
+    Unreachable,
+)
+from hedgerow.boosting.strategies.secureboost.directions import (
+    Bits,
+    Divisions,
+    Forest,
+    by_party,
+    unpacked,
+)
+from hedgerow.boosting.strategies.secureboost.model import ActivePart
+from hedgerow.client_agent.serving.batches import Asked, Batches
+from hedgerow.client_agent.serving.meter import RowMeter
+from hedgerow.client_agent.serving.rows import Columns, MemoryRows, RowStore
+from hedgerow.services.rpc.scoring import Explanation, Row, Scores
+from hedgerow.services.rpc.sealed import AskingEnd
+from hedgerow.services.wire.answers import MOST_ID, Question
+
+Floats = NDArray[np.float64]
+KIND = "Identifiers"
+REVEALS = (
+    "The identifiers of the rows that are scored, and when, to each party whose features the model "
+    "has; not the score, the caller or the row's way through the trees."
+)
+
+
+class ServedModel(Protocol):
+    """A model that can be asked."""
+
+    name: str
+    digest: str
+    classes: tuple[str, ...]
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Parties without which it does not score, and that are not there."""
+        ...
+
+    async def score(self, rows: Sequence[Row]) -> Scores:
+        """Return predictions."""
+        ...
+
+    async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
+        """Return contributions, of parties where ``totals``."""
+        ...
+
+
+class Library(Protocol):
+    """A horizontal model as :func:`hedgerow.load` returns it."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of classes."""
+        ...
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of features."""
+        ...
+
+    def score(self, rows: Any) -> Floats:
+        """Return predictions of an Arrow table."""
+        ...
+
+    def contributions(self, rows: Any) -> Floats:
+        """Return contributions of an Arrow table, (n_rows, n_outputs, n_features + 1)."""
+        ...
+
+
+OpenModel = Callable[[Path], Library]
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@dataclass(slots=True)
+class HorizontalModel:
+    """A model that one silo has as a whole."""
+
+    name: str
+    digest: str
+    model: Library
+    classes: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.classes = self.model.classes
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Nobody is needed."""
+        return ()
+
+    async def score(self, rows: Sequence[Row]) -> Scores:
+        """Return predictions; see :class:`ServedModel`."""
+        table, errors = self._table(rows)
+        return Scores(self.model.score(table), errors)
+
+    async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
+        """Return contributions; see :class:`ServedModel`."""
+        table, errors = self._table(rows)
+        values = await asyncio.to_thread(self.model.contributions, table)
+        return Explanation(self.model.features, values, errors)
+
+    def _table(self, rows: Sequence[Row]) -> tuple[Any, dict[int, str]]:
+        import pyarrow as pa
+
+        if any(row.features is None for row in rows):
+            raise OfferRejected("rows: expected objects with the model's features")
+        names = self.model.features
+        for row in rows:
+            if foreign := next((n for n in row.features or () if n not in names), ""):
+                raise OfferRejected(f"rows: the model has no feature {foreign!r}")
+        try:
+            columns = {name: [(row.features or {}).get(name) for row in rows] for name in names}
+            return pa.table(columns), {}
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            raise OfferRejected("rows: a feature has values of several types") from None
+        except OverflowError:
+            raise OfferRejected("rows: a feature has a number that is too large") from None
+
+
+class VerticalModel:
+    """The active party's part, and the parties that it asks.
+
+    Parameters
+    ----------
+    end : AskingEnd
+    rows : RowStore or None
+        The active party's own rows.
+    meters : Mapping
+        Rows about which each party is asked.
+    fallback : bool
+        Whether the leading trees of the active party score while a party is away.
+    timeout_seconds, patience_seconds : float
+        As in the settings.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        digest: str,
+        part: ActivePart,
+        rows: RowStore | None,
+        end: AskingEnd,
+        meters: Mapping[str, RowMeter],
+        *,
+        fallback: bool,
+        timeout_seconds: float,
+        patience_seconds: float,
+    ) -> None:  # fmt: skip
+        self.name, self.digest, self._part, self._rows = name, digest, part, rows
+        self._end, self._meters = end, meters
+        self._timeout, self._patience = timeout_seconds, patience_seconds
+        self.classes = tuple(part.classes)
+        self._columns = Columns(part.features, part.categories)
+        self._divisions, self._forest = Divisions.of(part), Forest.of(part)
+        self._own = Forest.of(part, own=True) if fallback else None
+        self._model = bytes.fromhex(part.digest)
+        self.parties = tuple(
+            party
+            for party, n in zip(self._forest.parties, self._forest.n_divisions[1:], strict=True)
+            if n
+        )
+        most = min((meter.limits.max_rows for meter in meters.values()), default=4096)
+        self._batches = Batches(self._asked, most)
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Parties that are away; nobody where the own trees score without them."""
+        if self._own is not None:
+            return ()
+        return tuple(party for party in self.parties if self._end.away(party) is not None)
+
+    async def check(self) -> None:
+        """Ask every party whether it has its part of the model.
+
+        Raises
+        ------
+        FederationError
+            One is away, or has it not.
+        """
+        question = Question(self._model, ())
+        deadline = time.monotonic() + self._timeout
+        await asyncio.gather(*(self._ask(p, question, deadline) for p in self.parties))
+
+    async def score(self, rows: Sequence[Row]) -> Scores:
+        """Return predictions; see :class:`ServedModel`."""
+        own, asked, errors = await self._directions(rows)
+        if asked.away and self._own is not None:
+            bits = self._own.joined(own[:, : self._own.n_divisions[0]], {})
+            margins = self._own.margins(bits)
+        else:
+            margins = self._forest.margins(self._forest.joined(own, asked.bits))
+        values = metrics.link(self._part.objective, margins.astype(np.float64))
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        return Scores(values, errors, bool(asked.away))
+
+    async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
+        """Return contributions; see :class:`ServedModel`."""
+        own, asked, errors = await self._directions(rows)
+        if asked.away:
+            raise Unreachable(f"{asked.away}: the whole model cannot be explained")
+        bits = self._forest.joined(own, asked.bits)
+        values = await asyncio.to_thread(self._forest.contributions, bits)
+        if totals:
+            values, names = by_party(values, self._forest.players)
+        else:
+            names = tuple(
+                self._part.features[k] if party == self._part.party else f"{party}:{k}"
+                for party, k in self._forest.players
+            )
+        return Explanation(names, values, errors)
+
+    async def _directions(self, rows: Sequence[Row]) -> tuple[Bits, Asked, dict[int, str]]:
+        """Return the active party's directions, what the others say, and which rows are not there.
+
+        What a caller brings is checked before its rows share a batch with others'.
+        """
+        ids = [row.id for row in rows]
+        if self.parties and not all(0 < len(i) <= MOST_ID for i in ids):
+            raise OfferRejected(
+                f"rows: a vertical model needs an identifier of each, of at most {MOST_ID} "
+                "characters"
+            )
+        own, errors = await self._own_directions(rows)
+        asked = await self._batches.ask(ids)
+        return own, asked, {**asked.unknown, **errors}
+
+    async def _asked(self, ids: Sequence[str]) -> Asked:
+        """Ask all parties about rows, at the same time."""
+        question, deadline = Question(self._model, tuple(ids)), time.monotonic() + self._timeout
+        answers = await asyncio.gather(
+            *(self._ask(party, question, deadline) for party in self.parties),
+            return_exceptions=True,
+        )
+        bits: dict[str, Bits] = {}
+        unknown: dict[int, str] = {}
+        for party, answer in zip(self.parties, answers, strict=True):
+            if isinstance(answer, Unreachable) and self._own is not None:
+                return Asked({}, {}, str(answer))
+            if isinstance(answer, BaseException):
+                raise answer
+            bits[party], missing = answer
+            unknown |= dict.fromkeys(missing, f"{party} has no row of this identifier")
+        return Asked(bits, unknown)
+
+    async def _own_directions(self, rows: Sequence[Row]) -> tuple[Bits, dict[int, str]]:
+        """Return the active party's directions, and the rows that it has not."""
+        brought = [k for k, row in enumerate(rows) if row.features is not None]
+        looked = [k for k, row in enumerate(rows) if row.features is None]
+        X = np.full((len(rows), len(self._columns.names)), np.nan, np.float32)
+        errors: dict[int, str] = {}
+        if brought:
+            X[brought] = self._columns.brought([rows[k].features or {} for k in brought])
+        if looked:
+            if self._rows is None:
+                raise OfferRejected("rows: this server has no table; bring the features")
+            ids = [rows[k].id for k in looked]
+            if isinstance(self._rows, MemoryRows):
+                X[looked], present = self._rows.find(ids)
+            else:
+                X[looked], present = await asyncio.to_thread(self._rows.find, ids)
+            for k in np.flatnonzero(~present).tolist():
+                errors[looked[k]] = f"{self._part.party} has no row of this identifier"
+        return self._divisions.directions(X), errors
+
+    async def _ask(
+        self, party: str, question: Question, deadline: float
+    ) -> tuple[Bits, tuple[int, ...]]:
+        """Return a party's directions, and positions of rows that it has not."""
+        if question.ids:
+            self._meters[party].admit(self._part.model, len(question.ids))
+            self._meters[party].sent(self._part.model, "\n".join(question.ids).encode())
+        while True:
+            away = self._end.away(party)
+            left = deadline - time.monotonic()
+            if left <= 0 or (away is not None and away >= self._patience):
+                raise Unreachable(f"party {party} is away")
+            if away is not None:
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                future = self._end.ask(party, question)
+                answer = await asyncio.wait_for(asyncio.wrap_future(future), left)
+                break
+            except TimeoutError:
+                self._end.silent(party, future)
+                raise Unreachable(
+                    f"party {party} has not answered within {self._timeout:g} s"
+                ) from None
+            except Unreachable:  # it went away meanwhile, and may be back soon
+                continue
+        if answer.refusal:
+            refused = LimitReached if answer.later else PolicyDeclined
+            raise refused(f"party {party} refused: {answer.refusal}")
+        n_divisions = self._forest.n_divisions[1 + self._forest.parties.index(party)]
+        if answer.n_divisions != n_divisions:
+            raise DataError(
+                f"party {party} has {answer.n_divisions} divisions in this model, its active "
+                f"party counts {n_divisions}"
+            )
+        bits = unpacked(answer.directions, len(question.ids), n_divisions, party)
+        return bits, answer.unknown

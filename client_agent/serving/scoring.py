@@ -1,0 +1,272 @@
+"""Requests for scores: who may ask for what, by which model, and what is counted of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from hedgerow.boosting.errors import (
+    DataError,
+    FederationError,
+    InvalidJob,
+    OfferRejected,
+    Unauthorised,
+)
+from hedgerow.boosting.strategies.secureboost.model import ActivePart
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.serving import models as served
+from hedgerow.client_agent.serving.config import Served, ServeSettings
+from hedgerow.client_agent.serving.meter import RowMeter
+from hedgerow.client_agent.serving.models import (
+    HorizontalModel,
+    OpenModel,
+    ServedModel,
+    VerticalModel,
+)
+from hedgerow.client_agent.serving.rows import Columns, file_stamp, open_rows, stamp
+from hedgerow.services.process import settings
+from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.scoring import Explanation, Row, Scores
+from hedgerow.services.rpc.sealed import AskingEnd
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 2.0
+"""Time between two looks for other settings, models and rows."""
+KIND = "Scores"
+REVEALS = "To a caller of the own organisation, the scores of rows that it names."
+
+
+class Scoring:
+    """The models that are served, and the callers that may use them.
+
+    Parameters
+    ----------
+    config : ServeSettings
+    file : Path or None
+        Of the settings: its models, callers and limits take effect when it changes.
+    open_model : callable
+        Opens a horizontal model.
+    end : AskingEnd or None
+        For vertical models.
+    """
+
+    def __init__(
+        self,
+        config: ServeSettings,
+        file: Path | None,
+        ledger: SiloLedger,
+        metrics: Metrics,
+        open_model: OpenModel,
+        end: AskingEnd | None,
+    ) -> None:
+        self._config, self._file, self._ledger = config, file, ledger
+        self._metrics, self._open, self._end = metrics, open_model, end
+        self.models: dict[str, ServedModel] = {}
+        self._stamps: dict[str, object] = {}
+        self._file_stamp: object = None
+        self._callers: dict[str, RowMeter] = {}
+        self._asked: dict[str, RowMeter] = {}
+
+    async def start(self) -> None:
+        """Load all models.
+
+        Raises
+        ------
+        FederationError
+            One cannot be used.
+        """
+        self._file_stamp = file_stamp(self._file)
+        await self._take(self._config, first=True)
+        if self._end is not None:
+            end = self._end
+            self._metrics.parties_away.set_function(lambda: float(len(self._away(end))))
+
+    async def follow(self) -> None:
+        """Take up other settings, models and rows for good; what cannot be used changes nothing."""
+        said = ""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                config = self._config
+                found = await asyncio.to_thread(file_stamp, self._file)
+                if self._file is not None and found != self._file_stamp:
+                    config = await asyncio.to_thread(settings.load, ServeSettings, self._file)
+                    self._narrow(config)
+                await self._take(config)
+                self._file_stamp, said = found, ""
+            except (FederationError, OSError) as error:  # tried again: a party may be away
+                if str(error) != said:
+                    said = str(error)
+                    log.error("models not read again", why=said)
+
+    def _narrow(self, config: ServeSettings) -> None:
+        """Take from callers at once what settings no longer give, whatever becomes of models."""
+        callers = {}
+        for name, had in self._config.callers.items():
+            if (has := config.callers.get(name)) is not None:
+                models = tuple(model for model in had.models if model in has.models)
+                kept = {"models": models, "explain": had.explain and has.explain}
+                callers[name] = had.model_copy(update=kept)
+        self._config = self._config.model_copy(update={"callers": callers})
+
+    def close(self) -> None:
+        """Write the ledger's lines of what was sent since the last ones."""
+        for meter in (*self._callers.values(), *self._asked.values()):
+            meter.close()
+
+    @property
+    def waiting(self) -> dict[str, tuple[str, ...]]:
+        """Models that do not score now, and the parties that they wait for."""
+        return {name: model.away for name, model in self.models.items() if model.away}
+
+    async def predict(self, caller: str, name: str, rows: Sequence[Row]) -> tuple[str, Scores]:
+        """Return the digest of a model, and scores of rows.
+
+        Raises
+        ------
+        FederationError
+            The caller may not, the rows are malformed, or a party is away.
+        """
+        model, meter = self._admitted(caller, name, rows)
+        began, outcome = time.monotonic(), "error"
+        try:
+            found = await model.score(rows)
+            outcome = "fallback" if found.fallback else "scored"
+        finally:
+            self._count(name, outcome, len(rows), began)
+        meter.sent(name, found.values.tobytes())
+        return model.digest, found
+
+    async def explain(
+        self, caller: str, name: str, rows: Sequence[Row], *, totals: bool
+    ) -> tuple[str, Explanation]:
+        """Return the digest of a model, and contributions to the margins of rows.
+
+        Raises
+        ------
+        FederationError
+            As :meth:`predict`.
+        """
+        model, meter = self._admitted(caller, name, rows)
+        if not self._config.callers[caller].explain:
+            raise Unauthorised(f"{caller} may not ask for contributions")
+        began, outcome = time.monotonic(), "error"
+        try:
+            found = await model.explain(rows, totals=totals)
+            outcome = "explained"
+        finally:
+            self._count(name, outcome, len(rows), began)
+        meter.sent(name, found.values.tobytes())
+        return model.digest, found
+
+    def model(self, caller: str, name: str) -> ServedModel:
+        """Return a model that a caller may use.
+
+        Raises
+        ------
+        Unauthorised, NotFound
+        """
+        rules = self._config.callers.get(caller)
+        if rules is None:
+            raise Unauthorised(f"{caller or 'the caller'} is not among the callers")
+        if name not in rules.models:
+            raise NotFound(f"{caller} has no model {name!r}")
+        return self.models[name]
+
+    def classes(self, caller: str, name: str) -> tuple[str, ...]:
+        """Return the names of a model's classes."""
+        return self.model(caller, name).classes
+
+    def _admitted(
+        self, caller: str, name: str, rows: Sequence[Row]
+    ) -> tuple[ServedModel, RowMeter]:
+        model = self.model(caller, name)
+        if not rows:
+            raise OfferRejected("rows: expected at least one")
+        meter = self._callers[caller]
+        meter.admit(name, len(rows))
+        return model, meter
+
+    def _count(self, name: str, outcome: str, n_rows: int, began: float) -> None:
+        self._metrics.scored_rows.labels(name, outcome).inc(n_rows)
+        self._metrics.score_seconds.labels(name).observe(time.monotonic() - began)
+
+    def _away(self, end: AskingEnd) -> set[str]:
+        models = (m for m in self.models.values() if isinstance(m, VerticalModel))
+        return {party for model in models for party in model.parties if end.away(party) is not None}
+
+    async def _take(self, config: ServeSettings, *, first: bool = False) -> None:
+        """Load the models that have changed, then replace all at once."""
+        models, stamps = dict[str, ServedModel](), dict[str, object]()
+        for name, wanted in config.models.items():
+            stamps[name] = await asyncio.to_thread(_stamps, wanted)
+            if stamps[name] == self._stamps.get(name) and config.ask == self._config.ask:
+                models[name] = self.models[name]
+                continue
+            models[name] = await asyncio.to_thread(self._loaded, name, wanted, config)
+            if not first and isinstance(models[name], VerticalModel):
+                await models[name].check()  # type: ignore[attr-defined]
+            log.info("model", name=name, digest=models[name].digest[:12])
+        for caller, rules in config.callers.items():
+            earlier = self._callers.get(caller)
+            if earlier is None or earlier.limits != rules:
+                self._callers[caller] = RowMeter(self._ledger, caller, KIND, REVEALS, rules)
+                if earlier is not None:
+                    earlier.close()
+        self.models, self._stamps, self._config = models, stamps, config
+
+    def _loaded(self, name: str, wanted: Served, config: ServeSettings) -> ServedModel:
+        try:
+            found = served.file_digest(wanted.path)
+        except OSError as error:
+            raise DataError(f"models.{name}: {wanted.path}: {error.strerror}") from error
+        if found != wanted.digest:
+            raise DataError(
+                f"models.{name}: {wanted.path} has the SHA-256 {found}, the settings say "
+                f"{wanted.digest}"
+            )
+        if wanted.path.suffix == ".json" and b'"secureboost"' in wanted.path.read_bytes()[:200]:
+            return self._vertical(name, wanted, config)
+        return HorizontalModel(name, found, self._open(wanted.path))
+
+    def _vertical(self, name: str, wanted: Served, config: ServeSettings) -> VerticalModel:
+        part = ActivePart.load(wanted.path.read_bytes())
+        if self._end is None:
+            raise InvalidJob(
+                f"models.{name}: a vertical model needs coordinator and identity in the settings"
+            )
+        self._end.follow(part.parties[1:])
+        for party in part.parties[1:]:
+            meter = self._asked.get(party)
+            if meter is None or meter.limits != config.ask:
+                self._asked[party] = RowMeter(
+                    self._ledger, party, served.KIND, served.REVEALS, config.ask
+                )
+        rows = None
+        if wanted.rows is not None:
+            rows = open_rows(wanted.rows, Columns(part.features, part.categories))
+        return VerticalModel(
+            name,
+            wanted.digest,
+            part,
+            rows,
+            self._end,
+            self._asked,
+            fallback=wanted.fallback,
+            timeout_seconds=config.timeout_seconds,
+            patience_seconds=config.patience_seconds,
+        )
+
+
+def _stamps(wanted: Served) -> object:
+    return (
+        wanted,
+        file_stamp(wanted.path),
+        None if wanted.rows is None else stamp(wanted.rows),
+    )

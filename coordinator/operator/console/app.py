@@ -1,0 +1,340 @@
+"""The console's pages and what they do: each is calls of one operator at one coordinator."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+from altair.utils import schemapi
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.strategies import NAMES
+from hedgerow.coordinator.operator.console.guard import REPORT, USER, Guard, form_token, read_form
+from hedgerow.coordinator.operator.console.seen import (
+    SENT_HEADS,
+    events_of,
+    row_of,
+    run_of,
+    sent_of,
+)
+from hedgerow.coordinator.operator.console.watching import Watching
+from hedgerow.coordinator.operator.library.clients import fetch, shown
+from hedgerow.coordinator.operator.preflight import MARKS, remarks
+from hedgerow.coordinator.operator.report import page as report
+from hedgerow.coordinator.operator.report.figures import importance
+from hedgerow.coordinator.operator.report.overview import overview
+from hedgerow.coordinator.operator.report.runs import read_runs
+from hedgerow.coordinator.operator.report.trees import forest_of
+from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.rpc.jobs import JobClient
+from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import CHECKS, JobView, PlanView
+
+PAGE_JOBS = 25
+MOST_COMPARED = 8
+MOST_PLANS = 256
+"""Plans of jobs that are kept; a plan of an unfinished job is what its silos are now."""
+MOST_DRAWN = 16
+"""Pages of ended jobs that are kept; about 5 MB each of 200 silos and 300 rounds."""
+EXAMPLE = """name = "first"
+strategy = "histogram"
+label = "label"
+min_silos = 3
+metrics = ["auc", "logloss"]
+
+[histogram]
+rounds = 20
+
+[booster]
+eta = 0.3
+max_depth = 6
+"""
+
+
+class Console:
+    """The pages of one operator.
+
+    Parameters
+    ----------
+    client : JobClient
+    about : str
+        Who asks whom, for the foot of each page.
+    """
+
+    def __init__(self, client: JobClient, about: str) -> None:
+        import jinja2
+
+        self._client = client
+        self._watching = Watching(client)
+        self._token = form_token(secrets.token_bytes(32))
+        self._plans: dict[str, PlanView | None] = {}
+        self._lock = threading.Lock()
+        self._drawn: dict[tuple[str, ...], tuple[tuple[JobView, ...], Response]] = {}
+        self._templates = report.templates(
+            jinja2.PackageLoader("hedgerow.coordinator.operator.console", "pages"),
+            jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"),
+        )
+        self._templates.globals |= {"about": about, "token": self._token}
+
+    @property
+    def routes(self) -> list[Route]:
+        """All addresses."""
+        return [
+            Route("/", self.federation),
+            Route("/jobs", self.jobs),
+            Route("/jobs/{job_id}", self.job),
+            Route("/jobs/{job_id}/live", self.live),
+            Route("/jobs/{job_id}/events", self.events),
+            Route("/jobs/{job_id}/report", self.report),
+            Route("/jobs/{job_id}/trees", self.trees),
+            Route("/jobs/{job_id}/ledger", self.ledger),
+            Route("/jobs/{job_id}/cancel", self.cancel, methods=["POST"]),
+            Route("/compare", self.compare),
+            Route("/submit", self.draft),
+            Route("/submit", self.submit, methods=["POST"]),
+            Route("/static/{name}", self.static),
+        ]
+
+    def _page(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+        return HTMLResponse(self._templates.get_template(name).render(**values), status)
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """Say what went wrong, where a page cannot be made."""
+        status = 404 if isinstance(error, NotFound) else 502
+        return self._page("failed.html", status, why=str(error))
+
+    def federation(self, request: Request) -> Response:
+        """Show all silos."""
+        silos = [{**shown(one), "policy": ", ".join(one.policy)} for one in self._client.silos()]
+        return self._page("federation.html", silos=silos)
+
+    def jobs(self, request: Request) -> Response:
+        """Show a page of jobs, newest first."""
+        views, after = self._client.page(PAGE_JOBS, request.query_params.get("after", ""))
+        return self._page("jobs.html", jobs=[row_of(view) for view in views], after=after)
+
+    def job(self, request: Request) -> Response:
+        """Show a job, which the page then keeps up to date."""
+        view = self._client.get(request.path_params["job_id"])
+        return self._kept("job", (view,), lambda: self._page("job.html", **self._shown(view)))
+
+    def live(self, request: Request) -> Response:
+        """Return what of a job's page changes."""
+        view = self._client.get(request.path_params["job_id"])
+
+        def drawn() -> Response:
+            shown = self._shown(view)
+            html = self._templates.get_template("now.html").render(**shown)
+            return JSONResponse({"html": html, "specs": shown["specs"]})
+
+        return self._kept("live", (view,), drawn)
+
+    def _kept(
+        self, kind: str, views: tuple[JobView, ...], make: Callable[[], Response]
+    ) -> Response:
+        """Return a page of jobs; one of ended jobs is drawn again only when one has changed."""
+        key = (kind, *(view.job_id for view in views))
+        with self._lock:
+            views_then, page = self._drawn.pop(key, ((), None))
+        if page is None or views_then != views:
+            page = make()
+        if all(view.ended for view in views):
+            with self._lock:
+                while len(self._drawn) >= MOST_DRAWN:
+                    del self._drawn[next(iter(self._drawn))]
+                self._drawn[key] = (views, page)
+        return Response(page.body, page.status_code, media_type=page.media_type)
+
+    def _shown(self, view: JobView) -> dict[str, Any]:
+        run = run_of(view, self._plan(view))
+        sections = report.sections_of([run], [])
+        return {
+            "job": row_of(view),
+            "view": view,
+            "runs": [run],
+            "overview": overview([run]),
+            "sections": sections,
+            "specs": report.specs_of(sections),
+            "events": events_of(view),
+        }
+
+    def _plan(self, view: JobView) -> PlanView | None:
+        """Return the plan of a job as it was when the console first looked; none if it has none."""
+        if view.job_id not in self._plans:
+            while len(self._plans) >= MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            try:
+                self._plans[view.job_id] = self._client.plan(view.spec)
+            except FederationError:
+                self._plans[view.job_id] = None
+        return self._plans[view.job_id]
+
+    async def events(self, request: Request) -> Response:
+        """Tell a page each time that its job changes, until the job has ended."""
+        told = self._watching.events(request.path_params["job_id"])
+        return StreamingResponse(told, media_type="text/event-stream")
+
+    def report(self, request: Request) -> Response:
+        """Show the report of a finished job, trees and all."""
+        with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
+            fetch(self._client, request.path_params["job_id"], Path(folder))
+            page = report.render(read_runs([Path(folder)]))
+        return HTMLResponse(page, headers={"content-security-policy": REPORT})
+
+    def trees(self, request: Request) -> Response:
+        """Show what the features give to a finished job's trees, and one of these."""
+        asked = request.query_params.get("tree", "")
+        number = max(int(asked), 1) if re.fullmatch("[0-9]{1,7}", asked) else 1
+        view = self._client.get(request.path_params["job_id"])
+        with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as name:
+            folder = Path(name)
+            for artefact in view.artefacts:
+                target = folder / artefact
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(self._client.download(view.job_id, artefact)[1])
+            run = replace(run_of(replace(view, rounds=()), None), folder=folder)
+            forest = forest_of(run, slice(number - 1, number))
+        if forest and not forest.drawings:
+            raise NotFound(f"the model has {len(forest.names)} trees, none of number {number}")
+        found = None if forest is None else importance([(run, forest)])
+        sections = [] if found is None else [("features", "Features", [found])]
+        return self._page(
+            "trees.html",
+            job=row_of(view),
+            forest=forest,
+            number=number,
+            sections=sections,
+            specs=report.specs_of(sections),
+        )
+
+    def ledger(self, request: Request) -> Response:
+        """Show what each silo says that it sent for a job, beside what was counted."""
+        view = self._client.get(request.path_params["job_id"])
+        return self._page("ledger.html", job=row_of(view), rows=sent_of(view), heads=SENT_HEADS)
+
+    def compare(self, request: Request) -> Response:
+        """Show several jobs side by side."""
+        chosen = list(dict.fromkeys(request.query_params.getlist("job")))
+        views = [self._client.get(job_id) for job_id in chosen[:MOST_COMPARED]]
+        more = f"compare without {len(chosen) - len(views)}"
+        return self._kept(more, tuple(views), lambda: self._compared(views, len(chosen)))
+
+    def _compared(self, views: list[JobView], n_chosen: int) -> Response:
+        names = [row_of(view)["name"] for view in views]
+        runs = [
+            run_of(view, None, name if names.count(name) == 1 else f"{name} {view.job_id[:6]}")
+            for view, name in zip(views, names, strict=True)
+        ]
+        sections = report.sections_of(runs, []) if runs else []
+        return self._page(
+            "compare.html",
+            n_left_out=n_chosen - len(views),
+            runs=runs,
+            overview=overview(runs),
+            sections=sections,
+            specs=report.specs_of(sections),
+        )
+
+    def draft(self, request: Request) -> Response:
+        """Show an empty job to fill in; with ``from``, an earlier one."""
+        earlier = request.query_params.get("from", "")
+        text = job_file.dump(self._client.get(earlier).spec) if earlier else EXAMPLE
+        return self._draft(text)
+
+    def _draft(self, text: str, status: int = 200, **more: Any) -> Response:
+        keys = {table: job_file.keys(table) for table in ("", "booster", *NAMES)}
+        values: dict[str, Any] = {"error": "", "found": None, "text": text, "keys": keys} | more
+        return self._page(
+            "submit.html", status, **values, checks=CHECKS, marks=MARKS, remarks=remarks
+        )
+
+    async def submit(self, request: Request) -> Response:
+        """Check a job with its silos, or sign and submit it."""
+        fields = await read_form(request, self._token)
+        if fields is None:
+            return PlainTextResponse("this form is not of this console: load the page again", 403)
+        return await run_in_threadpool(self._submit, request, fields)
+
+    def _submit(self, request: Request, fields: dict[str, str]) -> Response:
+        text = fields.get("job", "").replace("\r\n", "\n")
+        try:
+            spec = job_file.parse(text)
+            found = self._client.preflight(spec)
+            if fields.get("do") == "submit" and not found.refusal:
+                job_id = self._client.create(spec)
+                _note(request, "submitted", job_id)
+                return RedirectResponse(f"/jobs/{job_id}", 303)
+        except FederationError as error:
+            return self._draft(text, 422, error=str(error))
+        return self._draft(text, found=found)
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a job."""
+        if await read_form(request, self._token) is None:
+            return PlainTextResponse("this form is not of this console: load the page again", 403)
+        job_id = request.path_params["job_id"]
+        await run_in_threadpool(self._client.cancel, job_id)
+        _note(request, "cancelled", job_id)
+        return RedirectResponse(f"/jobs/{job_id}", 303)
+
+    def static(self, request: Request) -> Response:
+        """Return a script or a style sheet."""
+        name = request.path_params["name"]
+        if name not in STATIC:
+            return PlainTextResponse("there is no such file", 404)
+        kind, read = STATIC[name]
+        return Response(read(), media_type=kind, headers={"cache-control": "max-age=3600"})
+
+
+def _own(name: str) -> str:
+    return (Path(__file__).parent / "pages" / name).read_text(encoding="utf-8")
+
+
+STATIC: dict[str, tuple[str, Callable[[], str]]] = {
+    "vega.js": ("text/javascript", report.vega),
+    "report.css": ("text/css", lambda: report.asset("page.css")),
+    "console.css": ("text/css", lambda: _own("console.css")),
+    "console.js": ("text/javascript", lambda: _own("console.js")),
+}
+
+
+def make_app(
+    client: JobClient,
+    about: str,
+    secret: str,
+    hosts: tuple[str, ...],
+    *,
+    secure: bool = False,
+    signed_on: bool = False,
+) -> ASGIApp:
+    """Return the console as an application, behind its guard, whose parameters it takes."""
+    schemapi.disable_debug_mode()  # that plots are sound Vega-Lite is for the tests to check
+    console = Console(client, about)
+    app = Starlette(routes=console.routes, exception_handlers={FederationError: console.failed})
+    return Guard(app, secret, hosts, secure=secure, signed_on=signed_on)
+
+
+def _note(request: Request, what: str, job_id: str) -> None:
+    """Log who changed something: behind a sign-on the operator's name says too little."""
+    if USER in request.scope:
+        structlog.get_logger().info(what, job=job_id, user=request.scope[USER][:200])

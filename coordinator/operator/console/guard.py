@@ -1,0 +1,166 @@
+"""Who may use the console, and what its pages may load.
+
+A browser runs pages of strangers, and other users of a machine reach its loopback. So every request
+must name a host that the console has (a stranger's name that resolves to loopback is refused), show
+the secret of the address that was printed at the start, and a request that changes something must
+come from the console's own page and repeat a token that only its pages have.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_FORM_BYTES = 2 << 20
+PAGES = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+"""What the console's pages may load: its own files, no inline script, nothing from elsewhere."""
+REPORT = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline' 'unsafe-eval'; img-src data:; frame-ancestors 'none'"
+)
+"""A report is one file with its scripts in it: it runs as nobody, without the console's cookie."""
+
+USER = "hedgerow.user"
+"""Where a request's scope has who signed in."""
+
+
+class Guard:
+    """Refuses strangers before any page is made.
+
+    Parameters
+    ----------
+    app : ASGI application
+    secret : str
+        In the address that is printed at the start; with ``signed_on`` what the proxy shows.
+    hosts : tuple of str
+        Names under which browsers reach the console, without ports.
+    secure : bool
+        Whether browsers reach it by HTTPS, which a proxy ends.
+    signed_on : bool
+        Whether a sign-on's proxy is before it: then neither address nor cookie admits anybody.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        secret: str,
+        hosts: tuple[str, ...],
+        *,
+        secure: bool = False,
+        signed_on: bool = False,
+    ) -> None:
+        self._app = app
+        self._secret = secret
+        self._hosts = frozenset(hosts)
+        self._scheme = "https" if secure else "http"
+        self._signed_on = signed_on
+        # Cookies are for all ports of a host: each console has one of its own name.
+        self._cookie = "hedgerow_" + hashlib.sha256(secret.encode()).hexdigest()[:16]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("content-security-policy", PAGES)
+                headers.setdefault("cache-control", "no-store")
+                headers["x-content-type-options"] = "nosniff"
+                headers["x-frame-options"] = "DENY"
+                headers["referrer-policy"] = "same-origin"  # without, forms have the origin null
+                headers["cross-origin-opener-policy"] = "same-origin"
+                headers["cross-origin-resource-policy"] = "same-origin"
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, sending)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in self._hosts:
+            return PlainTextResponse("the console is not known under this name", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            origin = headers.get("origin", "")
+            if origin != f"{self._scheme}://{host}":
+                return PlainTextResponse("changes are made from the console's own pages", 403)
+        if self._signed_on:
+            user, password = _basic(headers)
+            if not self._same(password):
+                return PlainTextResponse("the console is reached through the sign-on only", 401)
+            scope[USER] = user
+            return None
+        if self._same(_cookie(headers, self._cookie)):
+            return None
+        query = parse_qs(scope["query_string"].decode("ascii", "replace"))
+        if self._same(query.get("secret", [""])[0]):
+            found = RedirectResponse(scope["path"], 303)
+            found.set_cookie(
+                self._cookie,
+                self._secret,
+                httponly=True,
+                samesite="strict",
+                secure=self._scheme == "https",
+            )
+            return found
+        return PlainTextResponse(
+            "open the address that `hedgerow console` printed: it has the secret of this console",
+            401,
+        )
+
+    def _same(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._secret.encode())
+
+
+def _basic(headers: Headers) -> tuple[str, str]:
+    """Return user and password of basic authentication; empty where there is none."""
+    scheme, _, packed = headers.get("authorization", "").partition(" ")
+    try:
+        text = base64.b64decode(packed, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    user, colon, password = text.partition(":")
+    return (user, password) if scheme.lower() == "basic" and colon else ("", "")
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found: SimpleCookie = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    return found[name].value if name in found else ""
+
+
+def form_token(key: bytes) -> str:
+    """Return the token that every form of this process repeats."""
+    return hmac.new(key, b"form", hashlib.sha256).hexdigest()
+
+
+async def read_form(request: Any, token: str) -> dict[str, str] | None:
+    """Return the fields of a form; None without the token, or where it is too long."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_FORM_BYTES:
+            return None
+    fields = {k: v[0] for k, v in parse_qs(body.decode("utf-8", "replace")).items()}
+    if not hmac.compare_digest(fields.get("token", "").encode(), token.encode()):
+        return None
+    return fields

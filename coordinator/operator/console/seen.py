@@ -1,0 +1,135 @@
+"""What the console's pages show of jobs: a job as the run that its report has, and its events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.library.clients import listed
+from hedgerow.coordinator.operator.report.runs import FinishedRun, Report
+from hedgerow.services.process.terminal import utc
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.job_view import JobView, PlanView, SiloState
+
+
+def clock(seconds: float | None) -> str:
+    """Return a time as people read it."""
+    if not seconds:
+        return "–"
+    return f"{utc(seconds)} UTC"
+
+
+def run_of(view: JobView, plan: PlanView | None, label: str = "") -> FinishedRun:
+    """Return a job, finished or not, as the run that the report's figures draw.
+
+    Parameters
+    ----------
+    label : str
+        Name among several runs; the job's own if empty.
+    """
+    part = None if plan is None else run_folder.plan_by_silo(plan)
+    if part and not job_wire.decode(view.spec).vertical:
+        part["by_silo"] = {}  # all silos move the same
+    report = Report.model_validate(run_folder.report(view, part))
+    label = label or report.name or view.job_id
+    return FinishedRun(Path(), label, report, "", {}, {}, None)
+
+
+def events_of(view: JobView) -> list[tuple[str, str]]:
+    """Return what happened to a job, in order: (when or where, what)."""
+    found = [(clock(view.create_time), f"submitted by {view.operator}")]
+    first = job_wire.decode(view.spec).strategy.first_round
+    attempt = 0
+    for finished in view.rounds:
+        if finished.attempt != attempt:
+            attempt = finished.attempt
+            found.append(
+                (
+                    f"round {finished.round + first}",
+                    f"attempt {attempt} {'goes on' if attempt > 1 else 'begins'}",
+                )
+            )
+    if view.attempt > max(attempt, 1):
+        found.append(("now" if not view.ended else "at last", f"attempt {view.attempt} began"))
+    for silo in view.silos:
+        if silo.state is not SiloState.PRESENT:
+            found.append(
+                ("now", f"{silo.name} is {silo.state}: {silo.detail or 'no reason known'}")
+            )
+    if view.detail:
+        found.append((clock(view.end_time) if view.ended else "now", view.detail))
+    if view.ended:
+        found.append((clock(view.end_time), view.state.lower()))
+    return found
+
+
+def row_of(view: JobView) -> dict[str, Any]:
+    """Return a job as the list of jobs shows it."""
+    return {**listed(view), "created": clock(view.create_time), "ended": view.ended}
+
+
+SENT_HEADS = (
+    "silo",
+    "step",
+    "payloads sent",
+    "bytes sent",
+    "exchanges counted",
+    "bytes counted",
+    "",
+)
+"""Headings of :func:`sent_of`'s rows."""
+
+
+def sent_of(view: JobView) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return tables of what silos say that they sent and the coordinator counted.
+
+    Each has a caption and rows: of each silo and step, of each step, of each silo.
+    """
+    said = {(one.silo, one.method): (one.payloads, one.bytes) for one in view.sent}
+    counted = {(one.silo, one.method): (one.calls, one.bytes_up) for one in view.steps}
+    reported = {silo for silo, _ in said}
+    keys = sorted(said.keys() | counted.keys())
+    everybody = {silo for silo, _ in keys}
+
+    def row(who: str, what: str, of: list[tuple[str, str]], known: bool) -> dict[str, Any]:
+        payloads, sent = (sum(said.get(key, (0, 0))[j] for key in of) for j in (0, 1))
+        exchanges, n_bytes = (sum(counted.get(key, (0, 0))[j] for key in of) for j in (0, 1))
+        good: bool | None = None  # neither good nor bad
+        if not known:
+            verdict = "not reported"
+        elif sent > n_bytes:
+            verdict = f"{sent - n_bytes:,} bytes more sent"
+        elif sent < n_bytes:
+            verdict = f"{n_bytes - sent:,} bytes fewer sent"
+            good = False if view.ended else None
+        else:
+            verdict, good = "equal", True
+        return {
+            "silo": who, "step": what, "payloads": payloads if known else None,
+            "sent": sent if known else None, "exchanges": exchanges, "counted": n_bytes,
+            "verdict": verdict, "good": good,
+        }  # fmt: skip
+
+    if not keys:
+        return []
+    silos, steps = sorted(everybody), sorted({step for _, step in keys})
+    return [
+        (
+            "Totals by step",
+            [
+                row("all silos", step, [key for key in keys if key[1] == step],
+                    reported >= everybody)
+                for step in steps
+            ]
+            + [row("all silos", "all steps", keys, reported >= everybody)],
+        ),
+        (
+            "Totals by silo",
+            [
+                row(silo, "all steps", [key for key in keys if key[0] == silo], silo in reported)
+                for silo in silos
+            ],
+        ),
+        ("By silo and step", [row(*key, [key], key[0] in reported) for key in keys]),
+    ]  # fmt: skip

@@ -1,0 +1,384 @@
+"""Folders of processes as ``hedgerow init`` makes them: requests that leave, bundles that return.
+
+A folder has private keys, which stay in it; one request file, which the owner of the federation's
+CA signs; and settings and service files, which the bundle that comes back completes.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import random
+import re
+import shlex
+import socket
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hedgerow.boosting.checks import read_as
+from hedgerow.boosting.errors import DataError
+from hedgerow.coordinator.operator.processes import settings_of
+from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.identity import authority, certificates
+from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
+from hedgerow.services.process.settings import commented
+
+REQUEST, BUNDLE = ".request.json", ".bundle.json"
+"""Endings of the files that are sent: what is asked of the CA's owner, and the answer."""
+MOST_BYTES = 1 << 18
+"""Longest request or bundle that is read."""
+COORDINATOR = "coordinator.json"
+"""File of a CA: address and name of the coordinator that it has signed, for all bundles."""
+PORT = 7443
+_BELOW_EPHEMERAL = range(20_000, 32_000)
+"""Ports that the system gives to nobody by itself."""
+_ADDRESS = re.compile(r"[A-Za-z0-9*._:\[\]%-]{1,262}")
+_LOCAL = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One certificate that a folder needs.
+
+    Parameters
+    ----------
+    place : str
+        Folder of the identity, below the process' folder.
+    role : str
+    request : str
+        PEM; it holds no secret.
+    hosts : list of str
+        DNS names and addresses under which a server is dialled.
+    """
+
+    place: str
+    role: str
+    request: str
+    hosts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """What a folder asks of the owner of the CA; ``address`` is a coordinator's own."""
+
+    federation: str
+    name: str
+    asked: list[Asked]
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPlace:
+    """A certificate and the folder of its key."""
+
+    place: str
+    certificate: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What the owner of the CA sends back: no secrets, and all that the folder lacks."""
+
+    federation: str
+    name: str
+    ca: str
+    coordinator: str
+    signed: list[SignedPlace]
+
+
+def free_port(host: str, preferred: int = 0) -> int:
+    """Return a port that nobody listens on: the preferred one, or one chosen at random."""
+    address = host or "0.0.0.0"  # noqa: S104
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in (preferred, *random.sample(_BELOW_EPHEMERAL, 100)):
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            try:
+                tried.bind((address, port))
+            except OSError:
+                continue
+            if port:
+                return port
+    raise IdentityUnusable(f"{address}: no free port was found, say which with an option")
+
+
+def make_coordinator(folder: Path, federation: str, hosts: Sequence[str], port: int) -> JoinRequest:
+    """Write a coordinator's folder; ``hosts`` are the names under which silos dial it."""
+    listen = port or free_port("0.0.0.0", PORT)  # noqa: S104
+    given = {
+        "listen": f"0.0.0.0:{listen}",
+        "identity": folder / "identity",
+        "database": f"sqlite:///{folder / 'hedgerow.db'}",
+        "artefacts": str(folder / "artefacts"),
+        "metrics": f"127.0.0.1:{free_port('127.0.0.1')}",
+    }
+    _write_settings(folder, "coordinator", given)
+    _write_services(folder, f"{federation}-coordinator", ("coordinator",))
+    asked = _ask(folder, federation, "coordinator", ("identity", Role.COORDINATOR, hosts))
+    return _request(folder, federation, "coordinator", [asked], f"{hosts[0]}:{listen}")
+
+
+def make_silo(folder: Path, federation: str, name: str, data: str, min_silos: int) -> JoinRequest:
+    """Write a silo's folder: an agent, and its crypto process on the loopback address."""
+    crypto = f"127.0.0.1:{free_port('127.0.0.1')}"
+    metrics = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    keys = {
+        "listen": crypto,
+        "identity": folder / "crypto",
+        "silo": name,
+        "state": folder / "keys",
+        "metrics": metrics[0],
+    }
+    _write_settings(folder, "crypto", keys)
+    agent = {
+        "coordinator": "",
+        "identity": folder / "agent",
+        "state": folder / "state",
+        "metrics": metrics[1],
+        "crypto": crypto,
+        "data.path": data if "://" in data else str(Path(data).absolute()),
+        "policy.min_silos": min_silos,
+    }
+    _write_settings(folder, "agent", agent)
+    _write_services(folder, f"{federation}-{name}", ("crypto", "agent"), data)
+    asked = [
+        _ask(folder, federation, name, ("agent", Role.SILO, ())),
+        _ask(folder, federation, name, ("crypto", Role.CRYPTO, _LOCAL)),
+    ]
+    return _request(folder, federation, name, asked)
+
+
+def make_operator(folder: Path, federation: str, name: str) -> JoinRequest:
+    """Write an operator's folder."""
+    asked = _ask(folder, federation, name, ("identity", Role.OPERATOR, ()))
+    return _request(folder, federation, name, [asked])
+
+
+def _ask(folder: Path, federation: str, name: str, what: tuple[str, Role, Sequence[str]]) -> Asked:
+    place, role, hosts = what
+    (folder / place).mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = authority.create_request(folder / place, federation, role, name)
+    return Asked(place, role.value, made.read_text(), list(hosts))
+
+
+def _request(
+    folder: Path, federation: str, name: str, asked: list[Asked], address: str = ""
+) -> JoinRequest:
+    made = JoinRequest(federation, name, asked, address)
+    _write_document(folder / f"{name}{REQUEST}", made)
+    return made
+
+
+def _write_document(path: Path, value: JoinRequest | Bundle) -> None:
+    text = json.dumps(asdict(value), indent=1) + "\n"
+    write_atomically(path, text.encode(), mode=0o644)
+
+
+def _read_document(path: Path, kind: Any) -> Any:
+    data = certificates.read(path)
+    try:
+        if len(data) > MOST_BYTES:
+            raise DataError(f"at most {MOST_BYTES} bytes are expected")
+        return read_as(kind, json.loads(data))
+    except (ValueError, DataError, RecursionError) as error:
+        raise IdentityUnusable(f"{path} is no {kind.__name__} of hedgerow init: {error}") from error
+
+
+def read_request(path: Path) -> JoinRequest:
+    """Return a request file.
+
+    Raises
+    ------
+    IdentityUnusable
+    """
+    found: JoinRequest = _read_document(path, JoinRequest)
+    certificates.check_name("federation", found.federation)
+    certificates.check_name("name", found.name)
+    for one in found.asked:
+        if one.role not in list(Role):
+            raise IdentityUnusable(f"{path}: {one.role!r} is no role of a federation")
+    # They are shown to whoever signs, whose terminal would obey control characters.
+    hosts = [host for one in found.asked for host in one.hosts]
+    for host in [*hosts, *filter(None, [found.address])]:
+        if not _ADDRESS.fullmatch(host):
+            raise IdentityUnusable(f"{path}: {host[:80]!a} is no host or address")
+    if found.address and Role.COORDINATOR not in [one.role for one in found.asked]:
+        raise IdentityUnusable(f"{path}: the request of a coordinator alone has its address")
+    return found
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Return a bundle.
+
+    Raises
+    ------
+    IdentityUnusable
+    """
+    found: Bundle = _read_document(path, Bundle)
+    certificates.check_name("name", found.name)
+    return found
+
+
+def fingerprint(data: bytes) -> str:
+    """Return what `sha256sum` prints of a file, to be compared over another channel."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sign(ca: Path, request: JoinRequest, address: str, now: float, days: float) -> Bundle:
+    """Sign all that a request asks for, as its reader has confirmed.
+
+    Parameters
+    ----------
+    ca : Path
+        Folder of the CA, which remembers the coordinator's address.
+    address : str
+        The coordinator's, ``HOST:PORT``; the one that is remembered if empty.
+    """
+    root = certificates.read(ca / "ca.crt")
+    ours = certificates.federation_of(certificates.parse(root, str(ca / "ca.crt"))[0])
+    if request.federation != ours:
+        raise IdentityUnusable(
+            f"the request is for federation {request.federation}, the CA of {ours}"
+        )
+    known = ca / COORDINATOR
+    told = address or request.address
+    address = told
+    if not address and known.exists():
+        address = str(json.loads(certificates.read(known))["address"])
+    if not address:
+        raise IdentityUnusable(
+            f"{ca} has signed no coordinator yet: sign its request first, or give --coordinator"
+        )
+    signed = [
+        SignedPlace(
+            one.place,
+            authority.sign_request(
+                ca,
+                one.request.encode(),
+                Role(one.role),
+                request.name,
+                now=now,
+                days=days,
+                hosts=one.hosts,
+            ).decode(),
+        )
+        for one in request.asked
+    ]
+    if told:
+        write_atomically(known, json.dumps({"address": told}).encode())
+    return Bundle(request.federation, request.name, root.decode(), address, signed)
+
+
+def write_bundle(path: Path, bundle: Bundle) -> None:
+    """Write a bundle beside its request."""
+    _write_document(path, bundle)
+
+
+def accept(folder: Path, bundle: Bundle, now: float) -> None:
+    """Put a bundle into use: certificates beside their keys, the coordinator's address.
+
+    Raises
+    ------
+    IdentityUnusable
+        It is for another folder, a certificate does not belong to its key, or a CA is there
+        already and is another one; nothing is changed then.
+    """
+    request = read_request(folder / f"{bundle.name}{REQUEST}")
+    ours = {one.place: one for one in request.asked}
+    if (bundle.federation, bundle.name) != (request.federation, request.name):
+        raise IdentityUnusable(
+            f"the bundle is for {bundle.name} of {bundle.federation}, the folder is of "
+            f"{request.name} of {request.federation}"
+        )
+    if {one.place for one in bundle.signed} != ours.keys():
+        raise IdentityUnusable(f"the bundle has not the certificates of {', '.join(ours)}")
+    for one in bundle.signed:
+        paths = IdentityPaths.of(folder / one.place)
+        subject = certificates.verify_chain(one.certificate.encode(), bundle.ca.encode(), now)
+        expected = certificates.Subject(
+            request.federation, Role(ours[one.place].role), request.name
+        )
+        if subject.uri != expected.uri:
+            raise IdentityUnusable(f"expected a certificate of {expected.uri}, not {subject.uri}")
+        if not certificates.matches(
+            certificates.load_key(paths.key),
+            certificates.parse(one.certificate.encode(), "the certificate")[0],
+        ):
+            raise IdentityUnusable(f"the bundle's certificate does not belong to {paths.key}")
+        if paths.roots.exists() and certificates.read(paths.roots) != bundle.ca.encode():
+            raise IdentityUnusable(f"{paths.roots} is of another CA than the bundle")
+    for one in bundle.signed:
+        paths = IdentityPaths.of(folder / one.place)
+        certificates.write(paths.roots, bundle.ca.encode())
+        certificates.write(paths.certificate, one.certificate.encode())
+    agent = folder / "agent.toml"
+    if agent.exists():
+        lines = agent.read_text(encoding="utf-8").splitlines(keepends=True)
+        dialled = f"coordinator = {json.dumps(bundle.coordinator)}\n"
+        changed = [dialled if line.startswith("coordinator = ") else line for line in lines]
+        write_atomically(agent, "".join(changed).encode())
+
+
+def addresses(path: Path) -> dict[str, str]:
+    """Return the addresses that a file of settings has, by key."""
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    keys = ("listen", "metrics", "crypto")
+    return {key: str(table[key]) for key in keys if key in table}
+
+
+def _write_settings(folder: Path, kind: str, given: dict[str, Any]) -> None:
+    path = folder / f"{kind}.toml"
+    if path.exists():
+        raise IdentityUnusable(f"{path} exists: it is not overwritten")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    head = f"# Settings of the {kind} process, read by `hedgerow {kind} --config {path}`.\n\n"
+    write_atomically(path, (head + commented(settings_of(kind), given)).encode())
+
+
+def _write_services(folder: Path, name: str, kinds: Sequence[str], data: str = "") -> None:
+    """Write a systemd unit that runs the folder, and a compose file with a container each."""
+    program = f"{shlex.quote(sys.executable)} -m hedgerow"
+    unit = f"""\
+# Install: sudo systemctl enable --now {folder}/hedgerow-{name}.service
+[Unit]
+Description=Hedgerow {name}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart={program} run {shlex.quote(str(folder))}
+User={getpass.getuser()}
+Restart=on-failure
+RestartSec=5
+NoNewPrivileges=true
+PrivateTmp=true
+ProtectSystem=strict
+ReadWritePaths={folder}
+
+[Install]
+WantedBy=multi-user.target
+"""
+    write_atomically(folder / f"hedgerow-{name}.service", unit.encode(), mode=0o644)
+    lines = [f"# Start: docker compose -f {folder}/compose.yaml up -d", f"name: hedgerow-{name}"]
+    lines.append("services:")
+    for kind in kinds:
+        volumes = [f"{folder}:{folder}"]
+        if kind == "agent" and data and "://" not in data:
+            volumes.append(f"{Path(data).absolute().parent}:{Path(data).absolute().parent}:ro")
+        lines += [
+            f"  {kind}:",
+            f"    image: hedgerow/{kind}:${{HEDGEROW_TAG:-dev}}",
+            f'    command: ["{kind}", "--config", "{folder}/{kind}.toml"]',
+            f'    user: "{os.getuid()}:{os.getgid()}"',
+            "    network_mode: host  # the settings' addresses are this machine's",
+            "    read_only: true",
+            '    tmpfs: ["/tmp:size=256m,mode=1777"]',
+            "    restart: unless-stopped",
+            f"    volumes: {json.dumps(volumes)}",
+        ]
+    write_atomically(folder / "compose.yaml", ("\n".join(lines) + "\n").encode(), mode=0o644)

@@ -1,0 +1,419 @@
+"""Plots of an evaluation: receiver operating characteristic, precision, calibration, confusion.
+
+All are computed by scikit-learn from groups of rows (:mod:`..library.evaluation`), each of which
+counts as that many rows of its mean prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import calibration
+from sklearn import metrics as scores
+
+from hedgerow.coordinator.operator.report.drawing import (
+    PALETTE,
+    PLAIN,
+    Cell,
+    Figure,
+    Row,
+    drawn,
+    number,
+    text,
+    values,
+)
+from hedgerow.coordinator.operator.report.runs import EvaluatedTable, FinishedRun
+
+_BINS = 10
+_TOP = 15
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredClass:
+    """Predictions of one class on one table.
+
+    Parameters
+    ----------
+    name : str
+        Run, table and class, as far as they differ on the page.
+    y : ndarray of shape (n,), int64
+        Whether rows are of the class; two entries a group.
+    probability : ndarray of shape (n,), float64
+    weight : ndarray of shape (n,), int64
+        Rows that an entry is for, above 0.
+    own, other : str
+        Name of the class, and of all other classes.
+    """
+
+    name: str
+    y: NDArray[np.int64]
+    probability: Floats
+    weight: NDArray[np.int64]
+    own: str
+    other: str
+
+    @property
+    def auc(self) -> float | None:
+        """Area under the receiver operating characteristic; None where rows are of one class."""
+        if len(set(self.y.tolist())) < 2:
+            return None
+        area: float = scores.roc_auc_score(self.y, self.probability, sample_weight=self.weight)
+        return area
+
+    @property
+    def chance(self) -> float | None:
+        """AUC below which a model may be no better than chance: two standard errors above half.
+
+        References
+        ----------
+        Hanley and McNeil, The meaning and use of the area under a receiver operating
+        characteristic (ROC) curve, 1982, for an area of one half.
+        """
+        n_own, n_rows = int(self.weight[self.y == 1].sum()), int(self.weight.sum())
+        if n_own in (0, n_rows):
+            return None
+        return 0.5 + 2.0 * float(np.sqrt((n_rows + 1) / (12.0 * n_own * (n_rows - n_own))))
+
+
+def evaluation(runs: Sequence[FinishedRun]) -> list[Figure]:
+    """Return the plots of the runs' evaluations, where they have one."""
+    tables = tables_of(runs)
+    classes = [found for name, table in tables for found in scored_classes(name, table)]
+    whole = [one for one in classes if one.auc is not None]
+    found: list[Figure] = []
+    if whole:
+        found += [
+            _roc(whole),
+            _precision_recall(whole),
+            _calibration(whole),
+            *_thresholds([one for one in whole if one.other]),
+        ]
+    found += [_confusion(name, table) for name, table in tables if table.confusion]
+    found += _regression([(name, table) for name, table in tables if table.task == "regression"])
+    return [*found, *_shap([(name, table) for name, table in tables if table.shap])]
+
+
+def tables_of(runs: Sequence[FinishedRun]) -> list[tuple[str, EvaluatedTable]]:
+    """Return the evaluated tables with a name of each."""
+    return [
+        (
+            ", ".join(filter(None, (run.label if len(runs) > 1 else "", table.silo, table.data))),
+            table,
+        )
+        for run in runs
+        for table in (run.evaluation.sets if run.evaluation else ())
+    ]
+
+
+def scored_classes(name: str, table: EvaluatedTable) -> list[ScoredClass]:
+    """Return the classes of a table: of two the positive one, of several each against the rest."""
+    found = []
+    several = len(table.classes) > 2
+    names = table.classes if several else table.classes[1:]
+    for own, groups in zip(names, table.groups, strict=False):
+        grid = np.asarray(groups, dtype=np.float64).reshape(-1, 3)
+        counts = grid[:, 1:].astype(np.int64).ravel()
+        y = np.tile([0, 1], len(grid))
+        shown = f"{name}: {own}" if several else name
+        kept = counts > 0
+        other = "" if several else table.classes[0]
+        probability = np.repeat(grid[:, 0], 2)
+        found.append(ScoredClass(shown, y[kept], probability[kept], counts[kept], own, other))
+    return found
+
+
+def _lines(
+    found: Sequence[ScoredClass],
+    points: Callable[[ScoredClass], tuple[Any, Any]],
+    chance: list[Row],
+    axes: tuple[str, str],
+) -> Any:
+    """Return a chart of curves from 0 to 1, with the line of chance."""
+    rows = [
+        {"series": one.name, "x": float(x), "y": float(y), "order": k}
+        for one in found
+        for k, (x, y) in enumerate(zip(*points(one), strict=True))
+    ]
+    unit = alt.Scale(domain=[0, 1])
+    x = alt.X("x:Q", title=axes[0], scale=unit, axis=alt.Axis(format=".0%", tickCount=5))
+    y = alt.Y("y:Q", title=axes[1], scale=unit, axis=alt.Axis(format=".0%", tickCount=5))
+    names = [one.name for one in found]
+    lines = (
+        alt.Chart(values(rows))
+        .mark_line(strokeWidth=2, point={"size": 18})
+        .encode(
+            x=x,
+            y=y,
+            order="order:Q",
+            color=alt.Color(
+                "series:N", sort=names, title=None, legend=alt.Legend() if names[1:] else None
+            ),
+            tooltip=[
+                "series:N",
+                alt.Tooltip("x:Q", format=".1%"),
+                alt.Tooltip("y:Q", format=".1%"),
+            ],
+        )
+    )
+    line = (
+        alt.Chart(values(chance))
+        .mark_line(strokeDash=[6, 4], color=PLAIN, strokeWidth=1.5)
+        .encode(x=x, y=y, detail="series:N")
+    )
+    return alt.layer(line, lines).properties(width="container", height=320)
+
+
+def _roc(found: Sequence[ScoredClass]) -> Figure:
+    title = "Receiver operating characteristic"
+    lead = (
+        "Share of the class that is found, against the share of the others that is taken for it. "
+        "The dashed line is chance, an area of 0.5."
+    )
+
+    def points(one: ScoredClass) -> tuple[Any, Any]:
+        false, true, _ = scores.roc_curve(one.y, one.probability, sample_weight=one.weight)
+        return false, true
+
+    chance = [{"series": "chance", "x": x, "y": x} for x in (0.0, 1.0)]
+    chart = _lines(found, points, chance, ("others taken for it", "found"))
+    table = tuple(
+        (
+            text(one.name),
+            number(int(one.weight.sum()), f"{one.weight.sum():,}"),
+            number(int(one.weight[one.y == 1].sum()), f"{one.weight[one.y == 1].sum():,}"),
+            number(one.auc),
+            number(one.chance),
+        )
+        for one in found
+    )
+    headings = ("series", "rows", "of the class", "area", "no better than chance below")
+    return Figure("roc", title, lead, drawn(chart, title, lead), headings, table)
+
+
+def _precision_recall(found: Sequence[ScoredClass]) -> Figure:
+    title = "Precision and recall"
+    lead = (
+        "How many of the rows that are taken for the class are of it, against the share of the "
+        "class that is found. Dashed lines are chance, the share of the class in all rows."
+    )
+
+    def points(one: ScoredClass) -> tuple[Any, Any]:
+        precision, recall, _ = scores.precision_recall_curve(
+            one.y, one.probability, sample_weight=one.weight
+        )
+        return recall, precision
+
+    shares = [float(np.average(one.y, weights=one.weight)) for one in found]
+    chance = [
+        {"series": one.name, "x": x, "y": share}
+        for one, share in zip(found, shares, strict=True)
+        for x in (0.0, 1.0)
+    ]
+    table = tuple(
+        (
+            text(one.name),
+            number(
+                scores.average_precision_score(one.y, one.probability, sample_weight=one.weight)
+            ),
+            number(share),
+        )
+        for one, share in zip(found, shares, strict=True)
+    )
+    chart = _lines(found, points, chance, ("found (recall)", "precision"))
+    headings = ("series", "average precision", "chance")
+    return Figure("precision-recall", title, lead, drawn(chart, title, lead), headings, table)
+
+
+def _calibrated(one: ScoredClass) -> tuple[Any, Any]:
+    share, mean = calibration.calibration_curve(
+        np.repeat(one.y, one.weight),
+        np.repeat(one.probability, one.weight),
+        n_bins=_BINS,
+        strategy="quantile",
+    )
+    return mean, share
+
+
+def _calibration(found: Sequence[ScoredClass]) -> Figure:
+    title = "Calibration"
+    lead = (
+        "Share of the class among rows of about the same predicted probability, in tenths of the "
+        "rows. On the dashed line probabilities are what they say."
+    )
+    exact = [{"series": "exact", "x": x, "y": x} for x in (0.0, 1.0)]
+    chart = _lines(found, _calibrated, exact, ("predicted", "observed"))
+    table = tuple(
+        (text(one.name), number(float(mean)), number(float(share)))
+        for one in found
+        for mean, share in zip(*_calibrated(one), strict=True)
+    )
+    headings = ("series", "predicted", "observed")
+    return Figure("calibration", title, lead, drawn(chart, title, lead), headings, table)
+
+
+def _thresholds(found: Sequence[ScoredClass]) -> list[Figure]:
+    """Return the confusion matrices of two classes for a threshold that the reader moves."""
+    if not found:
+        return []
+    series, table = [], []
+    for one in found:
+        cuts = [0.0, *np.unique(one.probability).tolist()]
+        start = int(np.searchsorted(cuts, 0.5))
+        cells = [_matrix(one, cut) for cut in cuts]
+        series.append(
+            {"name": one.name, "own": one.own, "other": one.other, "cuts": cuts, "cells": cells,
+             "start": min(start, len(cuts) - 1)}
+        )  # fmt: skip
+        for cut, matrix in zip(cuts, cells, strict=True):
+            shown = (number(n, f"{n:,}") for n in matrix)
+            table.append((text(one.name), number(cut), *shown))
+    title = "Confusion matrix"
+    lead = "Rows by their class and by what they are taken for; move the threshold."
+    headings = (
+        "series", "threshold", "others, left out", "others, taken for it", "missed", "found",
+    )  # fmt: skip
+    return [Figure("confusion", title, lead, None, headings, tuple(table), {"series": series})]
+
+
+def _matrix(one: ScoredClass, cut: float) -> list[int]:
+    """Return true negatives, false positives, false negatives and true positives."""
+    found = scores.confusion_matrix(
+        one.y, one.probability >= cut, labels=[0, 1], sample_weight=one.weight
+    )
+    return [int(n) for n in found.ravel()]
+
+
+def _confusion(name: str, table: EvaluatedTable) -> Figure:
+    """Return the confusion matrix of several classes, and each class's scores."""
+    counts = np.asarray(table.confusion, dtype=np.int64)
+    true, taken = (part.ravel() for part in np.indices(counts.shape))
+    precision, recall, f1, support = scores.precision_recall_fscore_support(
+        true, taken, labels=range(len(counts)), sample_weight=counts.ravel(), zero_division=np.nan
+    )
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    rows = [
+        {"class": table.classes[i], "taken for": table.classes[j], "rows": int(counts[i, j]),
+         "share": float(share[i, j])}
+        for i, j in zip(true, taken, strict=True)
+    ]  # fmt: skip
+    order = list(table.classes)
+    chart = (
+        alt.Chart(values(rows), width="container", height=max(26 * len(order), 120))
+        .mark_rect()
+        .encode(
+            x=alt.X("taken for:N", sort=order, axis=alt.Axis(labelLimit=90)),
+            y=alt.Y("class:N", sort=order, axis=alt.Axis(labelLimit=160)),
+            color=alt.Color(
+                "share:Q",
+                title=None,
+                scale=alt.Scale(domain=[0, 1], range=["#7b879422", PALETTE[0]]),
+                legend=alt.Legend(format=".0%", gradientLength=120),
+            ),
+            tooltip=["class:N", "taken for:N", "rows:Q", alt.Tooltip("share:Q", format=".1%")],
+        )
+    )
+    title = f"Confusion matrix: {name}"
+    lead = "Rows by their class, as shares of it, and by the class they are taken for."
+
+    def score(value: float) -> Cell:
+        return number(None if np.isnan(value) else float(value))
+
+    table_rows = tuple(
+        (
+            text(order[k]), number(int(support[k]), f"{int(support[k]):,}"), score(precision[k]),
+            score(recall[k]), score(f1[k]), *(number(int(n), f"{n:,}") for n in counts[k]),
+        )
+        for k in range(len(order))
+    )  # fmt: skip
+    headings = ("class", "rows", "precision", "recall", "F1", *(f"taken for {c}" for c in order))
+    key = "confusion-" + "".join(c if c.isalnum() else "-" for c in name)
+    return Figure(key, title, lead, drawn(chart, title, lead), headings, table_rows)
+
+
+def _regression(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
+    """Return predicted against true numbers, in groups of rows."""
+    if not found:
+        return []
+    rows = [
+        {"series": name, "predicted": group[0], "true": group[1], "rows": group[2]}
+        for name, table in found
+        for group in table.groups
+    ]
+    ends = [row[key] for row in rows for key in ("predicted", "true")]
+    exact = [{"predicted": x, "true": x} for x in (min(ends), max(ends))]
+    x = alt.X("predicted:Q", title="mean prediction", scale=alt.Scale(zero=False))
+    y = alt.Y("true:Q", title="mean of the label", scale=alt.Scale(zero=False))
+    names = [name for name, _ in found]
+    line = alt.Chart(values(exact)).mark_line(strokeDash=[6, 4], color=PLAIN).encode(x=x, y=y)
+    legend = alt.Legend() if names[1:] else None
+    dots = (
+        alt.Chart(values(rows))
+        .mark_point(filled=True, size=36)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("series:N", sort=names, title=None, legend=legend),
+            tooltip=["series:N", "predicted:Q", "true:Q", "rows:Q"],
+        )
+    )
+    title = "Predictions and labels"
+    lead = "Means of groups of rows with about the same prediction; on the dashed line both agree."
+    chart = alt.layer(line, dots).properties(width="container", height=320)
+    table = tuple(
+        (
+            text(row["series"]), number(row["rows"], f"{row['rows']:,}"), number(row["predicted"]),
+            number(row["true"]),
+        )
+        for row in rows
+    )  # fmt: skip
+    headings = ("series", "rows", "mean prediction", "mean of the label")
+    return [Figure("predictions", title, lead, drawn(chart, title, lead), headings, table)]
+
+
+def _shap(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
+    """Return what each feature adds to the margin."""
+    if not found:
+        return []
+    rows = [
+        {"series": name, **feature.model_dump()} for name, table in found for feature in table.shap
+    ]
+    most: dict[str, float] = {}
+    for row in rows:
+        most[row["feature"]] = max(most.get(row["feature"], 0.0), row["mean"])
+    top = sorted(most, key=lambda name: -most[name])[:_TOP]
+    names = [name for name, _ in found]
+    encodings: dict[str, Any] = {
+        "x": alt.X("mean:Q", title="mean of |SHAP value|", axis=alt.Axis(tickCount=5)),
+        "y": alt.Y("feature:N", sort=top, title=None, axis=alt.Axis(labelLimit=200)),
+        "tooltip": ["series:N", "feature:N",
+                    *(alt.Tooltip(f"{key}:Q", format=".4f") for key in ("mean", "low", "high"))],
+    }  # fmt: skip
+    if names[1:]:
+        encodings["yOffset"] = alt.YOffset("series:N", sort=names)
+        encodings["color"] = alt.Color("series:N", sort=names, title=None)
+    height = len(top) * (4 + 12 * len(names) if names[1:] else 20)
+    shown = [row for row in rows if row["feature"] in top]
+    chart = (
+        alt.Chart(values(shown), width="container", height=height)
+        .mark_bar(color=PALETTE[0])
+        .encode(**encodings)
+    )
+    title = "What the features add to predictions"
+    lead = "Mean size of the SHAP values, which add up to the margin."
+    if len(most) > len(top):
+        lead += f" The first {len(top)} of {len(most)}; the table has all."
+    table = tuple(
+        (
+            text(row["series"]), text(row["feature"]), number(row["mean"]),
+            *(Cell("–") if row[key] is None else number(row[key]) for key in ("low", "high")),
+        )
+        for row in rows
+    )  # fmt: skip
+    headings = ("series", "feature", "mean size", "mean where it is low", "mean where it is high")
+    return [Figure("shap", title, lead, drawn(chart, title, lead), headings, table)]

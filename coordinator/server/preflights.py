@@ -1,0 +1,191 @@
+"""Preflights: whether the silos that are there would take part in a job, before it is a job.
+
+An operator signs the question, agents that wait for work get it, and each answers as it would
+answer the job. A question is not stored, and lives until its answers are there or its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from hedgerow.boosting.errors import FederationError, LimitReached, SchemaMismatch, SignatureInvalid
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import Horizontal, JobParameters
+from hedgerow.coordinator.server.gathering import common_schema
+from hedgerow.coordinator.server.plans import plan_of
+from hedgerow.coordinator.server.roster import Roster
+from hedgerow.services.rpc.federation import Preflight
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.acceptance import PreflightAnswer
+from hedgerow.services.wire.bounds import MAX_REASON, cut
+from hedgerow.services.wire.job_view import PreflightState, PreflightView, SiloPreflight
+from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, OpenedJob, SignedJob
+
+PATIENCE_SECONDS = 20.0
+"""How long silos have to answer."""
+MOST_A_MINUTE = 12
+"""Preflights of one operator; a silo has a limit of its own."""
+MOST_AT_ONCE = 8
+"""Preflights under way, of all operators."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A preflight under way; ``told`` are the silos that have been given it."""
+
+    question: Preflight
+    told: set[Silo] = field(default_factory=set)
+    answers: dict[Silo, PreflightAnswer] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Preflights:
+    """The preflights of a coordinator.
+
+    Parameters
+    ----------
+    open_job : callable
+        Checks what an operator has signed.
+    roster : Roster
+    now : callable
+        Seconds that never go back.
+    wake : callable
+        Wakes the agents that wait for work.
+    """
+
+    def __init__(
+        self,
+        open_job: Callable[[SignedJob, bytes], OpenedJob],
+        roster: Roster,
+        now: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self._open_job = open_job
+        self._roster = roster
+        self._now = now
+        self._wake = wake
+        self._asked: dict[str, _Asked] = {}
+        self._times: dict[str, deque[float]] = {}
+
+    async def ask(self, signed: SignedJob, operator: str, known: Collection[str]) -> PreflightView:
+        """Ask the silos of a job; return what they said within :data:`PATIENCE_SECONDS`.
+
+        Parameters
+        ----------
+        known : collection of str
+            Silos of the federation, there or away.
+
+        Raises
+        ------
+        SignatureInvalid, InvalidJob
+        LimitReached
+            The operator has asked too often, or too much is asked now.
+        """
+        opened = self._open_job(signed, PREFLIGHT_LABEL)
+        if opened.operator != operator:
+            raise SignatureInvalid(f"operator {opened.operator} signed the preflight")
+        job = job_wire.decode(opened.statement.spec)
+        job.parameters.validate(job)
+        self._count(operator)
+        here, away = self._cohort(job, known)
+        enough = bool(job.silos) or len(here) >= job.least_silos
+        silos = tuple(sorted(here | away if job.silos or not enough else here))
+        asked = _Asked(Preflight(signed, silos))
+        if self._asked.setdefault(opened.statement.job_id, asked) is not asked:
+            raise LimitReached("this preflight is under way")
+        try:
+            self._wake()
+            await self._answered(asked, here)
+        finally:
+            del self._asked[opened.statement.job_id]
+        found = tuple(_seen(silo, silo in away, asked) for silo in sorted(here | away))
+        refusal, registered = _verdict(job, found, asked.answers), dict(self._roster.alive)
+        for silo, answer in asked.answers.items():
+            if silo in registered and answer.schema is not None and not job.vertical:
+                registered[silo] = replace(
+                    registered[silo],
+                    row_count_class=answer.n_samples,
+                    n_columns=len(answer.schema.features) + 1,
+                )
+        return PreflightView(found, cut(refusal, MAX_REASON), plan_of(job, registered))
+
+    async def _answered(self, asked: _Asked, here: set[Silo]) -> None:
+        """Wait until all silos that are there have answered, or the time is over."""
+        deadline = self._now() + PATIENCE_SECONDS
+        while (here & self._roster.alive.keys()) - asked.answers.keys() and (
+            remaining := deadline - self._now()
+        ) > 0.0:
+            asked.changed.clear()
+            with suppress(TimeoutError):  # a lease may end meanwhile
+                async with asyncio.timeout(min(remaining, 0.5)):
+                    await asked.changed.wait()
+
+    def question(self, silo: Silo) -> Preflight | None:
+        """Return what a silo is to be asked, once."""
+        for one in self._asked.values():
+            if silo in one.question.silos and silo not in one.told:
+                one.told.add(silo)
+                return one.question
+        return None
+
+    def answer(self, silo: Silo, answer: PreflightAnswer) -> None:
+        """Take the answer of a silo that was asked; nobody waits for any other."""
+        one = self._asked.get(answer.job_id)
+        if one is not None and silo in one.told:
+            one.answers.setdefault(silo, answer)
+            one.changed.set()
+
+    def _count(self, operator: str) -> None:
+        now, times = self._now(), self._times.setdefault(operator, deque())
+        while times and now - times[0] >= 60.0:
+            times.popleft()
+        if len(times) >= MOST_A_MINUTE:
+            raise LimitReached(f"an operator has {MOST_A_MINUTE} preflights a minute; wait")
+        if len(self._asked) >= MOST_AT_ONCE:
+            raise LimitReached(f"{MOST_AT_ONCE} preflights are under way; ask again in seconds")
+        times.append(now)
+
+    def _cohort(self, job: JobParameters, known: Collection[str]) -> tuple[set[Silo], set[Silo]]:
+        """Return the silos that a job would ask: those that are there, and those that are away."""
+        alive, name = self._roster.alive, job.strategy.name
+        if job.silos:
+            asked = set(map(Silo, job.silos))
+            return asked & alive.keys(), asked - alive.keys()
+        here = {s for s, one in alive.items() if not one.strategies or name in one.strategies}
+        return here, set(map(Silo, known)) - alive.keys()
+
+
+def _seen(silo: Silo, away: bool, asked: _Asked) -> SiloPreflight:
+    if silo in asked.answers:
+        return SiloPreflight(silo, PreflightState.ANSWERED, asked.answers[silo].checks)
+    return SiloPreflight(silo, PreflightState.AWAY if away else PreflightState.SILENT)
+
+
+def _verdict(
+    job: JobParameters,
+    found: tuple[SiloPreflight, ...],
+    answers: Mapping[Silo, PreflightAnswer],
+) -> str:
+    """Return why a job cannot run, even once silos return that are away or did not answer."""
+    able = [one.silo for one in found if one.fit or one.state is not PreflightState.ANSWERED]
+    schemas = {Silo(one.silo): answers[Silo(one.silo)].schema for one in found if one.fit}
+    told = {silo: schema for silo, schema in schemas.items() if schema is not None}
+    try:
+        if len(able) < job.least_silos:
+            failed = [f"{one.silo} cannot take part" for one in found if one.silo not in able]
+            raise SchemaMismatch(
+                f"the job needs {job.least_silos} silos, {len(able)} of the federation's could "
+                "run it" + "".join(f"; {why}" for why in failed)
+            )
+        if job.active is not None and job.active not in able:
+            raise SchemaMismatch(f"the active party {job.active} cannot take part")
+        layout = job.strategy.layout
+        if isinstance(layout, Horizontal) and told:
+            layout.validate_for(job.parameters, job, common_schema(job, told))
+    except FederationError as error:
+        return str(error)
+    return ""

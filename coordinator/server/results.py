@@ -1,0 +1,79 @@
+"""Results on their way to the silos that have taken part, and what these report of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hedgerow.boosting import metrics
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, Score, SiloState
+from hedgerow.services.wire.results import JobResult, Outcome, ResultSignature
+
+_SIGNED = "signed/"
+MOST_SIGNED_BYTES = 65_536
+"""Longest signature and certificate of a result that are kept."""
+
+
+def result_for(environment: JobEnvironment, silo: Silo, job_id: str) -> JobResult | None:
+    """Return a job's result for a silo that has taken part; None where there is none yet.
+
+    Raises
+    ------
+    NotFound
+        There is no such job for this silo, or it has ended without a result.
+    """
+    store, artefacts = environment.store, environment.artefacts
+    record = store.job(job_id)
+    took_part = {s.name for s in store.job_silos(job_id) if s.state is not SiloState.DECLINED}
+    if record is None or silo not in took_part or job_wire.decode(record.spec).vertical:
+        raise NotFound(f"silo {silo} has taken part in no horizontal job {job_id}")
+    if not record.artefacts:
+        if record.ended:
+            raise NotFound(f"job {job_id} has ended without a result")
+        return None
+    files = {n: artefacts.read(job_id, n, digest) for n, digest in record.artefacts.items()}
+    return JobResult(files, _signed(artefacts, job_id))
+
+
+def keep_signatures(artefacts: Artefacts, job_id: str, outcomes: Mapping[Silo, Outcome]) -> None:
+    """Store what silos have signed of a result; each silo checks the others' words itself."""
+    for silo, outcome in outcomes.items():
+        own = outcome.result
+        if own is not None and len(own.signature) + len(own.certificate) <= MOST_SIGNED_BYTES:
+            parts = [silo, own.digest.hex(), own.signature.hex(), own.certificate.hex()]
+            artefacts.write_checked(job_id, f"{_SIGNED}{silo}", json.dumps(parts).encode())
+
+
+def _signed(artefacts: Artefacts, job_id: str) -> tuple[ResultSignature, ...]:
+    found = []
+    for name in artefacts.list(job_id):
+        if name.startswith(_SIGNED):
+            silo, *parts = json.loads(artefacts.read_checked(job_id, name))
+            found.append(ResultSignature(silo, *map(bytes.fromhex, parts)))
+    return tuple(found)
+
+
+def with_silo_scores(
+    job: JobParameters, last: FinishedRound, outcomes: Mapping[Silo, Outcome]
+) -> FinishedRound:
+    """Return the last round with the model's scores on the test rows of each silo that sent some.
+
+    Their data set is ``test@SILO``; of a silo's numbers, those of the job's metrics are taken.
+    """
+    names = job.metrics or metrics.defaults(job.task)
+    own = tuple(
+        Score(OWN_TESTS + silo, name, outcome.scores[name])
+        for silo, outcome in sorted(outcomes.items())
+        for name in sorted(names)
+        if math.isfinite(outcome.scores.get(name, math.nan))
+    )
+    kept = tuple(score for score in last.scores if not score.data.startswith(OWN_TESTS))
+    return replace(last, scores=kept + own)

@@ -1,0 +1,199 @@
+"""Scores by gRPC, to callers of the own organisation: what is asked and answered, and the servicer.
+
+Callers have certificates of the organisation's own CA, not of the federation's, and are named by
+the common name in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import numpy as np
+from google.protobuf.json_format import MessageToDict
+from numpy.typing import NDArray
+
+from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
+from hedgerow.api.serving.v1 import scoring_service_pb2_grpc as pb_grpc
+from hedgerow.boosting.errors import OfferRejected, Unauthorised
+from hedgerow.services.identity.certificates import read
+from hedgerow.services.rpc.errors import aborting
+from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics
+from hedgerow.services.rpc.server import OPTIONS
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row to score: an identifier, features that the caller brings, or both."""
+
+    id: str = ""
+    features: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Predictions of rows.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows,) or (n_rows, n_classes), float64
+    errors : Mapping
+        Why a row has none, by its position.
+    fallback : bool
+        Whether the active party's own trees alone have scored.
+    """
+
+    values: Floats
+    errors: Mapping[int, str]
+    fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Contributions to the margins of rows.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Features, ``PARTY:NUMBER`` for another party's; or parties.
+    values : ndarray of shape (n_rows, n_outputs, n_names + 1), float64
+        The bias last.
+    errors : Mapping
+    """
+
+    names: tuple[str, ...]
+    values: Floats
+    errors: Mapping[int, str]
+
+
+class ScoringBackend(Protocol):
+    """What the servicer needs of the server."""
+
+    async def predict(self, caller: str, name: str, rows: Sequence[Row]) -> tuple[str, Scores]:
+        """Return the digest of a model, and scores."""
+        ...
+
+    async def explain(
+        self, caller: str, name: str, rows: Sequence[Row], *, totals: bool
+    ) -> tuple[str, Explanation]:
+        """Return the digest of a model, and contributions."""
+        ...
+
+    def classes(self, caller: str, name: str) -> tuple[str, ...]:
+        """Return the names of a model's classes."""
+        ...
+
+
+class ScoringServicer(pb_grpc.ScoringServiceServicer):
+    """Server side of ScoringService.
+
+    Parameters
+    ----------
+    loopback : str
+        Name of callers without certificates; empty where each has one.
+    """
+
+    def __init__(self, scoring: ScoringBackend, loopback: str) -> None:
+        self._scoring, self._loopback = scoring, loopback
+
+    @aborting
+    async def Predict(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        caller, rows = self._caller(context), _rows(request.rows)
+        digest, found = await self._scoring.predict(caller, request.model, rows)
+        values = found.values.reshape(len(rows), -1).tolist()
+        return pb.PredictResponse(
+            digest=digest,
+            scores=[
+                pb.RowScore(error=found.errors[k]) if k in found.errors else pb.RowScore(values=own)
+                for k, own in enumerate(values)
+            ],
+            classes=self._scoring.classes(caller, request.model),
+            fallback=found.fallback,
+        )
+
+    @aborting
+    async def Explain(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        caller, rows = self._caller(context), _rows(request.rows)
+        digest, found = await self._scoring.explain(
+            caller, request.model, rows, totals=request.by_party
+        )
+        return pb.ExplainResponse(
+            digest=digest,
+            names=found.names,
+            rows=[
+                pb.RowContributions(error=found.errors[k])
+                if k in found.errors
+                else pb.RowContributions(outputs=[pb.Contributions(values=one) for one in own])
+                for k, own in enumerate(found.values.tolist())
+            ],
+        )
+
+    def _caller(self, context: Any) -> str:
+        """Return who calls.
+
+        Raises
+        ------
+        Unauthorised
+            TLS is older than 1.3, or the certificate has not one common name.
+        """
+        if self._loopback:
+            return self._loopback
+        shown = context.auth_context()
+        if shown.get("ssl_tls_version", [b"TLSv1.3"])[0] != b"TLSv1.3":
+            raise Unauthorised("TLS 1.3 is required")
+        names = shown.get("x509_common_name", ())
+        if len(names) != 1:
+            raise Unauthorised("the caller's certificate has not one common name")
+        return str(names[0].decode(errors="replace"))
+
+
+def _rows(given: Sequence[Any]) -> list[Row]:
+    rows = []
+    for k, row in enumerate(given):
+        features = MessageToDict(row.features) if row.HasField("features") else None
+        for name, value in (features or {}).items():
+            if isinstance(value, dict | list):
+                raise OfferRejected(f"rows[{k}].{name}: expected a number, a text or null")
+        rows.append(Row(row.id, features or None))
+    return rows
+
+
+async def serve_scores(
+    listen: str, tls: Path | None, scoring: ScoringBackend, loopback: str, metrics: Metrics
+) -> tuple[grpc.aio.Server, int]:
+    """Return a started server, and its port.
+
+    Parameters
+    ----------
+    tls : Path or None
+        Folder with tls.key, tls.crt and ca.crt, the CA of callers; without it nothing is
+        encrypted, so that ``listen`` should be on loopback.
+    loopback : str
+        Name of callers where there is no ``tls``.
+
+    Raises
+    ------
+    OSError
+        The address cannot be bound.
+    """
+    server = grpc.aio.server(interceptors=[MeteringInterceptor(metrics)], options=OPTIONS)
+    servicer = ScoringServicer(scoring, "" if tls else loopback)
+    pb_grpc.add_ScoringServiceServicer_to_server(servicer, server)
+    try:
+        if tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            pair = (read(tls / "tls.key"), read(tls / "tls.crt"))
+            credentials = grpc.ssl_server_credentials(
+                [pair], read(tls / "ca.crt"), require_client_auth=True
+            )
+            port = server.add_secure_port(listen, credentials)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {listen}: is another process there?") from error
+    await server.start()
+    return server, port

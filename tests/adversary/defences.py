@@ -1,0 +1,321 @@
+"""Take out the defences of docs/threat-model.md one by one: the tests of each attack must fail.
+
+``python -m tests.adversary.defences`` runs the tests of each without it, in processes of their own,
+which take it out when they start (:mod:`.without`), as do all that the tests start.
+``python -m tests.adversary.defences views`` takes out those that have the word in their name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+Change = Callable[[Any], Any]
+"""Returns what stands in the place of a function or value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A defence that can be taken out.
+
+    Parameters
+    ----------
+    attack : int
+        Number in the threat model's table.
+    changes : dict
+        What is replaced, ``module:attribute`` under ``hedgerow``, and by what.
+    tests : tuple of str
+        Tests that must notice, ``file::name`` under ``tests/adversary``.
+    """
+
+    attack: int
+    changes: dict[str, Change]
+    tests: tuple[str, ...]
+
+    def take_out(self) -> None:
+        """Take the defence out of this process."""
+        for where, change in self.changes.items():
+            module, _, path = where.partition(":")
+            *owners, name = path.split(".")
+            owner = reduce(getattr, owners, importlib.import_module(f"hedgerow.{module}"))
+            own = vars(owner)[name]
+            setattr(owner, name, change(own))
+
+
+def _always(value: Any) -> Change:
+    return lambda own: lambda *args, **named: value
+
+
+def _is(value: Any) -> Change:
+    return lambda own: value
+
+
+async def _nothing(*args: Any) -> None:
+    pass
+
+
+class _Believed:
+    """A public key under which every signature holds."""
+
+    def verify(self, *args: Any) -> None:
+        pass
+
+
+def _believed(own: Any) -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    ec.EllipticCurvePublicKey.register(_Believed)
+    return lambda certificate: _Believed()
+
+
+def _any_class(own: Any) -> Any:
+    return lambda self, link, allowances, may_send=(): own(self, link, allowances)
+
+
+def _same_noise(own: Any) -> Any:
+    return lambda self, context: own(self, bytes(32))
+
+
+def _unproven(own: Any) -> Any:
+    def read(cls: Any, data: bytes, *, insecure_test_key: bool = False) -> Any:
+        keys = importlib.import_module("hedgerow.crypto.paillier_keys")
+        end = len(keys.PUBLIC_MAGIC) + 2 + (keys.modulus_bits(data) + 7) // 8
+        return cls.from_bytes(data[:end], insecure_test_key=insecure_test_key)
+
+    return classmethod(read)
+
+
+def _foreign(own: Any) -> Any:
+    def load(self: Any, kind: Any, data: bytes) -> Any:
+        from hedgerow.boosting.errors import OfferRejected
+
+        try:
+            return own(self, kind, data)
+        except OfferRejected as error:
+            raise RecursionError("as a decoder's own") from error
+
+    return load
+
+
+_PYTEST = ("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider")
+REMOVALS = {
+    "views of sums": Removal(
+        1,
+        {"boosting.sums.silo:sum_view": _always(bytes(32))},
+        ("test_views.py::test_with_views_the_sum_is_noise",),
+    ),
+    "noise of the question": Removal(
+        2,
+        {"crypto.local_vault:LocalVault.derive_noise": _same_noise},
+        (
+            "test_privacy_budget.py::test_columns_in_another_order_at_each_attempt"
+            "_have_other_noise_and_cost_again",
+        ),
+    ),
+    "one schema a job": Removal(
+        2,
+        {
+            "client_agent.attempt:Attempt._settled": lambda own: (
+                lambda self, job, agreed, data: agreed
+            )
+        },
+        ("test_agreed_schema.py::test_the_schema_of_a_job_never_changes_between_attempts",),
+    ),
+    "signatures of operators": Removal(
+        3,
+        {"services.identity.peers:public_key_of": _believed},
+        (
+            "test_signed_jobs.py::test_a_job_that_the_operator_did_not_sign"
+            "_is_declined_before_any_row_is_read",
+        ),
+    ),
+    "counts of the link": Removal(
+        4,
+        {"boosting.allowances:GuardedLink._count": _always(None)},
+        (
+            "test_policy.py::test_another_round_is_refused_by_every_silo",
+            "test_policy.py::test_another_level_is_refused_by_every_silo",
+        ),
+    ),
+    "bins of the job": Removal(
+        5,
+        {"boosting.strategies.histogram.plan:HistogramPlan.check_bins": _always(None)},
+        ("test_policy.py::test_more_bins_than_the_job_says_are_refused_by_every_silo",),
+    ),
+    "bounds of the search": Removal(
+        5,
+        {"boosting.strategies.histogram.opening:MOST_KEYS": _is(1 << 30)},
+        ("test_policy.py::test_a_search_for_single_values_is_refused_by_every_silo",),
+    ),
+    "classes of the policy": Removal(
+        5,
+        {"boosting.allowances:GuardedLink.__init__": _any_class},
+        ("test_policy.py::test_no_class_leaves_that_the_policy_forbids",),
+    ),
+    "checks of models": Removal(
+        6,
+        {"boosting.trees.loading:_check_trees": _always(None)},
+        ("test_models.py::test_a_silo_that_enters_refuses_a_model_that_is_no_trees",),
+    ),
+    "checks of trees": Removal(
+        6,
+        {
+            "boosting.trees.limits:validate_upload": _always(None),
+            "boosting.strategies.fedxgbllr.uploads:validate_upload": _always(None),
+        },
+        (
+            "test_models.py::test_a_silo_of_bagging_refuses_trees_that_are_none",
+            "test_models.py::test_a_silo_of_fedxgbllr_refuses_trees_that_are_none",
+        ),
+    ),
+    "account of the table": Removal(
+        7,
+        {"client_agent.accountant:_spent": _always(0)},
+        (
+            "test_privacy_budget.py::test_four_private_trees_in_a_row_do_not_get_four_budgets",
+            "test_privacy_processes.py"
+            "::test_jobs_in_a_row_are_declined_once_the_tables_budget_is_spent",
+        ),
+    ),
+    "bounds of texts": Removal(
+        8,
+        {"services.wire.bounds:_check_text": _always(None)},
+        ("test_doors.py::test_every_text_and_list_of_every_request_is_bounded",),
+    ),
+    "bounds of reasons": Removal(
+        8,
+        {
+            "services.rpc.guard:check_request": _always(None),
+            "coordinator.server.store:cut": lambda own: lambda text: text,
+        },
+        (
+            "test_doors.py::test_a_silo_s_long_reason_ends_no_call_of_an_operator",
+            "test_doors.py::test_texts_that_a_silo_may_not_send_are_refused_by_the_server",
+        ),
+    ),
+    "memory of offers": Removal(
+        9,
+        {"services.rpc.exchange:held_bytes": lambda own: lambda message, n_bytes: n_bytes},
+        ("test_memory.py::test_empty_values_count_as_what_they_hold",),
+    ),
+    "committed shares": Removal(
+        10,
+        {
+            "boosting.sums.coordinator:CoordinatorSums._sound_shares": (
+                lambda own: lambda self, number, present, silo, offer: offer
+            )
+        },
+        ("test_shares.py::test_a_wrong_share_is_refused_and_the_sum_goes_on_without_it",),
+    ),
+    "sanity of totals": Removal(
+        11,
+        {"boosting.engine.grower:possible": _always(True)},
+        ("test_totals.py::test_random_residues_end_the_job_with_the_round",),
+    ),
+    "deadline of handshakes": Removal(
+        12,
+        {
+            "services.rpc.server:OPTIONS": lambda own: tuple(
+                (name, 3_600_000 if name == "grpc.server_handshake_timeout_ms" else value)
+                for name, value in own
+            )
+        },
+        ("test_doors.py::test_a_connection_that_never_shakes_hands_is_shut_though_there_is_room",),
+    ),
+    "shares of addresses": Removal(
+        12,
+        {"services.rpc.doorman:Doorman.look": _always(0)},
+        ("test_doors.py::test_the_oldest_strangers_go_and_holders_of_certificates_stay",),
+    ),
+    "layout of gradients": Removal(
+        13,
+        {"boosting.strategies.secureboost.passive:check_layout": _always(None)},
+        ("test_vertical.py::test_a_layout_that_the_job_does_not_have_is_refused",),
+    ),
+    "random bits above sums": Removal(
+        13,
+        {"crypto.packing:PairLayout.spare_bits": _always(0)},
+        (
+            "test_vertical.py::test_powers_of_two_as_gradients_show_no_more_rows"
+            "_than_a_pair_has_bits",
+        ),
+    ),
+    "owners of jobs": Removal(
+        14,
+        {"services.rpc.jobs:JobServicer._own": _is(_nothing)},
+        ("test_owned_jobs.py::test_a_job_is_its_operators_alone_and_an_admins",),
+    ),
+    "revocation": Removal(
+        14,
+        {
+            "services.rpc.guard:Guard._check_revoked": _always(None),
+            "services.rpc.guard:Guard._end_revoked": _always(None),
+        },
+        (
+            "test_revocation.py::test_a_revoked_silo_is_refused_on_its_open_connection"
+            "_and_its_open_call_ends",
+        ),
+    ),
+    "proofs of moduli": Removal(
+        14,
+        {"crypto.paillier_keys:PublicKey.from_certified": _unproven},
+        ("test_vertical.py::test_a_modulus_without_a_proof_is_refused",),
+    ),
+    "marks of formulas": Removal(
+        14,
+        {"boosting.tables.spreadsheet:_FORMULA": _is("^never$")},
+        ("test_spreadsheet.py::test_a_class_name_that_is_a_formula_reaches_no_table",),
+    ),
+    "errors of decoders": Removal(
+        14,
+        {"services.wire:BoxCodec.load": _foreign},
+        (
+            "test_vertical_relay.py::test_malformed_content_in_a_sealed_box"
+            "_is_refused_with_its_sender",
+        ),
+    ),
+}
+
+
+def unnoticed(name: str, seconds: float = 300.0) -> list[str]:
+    """Return the tests of a defence that pass without it; one that does not end has noticed."""
+    path = [str(ROOT / "tests/adversary/without"), str(ROOT)]
+    environment = {"HEDGEROW_TEST_WITHOUT": name, "PYTHONPATH": os.pathsep.join(path)}
+    passed = []
+    for test in REMOVALS[name].tests:
+        try:
+            done = subprocess.run(
+                [sys.executable, *_PYTEST, f"tests/adversary/{test}"],
+                cwd=ROOT, env=os.environ | environment, capture_output=True, text=True,
+                timeout=seconds,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            continue
+        if done.returncode > 1:  # not a test that failed, nor a process that died
+            raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
+        if done.returncode == 0:
+            passed.append(test)
+    return passed
+
+
+def main(words: list[str]) -> int:
+    """Print a line for each defence; return how many have a test that does not notice."""
+    missed = 0
+    for name, removal in REMOVALS.items():
+        if not words or any(word in name for word in words):
+            left = unnoticed(name)
+            missed += bool(left)
+            print(f"{removal.attack:3}  {name:26}", *left or ["noticed"], flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""A preflight is a question: it starts nothing, and tells no more than accepting or declining."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hedgerow.boosting.errors import DataError, SignatureInvalid
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.client_agent.admission import MOST_A_MINUTE, Preflights
+from hedgerow.client_agent.policy import Policy
+from hedgerow.services.identity.certificates import Role
+from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.services.rpc.federation import Preflight
+from hedgerow.services.wire import job_file
+from hedgerow.services.wire.acceptance import Acceptance, Declined, PreflightAnswer
+from hedgerow.services.wire.job_view import CheckState
+from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, SignedJob, open_job, sign_job
+from tests.adversary.people import People
+from tests.adversary.test_signed_jobs import ALL, Victim, spec
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> People:
+    return People(tmp_path / "pki")
+
+
+@pytest.fixture
+def victim(people: People, tmp_path: Path) -> Iterator[Victim]:
+    made = Victim(people, tmp_path / "silo", operators=["ann"])
+    yield made
+    made.state.close()
+
+
+@pytest.fixture
+def ann(people: People) -> FileIdentity:
+    return people.identity(Role.OPERATOR, "ann")
+
+
+def question(identity: FileIdentity, job: bytes | None = None) -> SignedJob:
+    return sign_job(spec() if job is None else job, identity, 0.01, PREFLIGHT_LABEL)
+
+
+def states(answer: PreflightAnswer | None) -> dict[str, str]:
+    assert answer is not None
+    return {check.name: check.state.value for check in answer.checks}
+
+
+def why(answer: PreflightAnswer | None) -> list[str]:
+    assert answer is not None
+    return [check.detail for check in answer.checks if check.state is CheckState.FAILED]
+
+
+def test_it_says_what_accepting_the_same_job_would_say(victim: Victim, ann: FileIdentity) -> None:
+    found = Preflights(victim.parts).answer(Preflight(question(ann), ALL))
+    assert found is not None
+    assert set(states(found).values()) == {"passed"}
+    accepted = victim.assign(sign_job(spec(), ann))
+    assert isinstance(accepted, Acceptance)
+    assert (found.schema, found.n_samples) == (accepted.schema, accepted.n_samples)
+
+
+@pytest.mark.parametrize("who", ["bob", "ann"])
+def test_whom_the_policy_does_not_name_learns_nothing_of_the_table(
+    people: People, victim: Victim, who: str
+) -> None:
+    asker = people.identity(Role.OPERATOR, who)
+    unfit = job_file.parse(
+        'strategy = "bagging"\nmin_silos = 2\nsilos = ["a", "b", "c"]\nfeatures = ["secret"]\n'
+    )
+
+    def load(job: JobParameters) -> object:
+        victim.loaded += 1
+        raise DataError("there is no feature 'secret'")
+
+    victim.parts = replace(victim.parts, load=load)  # type: ignore[arg-type]
+    found = Preflights(victim.parts).answer(Preflight(question(asker, unfit), ALL))
+    declined = victim.assign(sign_job(unfit, asker))
+    assert found is not None
+    assert found.schema is None
+    assert isinstance(declined, Declined)
+    assert why(found) == [declined.reason]
+    assert victim.loaded == (0 if who == "bob" else 2)
+    expected = ("failed", "omitted") if who == "bob" else ("passed", "failed")
+    assert (states(found)["policy"], states(found)["columns"]) == expected
+    assert states(found)["label"] == "omitted"
+
+
+def test_it_starts_no_job_and_a_job_is_no_question(
+    victim: Victim, people: People, ann: FileIdentity
+) -> None:
+    asked = question(ann)
+    given = victim.assign(asked)
+    assert isinstance(given, Declined)
+    assert "the signature is not that of the job's operator" in given.reason
+    coordinator = people.identity(Role.COORDINATOR, "c")
+    with pytest.raises(SignatureInvalid, match="the signature is not that of"):
+        open_job(asked, coordinator)
+    preflights = Preflights(victim.parts)
+    assert preflights.answer(Preflight(sign_job(spec(), ann), ALL)) is None
+    assert preflights.answer(Preflight(question(coordinator), ALL)) is None
+    assert victim.loaded == 0
+    assert preflights.answer(Preflight(asked, ALL)) is not None
+    assert not victim.parts.accepted.open
+
+
+def test_a_coordinator_that_repeats_a_question_costs_a_silo_little(
+    victim: Victim, ann: FileIdentity
+) -> None:
+    now = [0.0]
+    preflights, asked = Preflights(victim.parts, lambda: now[0]), Preflight(question(ann), ALL)
+    for _ in range(MOST_A_MINUTE):
+        assert "failed" not in states(preflights.answer(asked)).values()
+    late = preflights.answer(asked)
+    assert states(late)["job"] == "failed"
+    assert "ask again later" in why(late)[0]
+    assert victim.loaded == MOST_A_MINUTE
+    now[0] = 60.0
+    assert "failed" not in states(preflights.answer(asked)).values()
+
+
+def test_other_silos_than_the_job_allows_are_refused(victim: Victim, ann: FileIdentity) -> None:
+    found = Preflights(victim.parts).answer(Preflight(question(ann), (*ALL, "mallory")))  # type: ignore[arg-type]
+    assert why(found) == ["the coordinator added silo mallory, which the job does not allow"]
+
+
+def test_which_features_and_peers_a_silo_trusts_is_not_announced() -> None:
+    policy = Policy.model_validate(
+        {"features": ["hiv"], "peers": ["a"], "operators": ["ann"], "max_depth": 3,
+         "may_send": ["keys", "masked"], "strategies": ["histogram"]}
+    )  # fmt: skip
+    assert policy.announced == ()
+    assert policy.model_copy(update={"announce": True}).announced == (
+        "features", "max_depth = 3", 'may_send = ["keys", "masked"]', "operators", "peers",
+    )  # fmt: skip

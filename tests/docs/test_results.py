@@ -1,0 +1,51 @@
+"""The tables of the papers' results are those that the stored runs give."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.results import FOLDER, ROOT, TABLES, kept, pages, rendered, shown
+
+
+def test_the_pages_have_what_the_stored_runs_say() -> None:
+    found = list(pages())
+    assert found
+    for page in found:
+        assert page.read_text() == rendered(page.read_text()), (
+            f"{page.name}: run python -m benchmarks.results --render"
+        )
+
+
+def test_every_stored_run_is_of_a_table_and_on_a_page() -> None:
+    text = "".join(page.read_text() for page in pages())
+    for path in FOLDER.glob("*.json"):
+        name = json.loads(path.read_text())["table"]
+        assert name == path.stem
+        assert set(kept(name)) <= set(TABLES[name].parts)
+        assert f"<!-- results {name} -->" in text, f"{name} has been run and is on no page"
+        for part, found in kept(name).items():
+            assert found.keys() == {"date", "commit", "machine", "command", "cpu_seconds", "rows"}
+            assert found["command"] == "python " + " ".join(TABLES[name].command(part, "DIR"))
+            assert found["rows"]
+
+
+def test_a_changed_figure_and_an_unknown_table_are_noticed() -> None:
+    [page] = [p for p in pages() if p.name == "results-histogram.md"]
+    text = page.read_text()
+    first = json.loads((FOLDER / "samplers.json").read_text())["parts"]
+    published = next(iter(first.values()))["rows"][0]["published"]
+    assert rendered(text.replace(f"{published:g} |", "1 |")) == text
+    with pytest.raises(KeyError):
+        rendered("<!-- results nothing -->\n<!-- end -->")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_says_which_parts_have_not_run(name: str) -> None:
+    missing = [part for part in TABLES[name].parts if part not in kept(name)]
+    assert all(part in shown(name).rpartition("Not run:")[2] for part in missing)
+
+
+def test_make_results_runs_them() -> None:
+    assert "python -m benchmarks.results" in (ROOT / "Makefile").read_text()

@@ -1,0 +1,16 @@
+"""What the fork server of :mod:`tests.federation.forked` has imported; import it nowhere else."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from hedgerow.services.process.imports import without
+
+# Libraries start their threads when they are imported, and threads do not outlive a fork.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+without("sklearn", "pandas")
+for name in ("hedgerow.client_agent.__main__", "hedgerow.coordinator.__main__"):
+    import_module(name)
+import_module("hedgerow.coordinator.server.warming").warm_up()
+assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"

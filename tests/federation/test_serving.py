@@ -1,0 +1,238 @@
+"""Scores on request: a server, a coordinator and the other parties' agents as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+import xgboost as xgb
+from google.protobuf.struct_pb2 import Struct
+
+from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
+from hedgerow.client_agent.ledger import read, verify
+from tests.federation.processes import wait_until
+from tests.federation.serving import ServingFederation, serving
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingFederation]:
+    with serving(tmp_path_factory.mktemp("serving")) as made:
+        wait_until(lambda: made.ask("/readyz")[0] == 200, 60, "all parties are there")
+        yield made
+
+
+def test_scores_are_those_of_the_joined_model(federation: ServingFederation) -> None:
+    assert federation.whole.ids is not None
+    ids = federation.whole.ids[:40].tolist()
+    code, found = federation.predict(*ids)
+    assert code == 200, found
+    np.testing.assert_allclose(found["predictions"], federation.expected(ids), atol=1e-6)
+
+
+def test_rows_that_a_party_has_not_are_named_and_the_others_are_scored(
+    federation: ServingFederation,
+) -> None:
+    assert federation.whole.ids is not None
+    known = str(federation.whole.ids[3])
+    brought = dict.fromkeys(federation.active.features, 0.5)
+    code, found = federation.predict("nobody", known, {"_id": "stranger", **brought})
+    assert code == 200, found
+    assert found["predictions"][0] is None
+    assert found["predictions"][2] is None
+    assert found["predictions"][1] == pytest.approx(federation.expected([known])[0], abs=1e-6)
+    assert found["errors"] == {
+        "0": "guest has no row of this identifier",
+        "2": "host-2 has no row of this identifier",
+    }
+
+
+def test_features_that_a_caller_brings_stand_for_the_active_party_s_row(
+    federation: ServingFederation,
+) -> None:
+    assert federation.whole.ids is not None
+    row, own = federation.whole.X[7], federation.active.features
+    features = {n: None if np.isnan(v) else float(v) for n, v in zip(own, row[:3], strict=True)}
+    given = {"_id": str(federation.whole.ids[7]), **features}
+    assert federation.predict(given)[1] == federation.predict(given["_id"])[1]
+    code, found = federation.predict({**given, "height": 3})
+    assert (code, found) == (400, {"error": "the rows: the model has no feature 'height'"})
+
+
+def test_contributions_are_xgboost_s_on_the_joined_table(federation: ServingFederation) -> None:
+    assert federation.whole.ids is not None
+    ids = federation.whole.ids[:20].tolist()
+    path = "/v1/models/credit:explain"
+    code, found = federation.ask(path, {"instances": ids})
+    assert code == 200, found
+    values = np.array(found["contributions"])[:, 0]
+    matrix = xgb.DMatrix(federation.whole.X[:20])
+    shap = federation.booster.predict(matrix, pred_contribs=True, validate_features=False)
+    columns = {name: values[:, k] for k, name in enumerate(found["names"])}
+    for k, name in enumerate(federation.active.features):
+        expected = np.zeros(20) if name not in columns else columns[name]
+        np.testing.assert_allclose(expected, shap[:, k], atol=2e-6)
+    edge = len(federation.active.features)
+    for party in federation.active.parties[1:]:
+        part = federation.passive[party]
+        for k in range(len(part.features)):
+            name = f"{party}:{part.anonymous[k]}"
+            expected = np.zeros(20) if name not in columns else columns[name]
+            np.testing.assert_allclose(expected, shap[:, edge + k], atol=2e-6)
+        edge += len(part.features)
+    np.testing.assert_allclose(columns["bias"], shap[:, -1], atol=2e-6)
+    margins = federation.booster.predict(matrix, output_margin=True, validate_features=False)
+    np.testing.assert_allclose(values.sum(axis=1), margins, atol=2e-6)
+
+    totals = federation.ask(path, {"instances": ids, "by_party": True})[1]
+    assert sorted(totals["names"]) == ["bias", "guest", "host-1", "host-2"]
+    np.testing.assert_allclose(np.array(totals["contributions"])[:, 0].sum(axis=1), margins,
+                               atol=2e-6)  # fmt: skip
+
+
+def test_a_horizontal_model_is_asked_in_the_same_way(federation: ServingFederation) -> None:
+    names = federation.booster.feature_names
+    assert names is not None
+    rows = [
+        {n: None if np.isnan(v) else float(v) for n, v in zip(names, row, strict=True)}
+        for row in federation.whole.X[:5]
+    ]
+    code, found = federation.predict(*rows, model="stock")
+    assert code == 200, found
+    assert federation.whole.ids is not None
+    expected = federation.expected(federation.whole.ids[:5].tolist())
+    np.testing.assert_allclose(found["predictions"], expected, atol=1e-6)
+    found = federation.ask("/v1/models/stock:explain", {"instances": rows})[1]
+    assert found["names"] == [*names, "bias"]
+    assert federation.ask("/v1/models/stock")[1]["digest"] == found["digest"]
+    code, found = federation.predict({names[0]: 10**30}, model="stock")
+    assert (code, found) == (400, {"error": "rows: a feature has a number that is too large"})
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "code", "said"),
+    [
+        ("/v1/models/credits:predict", {"instances": ["a"]}, 404, "no model 'credits'"),
+        ("/v1/models/credit:guess", {"instances": ["a"]}, 404, "none of predict, explain"),
+        ("/v1/models/credit:predict", {"instances": []}, 400, "at least one"),
+        ("/v1/models/credit:predict", {"rows": ["a"]}, 400, "instances"),
+        ("/v1/models/credit:predict", {"instances": ["a"], "x": 1}, 400, "unknown key 'x'"),
+        ("/v1/models/credit:predict", {"instances": [["a"]]}, 400, "instances[0]"),
+        ("/v1/models/credit:predict", {"instances": ["a" * 300]}, 400, "at most 256"),
+        ("/v1/models/credit:predict", {"instances": [{"age": 3}]}, 400, "identifier"),
+        ("/v1/models/stock:predict", {"instances": ["a"]}, 400, "features"),
+        ("/v1/models/credit:predict", {"instances": ["a"] * 5000}, 429, "max_rows"),
+        ("/v1/models/credit:predict", "no object", 400, "instances"),
+        ("/v1/models/credit:predict", {"instances": ["\ud800"]}, 400, "no JSON"),
+    ],
+)
+def test_what_is_malformed_is_refused_with_a_reason(
+    federation: ServingFederation, path: str, document: object, code: int, said: str
+) -> None:
+    found = federation.ask(path, document)
+    assert found[0] == code, found
+    assert said in found[1]["error"]
+
+
+def test_no_page_of_a_browser_is_answered_on_loopback(federation: ServingFederation) -> None:
+    assert federation.whole.ids is not None
+    document = {"instances": [str(federation.whole.ids[0])]}
+    for asked in (document, None):
+        path = "/v1/models/credit" + (":predict" if asked else "")
+        assert federation.ask(path, asked)[0] == 200
+        code, found = federation.ask(path, asked, origin="http://rebound.example:8480")
+        assert (code, found) == (403, {"error": "pages in a browser are not answered on loopback"})
+
+
+def test_grpc_gives_what_http_gives(federation: ServingFederation) -> None:
+    assert federation.whole.ids is not None
+    known, stub = str(federation.whole.ids[3]), federation.stub()
+    brought = dict.fromkeys(federation.active.features, 0.5)
+    features = Struct()
+    features.update(brought)
+    rows = [
+        pb.ScoredRow(id=known),
+        pb.ScoredRow(id=known, features=features),
+        pb.ScoredRow(id="nobody"),
+    ]
+    found = stub.Predict(pb.PredictRequest(model="credit", rows=rows), timeout=60)
+    same = federation.predict(known, {"_id": known, **brought}, "nobody")[1]
+    assert [list(score.values) for score in found.scores] == [
+        [pytest.approx(same["predictions"][0], abs=1e-12)],
+        [pytest.approx(same["predictions"][1], abs=1e-12)],
+        [],
+    ]
+    assert found.scores[2].error == same["errors"]["2"]
+    assert (found.digest, found.fallback) == (same["digest"], False)
+    request = pb.ExplainRequest(model="credit", rows=rows[:1], by_party=True)
+    explained = stub.Explain(request, timeout=60)
+    document = {"instances": [known], "by_party": True}
+    same = federation.ask("/v1/models/credit:explain", document)[1]
+    assert [*explained.names, "bias"] == same["names"]
+    assert list(explained.rows[0].outputs[0].values) == same["contributions"][0][0]
+    for request, code in (
+        (pb.PredictRequest(model="debit", rows=rows), grpc.StatusCode.NOT_FOUND),
+        (pb.PredictRequest(model="credit"), grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            pb.PredictRequest(model="credit", rows=[pb.ScoredRow()]),
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+    ):
+        with pytest.raises(grpc.RpcError) as failed:
+            stub.Predict(request, timeout=60)
+        assert failed.value.code() is code
+
+
+def test_requests_of_many_callers_at_once_each_get_their_own_rows(
+    federation: ServingFederation,
+) -> None:
+    assert federation.whole.ids is not None
+    ids = [str(i) for i in federation.whole.ids]
+    asked = [ids[k : k + 1 + k % 5] for k in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda some: federation.predict(*some), asked))
+    for some, (code, found) in zip(asked, answers, strict=True):
+        assert code == 200, found
+        np.testing.assert_allclose(found["predictions"], federation.expected(some), atol=1e-6)
+
+
+def test_a_party_that_is_away_is_named_and_comes_back(federation: ServingFederation) -> None:
+    assert federation.whole.ids is not None
+    known = str(federation.whole.ids[0])
+    federation.kill("agent-host-2")
+    code, found = federation.predict(known)
+    assert code == 503
+    assert "party host-2" in found["error"]
+    assert federation.ask("/readyz") == (503, {"ready": False, "away": {"credit": ["host-2"]}})
+    assert federation.ask("/healthz")[0] == 200
+    wait_until(lambda: federation.predict(known)[1]["error"] == "party host-2 is away", 20, "open")
+    federation.start_agent("host-2", answers=federation.answers("host-2", rows_per_day=300))
+    wait_until(lambda: federation.ask("/readyz")[0] == 200, 60, "host-2 is back")
+    assert federation.predict(known)[0] == 200
+
+
+def test_a_party_s_own_limit_holds_and_its_ledger_has_every_row(
+    federation: ServingFederation,
+) -> None:
+    """Last of all: from here on host-2 answers no more."""
+    assert federation.whole.ids is not None
+    ids = federation.whole.ids[:100].tolist()
+    codes = [federation.predict(*ids)[0] for _ in range(3)]
+    assert codes[-1] == 429
+    assert "host-2: rows_per_day" in federation.predict(*ids)[1]["error"]
+    federation.stop()
+    for name, kind, peer in (
+        ("state-agent-host-1", "Directions", "guest"),
+        ("state-serve", "Scores", "loopback"),
+        ("state-serve", "Identifiers", "host-1"),
+    ):
+        path = federation.folder / name / "ledger.jsonl"
+        verify(path)
+        lines = [e for e in read(path) if e.kind == kind and e.peer == peer]
+        sent = sum(e.bytes for e in lines)
+        assert lines
+        assert sent > 0
+        assert sum(e.count for e in lines) >= 140
+        assert all("guest" not in e.reveals for e in lines)
