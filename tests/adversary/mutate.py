@@ -31,6 +31,8 @@ from tests.adversary.oracle import Honest
 
 STUCK_SECONDS = 90.0
 """After which a case that has not ended is taken to hang."""
+START_SECONDS = 900.0
+"""The same for a worker's start, in which a new clone's kernels are compiled."""
 CHUNK = 200
 LEAST = 0.9
 """Share of the messages' fields in which lies are told; the others are empty in tiny jobs."""
@@ -281,6 +283,7 @@ class Tally:
 
 def _work(connection: Any, at: Any, names: tuple[str, ...], seed: int) -> None:
     with oracle.watching():
+        groups(names)
         while (numbers := connection.recv()) is not None:
             began = time.process_time()
             done = []
@@ -345,7 +348,7 @@ def _await(worker: Any, connection: Any, at: Any) -> str:
             return f"the process ends with {worker.exitcode}"
         if at.value != last:
             last, since = at.value, time.monotonic()
-        elif time.monotonic() - since > STUCK_SECONDS:
+        elif time.monotonic() - since > (STUCK_SECONDS if last >= 0 else START_SECONDS):
             return "hangs"
     return ""
 
