@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.payloads import Elements, Float32s, Int32s
 from hedgerow.boosting.trees.decision_tree import DecisionTree
@@ -304,7 +305,7 @@ def close(tree: BinnedTree, schema: Schema, content: NDArray[np.float64]) -> Dec
             level[child] = level[node] + 1
             if votes[child].sum() <= 0.0:
                 votes[child] = votes[node]
-    rows = np.rint(np.maximum(votes.sum(axis=1), 0.0)).astype(np.int64)
+    rows = np.rint(np.minimum(votes.sum(axis=1), MOST_ROWS)).astype(np.int64)
     return DecisionTree(schema, tuple(cuts), tree.left, tree.right, level, votes, rows)
 
 
