@@ -297,7 +297,7 @@ def equality(data: Path, quick: bool) -> list[Row]:
             _, _, kept = in_process(job, parties)
             active, passive = parts_of(kept, "host")
             router = routed(active, passive, guest.X[order], host.X[order])
-            got = margins(router, active.trees, active.base_margin, 1)
+            got = margins(router, active.trees, active.start(len(router.X), None))
             ensemble = train_pooled(job, whole, 10, Training(sampler=strategy.sampler(job.booster)))
             expected = ensemble.margins(xgb.DMatrix(whole.X)).reshape(got.shape)
             rows.append(
@@ -369,7 +369,7 @@ def inference(data: Path, quick: bool) -> list[Row]:
     for _ in range(3 if quick else 9):
         began = time.perf_counter()
         router = routed(active, passive, parties["guest"].X, parties["host-1"].X)
-        margins(router, active.trees, active.base_margin, 1)
+        margins(router, active.trees, active.start(len(router.X), None))
         times.append(time.perf_counter() - began)
     # The whole of it, through rendezvous and codecs: from the first exchange of rows to the scores.
     scoring = SecureBoost(

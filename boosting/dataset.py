@@ -144,10 +144,13 @@ class Dataset:
     y : ndarray of shape (n_samples,), float64, or None
         Class index or number; None where a party has no labels.
     weight : ndarray of shape (n_samples,), float64, or None
+    base_margin : ndarray of shape (n_samples, n_outputs), float32, or None
+        Where the margins of rows begin, in place of the base score.
     ids : ndarray of shape (n_samples,), object (str), or None
         Row identifiers of a vertical party.
     sources : tuple of str
-        The table's own names of the columns that the features are made of, as it was read.
+        The table's own names of the columns that features, weights and base margins are made of, as
+        it was read.
     named : tuple of str
         Those of them whose numbers became names of categories.
     """
@@ -159,6 +162,7 @@ class Dataset:
     ids: NDArray[np.object_] | None = None
     sources: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    base_margin: NDArray[np.float32] | None = None
 
     @property
     def n_samples(self) -> int:
@@ -204,6 +208,7 @@ class Dataset:
             None if self.y is None else self.y[rows],
             None if self.weight is None else self.weight[rows],
             None if self.ids is None else self.ids[rows],
+            base_margin=None if self.base_margin is None else self.base_margin[rows],
         )
 
 
@@ -361,7 +366,9 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
         raise SchemaMismatch(
             f"{label}: some labels are not below the job's number of classes, {agreed.n_classes}"
         )
-    return Dataset(agreed, features, y, dataset.weight, dataset.ids)
+    return Dataset(
+        agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin
+    )
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:

@@ -310,6 +310,9 @@ class Vertical(Generic[P]):
         Whether the job scores tables with an earlier model; then labels are optional.
     starts_from : callable
         Name of the job whose model this one starts from; empty where it starts anew.
+    row_columns : callable
+        Columns of the active party that are no features: that of row weights, empty for none, and
+        those of base margins.
     forecasts : callable
         Job, the schemas of parties whose columns are known, and rows by party to each party's
         forecast: parties move different things.
@@ -318,6 +321,7 @@ class Vertical(Generic[P]):
     active: Callable[[P], Silo]
     scores_only: Callable[[P], bool]
     starts_from: Callable[[P], str]
+    row_columns: Callable[[P], tuple[str, tuple[str, ...]]]
     forecasts: Callable[
         [P, JobParameters, Mapping[Silo, Schema], Mapping[Silo, int]], dict[Silo, Forecast]
     ]

@@ -88,8 +88,12 @@ def train_pooled(
     sampler = training.sampler or Sampler.of(booster)
     parameters = TreeParameters.of(booster, schema.n_features)
     base_score = start_score(objective, booster, dataset.labels, dataset.weight)
+    if dataset.base_margin is not None:
+        base_score = objective.default_base_score
     ensemble = blank(schema, objective.model_name, booster, base_score)
     table = Table.of(dataset, cuts, objective.margin_of(base_score), training.n_threads)
+    if dataset.base_margin is not None:
+        table.margins[:] = dataset.base_margin
     sizes = list(training.blocks or [dataset.n_samples])
     max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
     trees_per_round = 1 if multi_output else schema.n_outputs

@@ -36,6 +36,7 @@ from hedgerow.boosting.tables.values import (
     Floats,
     categories_of,
     check_range,
+    finite,
     float32s,
     is_number,
     is_text,
@@ -141,12 +142,14 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
     layout = job.strategy.layout
     assert isinstance(layout, Vertical), "only a vertical job has parties"
     active = layout.active(job.parameters) == party
+    weight, base_margin = layout.row_columns(job.parameters) if active else ("", ())
     here = PreparedTable(table, where, job.columns, is_whole=False).column_names
     features = tuple(name for name in job.features if name in here)
     if job.features and not features:
         raise DataError(f"{where}: none of the job's features is a column")
     if layout.scores_only(job.parameters):  # labels, if there are any, are for scores
         active = active and job.label in here
+        weight = weight if weight in here else ""
     return to_dataset(
         table,
         where,
@@ -158,6 +161,8 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
         with_ids=True,
         rules=job.columns,
         is_whole=False,
+        weight=weight,
+        base_margin=base_margin,
     )
 
 
@@ -173,6 +178,8 @@ def to_dataset(
     with_ids: bool = False,
     rules: ColumnRules = AS_IS,
     is_whole: bool = True,
+    weight: str = "",
+    base_margin: Sequence[str] = (),
 ) -> Dataset:
     """Return an Arrow table, or a Parquet file, as a data set.
 
@@ -198,12 +205,17 @@ def to_dataset(
         How columns become features; all names above are those that they give.
     is_whole : bool
         Whether the table must have every column that the rules name.
+    weight : str
+        Column of row weights; empty for none.
+    base_margin : sequence of str
+        Columns of base margins, one an output; empty for none.
 
     Raises
     ------
     DataError
         A column is missing (the message has the nearest name), repeated or of an unusable type;
-        labels are missing, infinite or out of range. A table without rows is accepted.
+        labels, weights or base margins are missing, infinite or out of range. A table without rows
+        is accepted.
     """
     found = PreparedTable(table, where, rules, is_whole=is_whole)
     names = found.column_names
@@ -213,7 +225,16 @@ def to_dataset(
         require(name, names, where, "feature")
         if name == label:
             raise DataError(f"{where}: column '{name}' cannot be both a feature and the label")
-    chosen = list(features) or [name for name in names if is_feature(name, label)]
+    of_rows = [*filter(None, [weight]), *base_margin]
+    for name in of_rows:
+        require(name, names, where, "base margin" if name in base_margin else "weight column")
+        if name == label or name in features or of_rows.count(name) > 1:
+            raise DataError(
+                f"{where}: column '{name}' has one use: label, feature, weight or base margin"
+            )
+    chosen = list(features) or [
+        name for name in names if is_feature(name, label) and name not in of_rows
+    ]
     if not chosen:
         raise DataError(f"{where}: expected at least one feature column")
     made, readers = zip(*(_feature(found, name, where) for name in chosen), strict=True)
@@ -228,12 +249,23 @@ def to_dataset(
             own = as_categories(own, place)
         y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
         check_range(y, objective, place)
+    weights: NDArray[np.float64] | None = None
+    if weight:
+        weights = finite(found.column(weight), f"{where}: weight column '{weight}'")
+        if (weights < 0).any() or not weights.any():
+            raise DataError(
+                f"{where}: weight column '{weight}': expected weights from 0, not all of them 0"
+            )
+    margins: NDArray[np.float32] | None = None
+    if base_margin:
+        own = [finite(found.column(n), f"{where}: base margin '{n}'") for n in base_margin]
+        margins = np.stack(own, axis=1).astype(np.float32)
     ids = _ids(table, where) if with_ids else None
     schema = Schema(made, label, task, n_classes, class_names)
-    sources = tuple(found.source(name) for name in chosen)
+    sources = tuple(found.source(name) for name in (*chosen, *of_rows))
     whole = columns if found.is_lazy else columns.table
     named = tuple(found.source(name) for name in chosen if found.is_named(name))
-    return Dataset(schema, whole, y, None, ids, sources, named)
+    return Dataset(schema, whole, y, weights, ids, sources, named, margins)
 
 
 def _feature(table: PreparedTable, name: str, where: str) -> tuple[Feature, Callable[[], Floats]]:

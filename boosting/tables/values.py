@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import LabelUnfit
+from hedgerow.boosting.errors import DataError, LabelUnfit
 
 Floats = NDArray[np.float32]
 
@@ -44,6 +44,28 @@ def _numbers(chunked: Any) -> NDArray[np.float64]:
         chunked = chunked.cast(pa.int8())
     values = chunked.cast(pa.float64(), safe=False).to_numpy()
     return np.asarray(values, dtype=np.float64)
+
+
+def finite(chunked: Any, place: str) -> NDArray[np.float64]:
+    """Return numbers that are all there and within float32.
+
+    Raises
+    ------
+    DataError
+        They are not; says where, not which.
+    """
+    import pyarrow as pa
+
+    kind = chunked.type
+    if pa.types.is_dictionary(kind):
+        chunked, kind = chunked.cast(kind.value_type), kind.value_type
+    if not is_number(kind):
+        raise DataError(f"{place}: expected numbers, received type {kind}")
+    values = _numbers(chunked)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values.astype(np.float32)).all():
+            raise DataError(f"{place}: some are missing, infinite or beyond float32")
+    return values
 
 
 def float32s(chunked: Any) -> Floats:

@@ -174,7 +174,7 @@ class VerticalModel:
         self._end, self._meters = end, meters
         self._timeout, self._patience = timeout_seconds, patience_seconds
         self.classes = tuple(part.classes)
-        self._columns = Columns(part.features, part.categories)
+        self._columns = Columns([*part.features, *part.base_margins], part.categories)
         self._divisions, self._forest = Divisions.of(part), Forest.of(part)
         self._own = Forest.of(part, own=True) if fallback else None
         self._model = bytes.fromhex(part.digest)
@@ -207,12 +207,12 @@ class VerticalModel:
 
     async def score(self, rows: Sequence[Row]) -> Scores:
         """Return predictions; see :class:`ServedModel`."""
-        own, asked, errors = await self._directions(rows)
+        own, start, asked, errors = await self._directions(rows)
         if asked.away and self._own is not None:
             bits = self._own.joined(own[:, : self._own.n_divisions[0]], {})
-            margins = self._own.margins(bits)
+            margins = self._own.margins(bits, start)
         else:
-            margins = self._forest.margins(self._forest.joined(own, asked.bits))
+            margins = self._forest.margins(self._forest.joined(own, asked.bits), start)
         values = metrics.link(self._part.objective, margins.astype(np.float64))
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
@@ -220,11 +220,11 @@ class VerticalModel:
 
     async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
         """Return contributions; see :class:`ServedModel`."""
-        own, asked, errors = await self._directions(rows)
+        own, start, asked, errors = await self._directions(rows)
         if asked.away:
             raise Unreachable(f"{asked.away}: the whole model cannot be explained")
         bits = self._forest.joined(own, asked.bits)
-        values = await asyncio.to_thread(self._forest.contributions, bits)
+        values = await asyncio.to_thread(self._forest.contributions, bits, start)
         if totals:
             values, names = by_party(values, self._forest.players)
         else:
@@ -234,8 +234,10 @@ class VerticalModel:
             )
         return Explanation(names, values, errors)
 
-    async def _directions(self, rows: Sequence[Row]) -> tuple[Bits, Asked, dict[int, str]]:
-        """Return the active party's directions, what the others say, and which rows are not there.
+    async def _directions(
+        self, rows: Sequence[Row]
+    ) -> tuple[Bits, NDArray[np.float32] | None, Asked, dict[int, str]]:
+        """Return the active party's directions, base margins, what others say, and errors of rows.
 
         What a caller brings is checked before its rows share a batch with others'.
         """
@@ -245,9 +247,16 @@ class VerticalModel:
                 f"rows: a vertical model needs an identifier of each, of at most {MOST_ID} "
                 "characters"
             )
-        own, errors = await self._own_directions(rows)
+        X, errors = await self._own_values(rows)
+        own, start = self._divisions.directions(X), None
+        if self._part.base_margins:
+            start = X[:, len(self._part.features) :]
+            without = np.asarray(np.isnan(start).any(axis=1))
+            for k in np.flatnonzero(without).tolist():
+                errors.setdefault(k, "the row has no base margin")
+            start = np.where(without[:, None], np.float32(0), start)
         asked = await self._batches.ask(ids)
-        return own, asked, {**asked.unknown, **errors}
+        return own, start, asked, {**asked.unknown, **errors}
 
     async def _asked(self, ids: Sequence[str]) -> Asked:
         """Ask all parties about rows, at the same time."""
@@ -267,8 +276,8 @@ class VerticalModel:
             unknown |= dict.fromkeys(missing, f"{party} has no row of this identifier")
         return Asked(bits, unknown)
 
-    async def _own_directions(self, rows: Sequence[Row]) -> tuple[Bits, dict[int, str]]:
-        """Return the active party's directions, and the rows that it has not."""
+    async def _own_values(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], dict[int, str]]:
+        """Return the active party's columns, base margins last, and the rows that it has not."""
         brought = [k for k, row in enumerate(rows) if row.features is not None]
         looked = [k for k, row in enumerate(rows) if row.features is None]
         X = np.full((len(rows), len(self._columns.names)), np.nan, np.float32)
@@ -285,7 +294,7 @@ class VerticalModel:
                 X[looked], present = await asyncio.to_thread(self._rows.find, ids)
             for k in np.flatnonzero(~present).tolist():
                 errors[looked[k]] = f"{self._part.party} has no row of this identifier"
-        return self._divisions.directions(X), errors
+        return X, errors
 
     async def _ask(
         self, party: str, question: Question, deadline: float

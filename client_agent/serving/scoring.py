@@ -250,7 +250,9 @@ class Scoring:
                 )
         rows = None
         if wanted.rows is not None:
-            rows = open_rows(wanted.rows, Columns(part.features, part.categories))
+            rows = open_rows(
+                wanted.rows, Columns([*part.features, *part.base_margins], part.categories)
+            )
         return VerticalModel(
             name,
             wanted.digest,

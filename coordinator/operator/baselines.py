@@ -162,7 +162,7 @@ def of_parties(
         raise DataError("no row of --test is in the tables of all parties")
     pooled = _joined({party: own[party] for party in order}, active)
     n_own = own[active].schema.n_features
-    alone = Dataset(own[active].schema, test.X[:, :n_own], test.labels)
+    alone = replace(test, schema=own[active].schema, features=test.X[:, :n_own])
     return (
         _curve(job, f"{active} alone", "local", own[active], alone, n_steps, n_threads),
         _curve(job, "all columns pooled", "pooled", pooled, test, n_steps, n_threads),
@@ -183,7 +183,13 @@ def _joined(tables: Mapping[str, Dataset], active: str) -> Dataset:
         replace(tables[active].schema, features=features),
         np.concatenate([table.X[order[party]] for party, table in tables.items()], axis=1),
         tables[active].labels[order[active]],
+        _taken(tables[active].weight, order[active]),
+        base_margin=_taken(tables[active].base_margin, order[active]),
     )
+
+
+def _taken(values: NDArray[Any] | None, rows: NDArray[np.int64]) -> Any:
+    return None if values is None else values[rows]
 
 
 def _rows_by_id(table: Dataset) -> dict[object, int]:
@@ -279,6 +285,7 @@ def _matrix(table: Dataset) -> xgboost.DMatrix:
         table.X,
         table.labels,
         weight=table.weight,
+        base_margin=table.base_margin,
         feature_types=table.schema.feature_types,
         enable_categorical=True,
     )

@@ -77,6 +77,8 @@ CASES: dict[str, dict[str, Any]] = {
     "four hosts, elgamal": {
         "widths": [2, 1, 2, 1, 1], "encryption": "elgamal", "fraction_bits": 26, "n": 90,
     },
+    "six hosts": {"widths": [2, 1, 1, 1, 1, 1, 2], "n": 120},
+    "fifteen hosts": {"widths": [1] * 16, "n": 60, "encryption": "plain", "rounds": 1},
     "missing values": {"missing": 0.2, "widths": [3, 2, 3]},
     "goss": {"sampling": "goss", "n": 400},
     "mvs": {"sampling": "mvs"},
@@ -195,7 +197,7 @@ def test_in_layered_mode_the_passive_party_divides_above_and_the_active_one_belo
     }
     waiting = routers["host-1"].advance(routers["host-1"].roots())["guest"]
     assert not routers["guest"].advance({**routers["guest"].roots(), **waiting})
-    got = margins(routers["guest"], active.trees, active.base_margin, 1)
+    got = margins(routers["guest"], active.trees, active.start(400, None))
     np.testing.assert_array_equal(got, vertical.margins(memories["guest"], 2))
 
 

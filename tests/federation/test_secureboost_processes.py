@@ -53,6 +53,8 @@ def write_parties(
         columns["_id"] = party.ids.tolist()
         if party.y is not None:
             columns["label"] = party.y.astype(int)
+        if party.base_margin is not None:
+            columns |= {f"m{k}": own for k, own in enumerate(party.base_margin.T)}
         paths[name] = folder / f"{prefix}{name}.parquet"
         pq.write_table(pa.table(columns), paths[name])
     return paths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -13,8 +14,10 @@ from google.protobuf.struct_pb2 import Struct
 
 from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
 from hedgerow.client_agent.ledger import read, verify
+from tests.federation import vertical
 from tests.federation.processes import wait_until
 from tests.federation.serving import ServingFederation, serving
+from tests.federation.test_secureboost_rows import begun
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +239,35 @@ def test_a_party_s_own_limit_holds_and_its_ledger_has_every_row(
         assert sent > 0
         assert sum(e.count for e in lines) >= 140
         assert all("guest" not in e.reveals for e in lines)
+
+
+def test_rows_bring_the_margins_that_they_begin_with(tmp_path: Path) -> None:
+    whole = begun(vertical.table(100, 5))
+    made = ServingFederation(tmp_path, whole, widths=[3, 2], base_margin=("m0",))
+    try:
+        made.start()
+        wait_until(lambda: made.ask("/readyz")[0] == 200, 60, "the party is there")
+        rows = vertical.by_id(whole)
+        assert rows.ids is not None
+        assert rows.base_margin is not None
+        ids = rows.ids[:30].tolist()
+        booster = made.booster.predict(
+            xgb.DMatrix(rows.X), output_margin=True, validate_features=False
+        )
+        expected = 1 / (1 + np.exp(-(booster + rows.base_margin[:, 0])))
+        code, found = made.predict(*ids)
+        assert code == 200, found
+        np.testing.assert_allclose(found["predictions"], expected[:30], atol=1e-6)
+        own = dict(zip(made.active.features, rows.X[3].tolist(), strict=False))
+        brought = {"_id": ids[3], **own, "m0": float(rows.base_margin[3, 0])}
+        code, found = made.predict(brought, {**brought, "m0": None})
+        assert code == 200, found
+        assert found["predictions"][0] == pytest.approx(expected[3], abs=1e-6)
+        assert found["predictions"][1] is None
+        assert found["errors"] == {"1": "the row has no base margin"}
+        code, found = made.ask("/v1/models/credit:explain", {"instances": ids})
+        assert code == 200, found
+        sums = np.array(found["contributions"])[:, 0].sum(axis=1)
+        np.testing.assert_allclose(sums, (booster + rows.base_margin[:, 0])[:30], atol=2e-6)
+    finally:
+        made.stop()

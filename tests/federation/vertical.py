@@ -132,7 +132,7 @@ def cut_by_columns(whole: Dataset, widths: Sequence[int], seed: int = 0) -> dict
     edges = np.cumsum([0, *widths])
     for k in range(len(widths)):
         rows = rng.permutation(whole.n_samples)
-        name = f"host-{k}" if k else "guest"
+        name = f"host-{k:x}" if k else "guest"
         parties[name] = dataset(
             whole.X[rows][:, edges[k] : edges[k + 1]],
             whole.ids[rows].tolist(),
@@ -140,6 +140,9 @@ def cut_by_columns(whole: Dataset, widths: Sequence[int], seed: int = 0) -> dict
             None if k else whole.labels[rows],
             prefix=f"{name}_",
         )
+        if not k:  # what the active party says of rows
+            own = whole.take(rows.astype(np.intp))
+            parties[name] = replace(parties[name], weight=own.weight, base_margin=own.base_margin)
     return parties
 
 

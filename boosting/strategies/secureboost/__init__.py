@@ -1,6 +1,6 @@
 """Vertical SecureBoost: lossless boosting over parties with different columns of the same rows.
 
-The *active* party holds the labels, one to four *passive* parties hold features only. The active
+The *active* party holds the labels, *passive* parties hold features only. The active
 party encrypts each row's gradient; passive parties sum ciphertexts over the rows below each of
 their bin edges; the active party decrypts these sums, picks the best division among its own and
 theirs, and the owner of the division reports which rows go left. All messages travel through the
@@ -57,6 +57,7 @@ STRATEGY = Strategy(
         active=lambda parameters: Silo(parameters.active),
         scores_only=lambda parameters: bool(parameters.predict_from),
         starts_from=lambda parameters: parameters.predict_from or parameters.warm_start,
+        row_columns=lambda parameters: (parameters.weight, parameters.base_margin),
         forecasts=forecasts,
     ),
     reveals=REVEALS,

@@ -109,17 +109,28 @@ class ActiveParty(Party):
                 f"the model was trained for {earlier.objective}, the job is for "
                 f"{self.job.objective}"
             )
-        self._route(earlier, earlier.trees, rows.raw, then)
+        if earlier.base_margins != self.part.base_margins:
+            raise DataError(
+                f"base margins: the model was trained from {earlier.base_margins or 'none'}, the "
+                f"job has {self.part.base_margins or 'none'}"
+            )
+        self._route(earlier, earlier.trees, rows.raw, rows.base_margin, then)
         self.part.trees = earlier.trees
         self.part.base_margin = earlier.base_margin
         self.first_round = 1 + max((tree.round for tree in earlier.trees), default=-1)
 
     def _route(
-        self, part: ActivePart, trees: list[Skeleton], X: NDArray[np.float32], then: StepName
+        self,
+        part: ActivePart,
+        trees: list[Skeleton],
+        X: NDArray[np.float32],
+        brought: NDArray[np.float32] | None,
+        then: StepName,
     ) -> None:
+        start = part.start(len(X), brought)
         router = router_of_active(part, len(trees), X)
         route(self.courier, router, trees, then)
-        self.margins = margins(router, trees, part.base_margin, part.n_outputs)
+        self.margins = margins(router, trees, start)
 
     def _predict(self) -> Artefact:
         """Score the parties' tables with an earlier model."""
@@ -133,17 +144,22 @@ class ActiveParty(Party):
         rows = self.align(False, StepName.LEAVES if hidden else first)
         if hidden:
             router = router_of_active(part, len(trees), rows.train.X)
+            begin = part.start(len(router.X), rows.base_margin)
             bits = FRACTION_BITS[self.parameters.encryption]
             self.margins = ask(
-                self.courier, self.cipher, self.session, router, part, bits, StepName.SCORES
+                self.courier, self.cipher, self.session, router, part, begin, bits, StepName.SCORES
             )
         else:
-            self._route(part, trees, rows.train.X, StepName.SCORES)
+            self._route(part, trees, rows.train.X, rows.base_margin, StepName.SCORES)
         scores: tuple[TableScore, ...] = ()
         if rows.train.y is not None:
             names = self.job.metrics or metrics.defaults(self.job.task)
             found = metrics.evaluate(
-                names, rows.train.y, self.margins.astype(np.float64), objective=part.objective
+                names,
+                rows.train.y,
+                self.margins.astype(np.float64),
+                objective=part.objective,
+                weight=rows.train.weight,
             )
             scores = _scores_of(RowSet.TEST, found)
         self.courier.send(SCORES, then=StepName.END, scores=scores)
@@ -173,12 +189,13 @@ class ActiveParty(Party):
         self.fit = np.setdiff1d(np.arange(self.n_train, dtype=np.int32), self.valid)
         self.weight = None if train.weight is None else train.weight[self.fit]
         self.y = train.labels[self.fit]
-        base = start_score(self.objective, job.booster, self.y, self.weight)
-        margin = self.objective.margin_of(base)
+        margin = 0.0
+        if not parameters.base_margin:
+            base = start_score(self.objective, job.booster, self.y, self.weight)
+            margin = self.objective.margin_of(base)
         cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
         self.setup = self.tree_setup(rows, cuts)
         n_rows = self.setup.binned.n_samples
-        self.margins = np.full((n_rows, schema.n_outputs), margin, np.float32)
         self.tree_parameters = TreeParameters.of(job.booster, schema.n_features)
         self.sampler = parameters.sampler(job.booster)
         self.part = ActivePart(
@@ -194,8 +211,10 @@ class ActiveParty(Party):
             categories=rows.categories,
             label=job.label,
             classes=list(schema.classes),
+            base_margins=list(parameters.base_margin),
             alignment=rows.report,
         )
+        self.margins = self.part.start(n_rows, rows.base_margin)
         self.first_round = 0
         self._best, self._best_value, self._stale = 0, math.nan, 0
         self.names = job.metrics or metrics.defaults(job.task)
@@ -234,7 +253,7 @@ class ActiveParty(Party):
             if tree_parameters.samples_columns:
                 rng = generator(self.job.seed, 0, r * len(groups) + t, Purpose.COLUMNS)
                 columns = ColumnSampler(self.train.schema.n_features, tree_parameters, rng)
-            guard = PurityGuard(parameters.max_purity)
+            guard = PurityGuard(parameters.max_purity, self.objective.positive_scale)
             tree = ActiveTree(self.setup, turn, tree_parameters, columns, guard)
             then = StepName.SCORES if t == len(groups) - 1 else StepName.GRADIENTS
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
@@ -271,9 +290,11 @@ class ActiveParty(Party):
         labels = None
         if self.train.schema.task is Task.BINARY and self.parameters.max_purity < 1:
             labels = np.zeros((len(self.margins), 2))
-            w = np.ones(len(drawn.rows)) if drawn.weight is None else drawn.weight.astype(float)
-            labels[sample.rows, 0] = w
-            labels[sample.rows, 1] = w * self.y[drawn.rows]
+            y = self.y[drawn.rows]
+            w = np.where(y == 1, self.objective.positive_scale, 1.0)
+            for weights in (drawn.weight, None if self.weight is None else self.weight[drawn.rows]):
+                w = w if weights is None else w * weights
+            labels[sample.rows, 0], labels[sample.rows, 1] = w, w * y
         return Gradients(layout, grad, hess, searched, exact, quantiser.scale, labels)
 
     def _close(self, r: int) -> bool:
@@ -319,9 +340,13 @@ class ActiveParty(Party):
         return final
 
     def _evaluated(self, rows: NDArray[np.integer], table: Dataset) -> dict[str, float]:
-        labels = table.labels[rows - (0 if table is self.train else self.n_train)]
+        at = rows - (0 if table is self.train else self.n_train)
         return metrics.evaluate(
-            self.names, labels, self.margins[rows].astype(np.float64), objective=self.job.objective
+            self.names,
+            table.labels[at],
+            self.margins[rows].astype(np.float64),
+            objective=self.job.objective,
+            weight=None if table.weight is None else table.weight[at],
         )
 
 

@@ -69,7 +69,8 @@ class Gradients:
     exact : ndarray of the same shape, int64
         In units of ``exact_scale``, for leaf values.
     labels : ndarray of shape (n_samples, 2), float64, or None
-        Weight, and weight times label, for the guard; None where it has no meaning.
+        Weight, ``scale_pos_weight`` included, and weight times label, for the guard; None where it
+        has no meaning.
     """
 
     layout: PairLayout

@@ -41,9 +41,12 @@ class PurityGuard:
     ----------
     most : float
         Largest share of one label; 1 rules nothing out.
+    positive : float
+        ``scale_pos_weight``: a share is of rows (and of their weights, where they have any).
     """
 
     most: float
+    positive: float = 1.0
 
     def allows(
         self, sides: Integers, totals: Integers, share: float, rows: float
@@ -55,7 +58,7 @@ class PurityGuard:
         sides : ndarray of shape (n_candidates, 2), int64
         totals : ndarray of shape (2,), int64
         share : float
-            Share of label 1 in the node's weight.
+            Share of label 1 in the node's weight, ``positive`` included.
         rows : float
             Weight of the node's rows, in units of the sums of g.
         """
@@ -66,8 +69,13 @@ class PurityGuard:
             size = rows * part[:, 1] / float(totals[1])
             with np.errstate(divide="ignore", invalid="ignore"):
                 estimate = share + float(totals[0]) / rows - part[:, 0] / size
-            ok &= (estimate <= self.most) & (estimate >= 1 - self.most) | (size <= 0)
+            ok &= (estimate <= self._weighed(self.most)) | (size <= 0)
+            ok &= (estimate >= self._weighed(1 - self.most)) | (size <= 0)
         return ok
+
+    def _weighed(self, share: float) -> float:
+        """Return the share of weight of label 1 that this share of rows has."""
+        return self.positive * share / (self.positive * share + 1 - share)
 
 
 @dataclass(frozen=True, slots=True)

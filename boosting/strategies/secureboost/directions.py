@@ -212,18 +212,29 @@ class Forest:
             found.append(bits)
         return np.concatenate(found, axis=1)
 
-    def margins(self, directions: Bits) -> NDArray[np.float32]:
+    def margins(
+        self, directions: Bits, start: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """Return margins, leaf values added tree by tree in float32 as in training.
+
+        Parameters
+        ----------
+        start : ndarray of shape (n_rows, n_outputs), float32, optional
+            Base margins of the rows, where the model was trained from some.
 
         Returns
         -------
         ndarray of shape (n_rows, n_outputs)
         """
         out = np.full((len(directions), self.value.shape[1]), self.base_margin, np.float32)
+        if start is not None:
+            out += start
         _walk(np.ascontiguousarray(directions), self.roots, self.left, self.bit, self.value, out)
         return out
 
-    def contributions(self, directions: Bits) -> NDArray[np.float64]:
+    def contributions(
+        self, directions: Bits, start: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float64]:
         """Return what each feature adds to the margin of each row, and the bias as last column.
 
         Exact Shapley values of the path-dependent value function, in which a feature that is
@@ -238,7 +249,7 @@ class Forest:
         shape = (len(directions), self.value.shape[1], len(self.players) + 1)
         out = np.zeros(shape)
         _attribute(np.ascontiguousarray(directions), *paths, out)
-        out[:, :, -1] += self.base_margin
+        out[:, :, -1] += self.base_margin if start is None else self.base_margin + start
         return out
 
     def _paths(self) -> tuple[NDArray[np.generic], ...]:

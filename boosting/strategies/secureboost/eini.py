@@ -127,6 +127,7 @@ def ask(
     session: str,
     router: Router,
     part: ActivePart,
+    start: NDArray[np.float32],
     bits: int,
     then: StepName,
 ) -> NDArray[np.float32]:
@@ -134,6 +135,8 @@ def ask(
 
     Parameters
     ----------
+    start : ndarray of shape (n_rows, n_outputs), float32
+        Margins that rows begin with.
     bits : int
         Fraction bits of a leaf's value, see :data:`FRACTION_BITS`.
     then : StepName
@@ -150,7 +153,7 @@ def ask(
     values = np.array([trees[t].value[k][0] for t, k in leaves_of(shapes)], np.float64)
     stored = np.rint(np.ldexp(values, bits)).astype(np.int64)
     outputs = sorted({tree.output for tree in shapes.trees})
-    out = np.full((len(router.X), part.n_outputs), part.base_margin, np.float64)
+    out = start.astype(np.float64)
     parts = blocks(len(router.X), len(stored))
     for b, rows in enumerate(parts):
         numbers = np.where(mine[rows], stored, 0)

@@ -67,7 +67,10 @@ class Skeleton:
 
 @dataclass(slots=True)
 class ActivePart:
-    """The active party's part: structures, owners, own divisions and leaf values."""
+    """The active party's part: structures, owners, own divisions and leaf values.
+
+    ``base_margins`` are the columns in which rows bring theirs; ``base_margin`` is added to them.
+    """
 
     party: str
     parties: list[str]
@@ -83,6 +86,7 @@ class ActivePart:
     classes: list[str]
     trees: list[Skeleton] = field(default_factory=list)
     best_round: int = 0
+    base_margins: list[str] = field(default_factory=list)
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "active"
 
@@ -91,6 +95,35 @@ class ActivePart:
         """SHA-256 of structures and owners; ties the parties' parts together."""
         text = json.dumps([self.model, [[t.left, t.owner] for t in self.trees]])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def start(self, n_rows: int, brought: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        """Return the margins that rows begin with, shape (n_rows, n_outputs).
+
+        Parameters
+        ----------
+        brought : ndarray of shape (n_rows, n_outputs), float32, or None
+            The rows' own.
+
+        Raises
+        ------
+        DataError
+            Rows bring none and the model was trained from some, or the other way round.
+        """
+        if (brought is not None) != bool(self.base_margins):
+            raise DataError(
+                f"the model was trained {'from' if self.base_margins else 'without'} base margins "
+                f"{', '.join(self.base_margins)}".rstrip()
+                + ", the rows have "
+                + ("none" if self.base_margins else "some")
+            )
+        out = np.full((n_rows, self.n_outputs), self.base_margin, np.float32)
+        if brought is not None:
+            if brought.shape != out.shape:
+                raise DataError(
+                    f"base margins: expected {self.n_outputs} columns, received {brought.shape[1]}"
+                )
+            out += brought
+        return out
 
     @property
     def used_trees(self) -> list[Skeleton]:
@@ -134,6 +167,8 @@ class ActivePart:
             The file is no active party's part.
         """
         part: ActivePart = _load(data, "active", cls)
+        if part.base_margins and len(part.base_margins) != part.n_outputs:
+            raise DataError("a model part with base margins of another number of outputs")
         for number, tree in enumerate(part.trees):
             _check_tree(part, tree, f"tree {number}")
         return part
@@ -220,6 +255,8 @@ def _load(data: bytes, role: str, kind: type[Any]) -> Any:
         if document["role"] != role:
             raise DataError(f"expected the part of the {role} party")
         names = {f.name for f in fields(kind)}
+        if role == "active":
+            document.setdefault("base_margins", [])  # parts that were made before there were any
         return read_as(kind, {name: document[name] for name in names})
 
 

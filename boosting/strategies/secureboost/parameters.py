@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
     from hedgerow.boosting.ports import JobParameters
 
-MOST_PARTIES = 5
+MOST_PARTIES = 16
+"""Every two parties meet in the intersection, and each seals a box for every other one."""
 PAILLIER_FRACTION_BITS = 26
 ELGAMAL_VALUE_BITS = 16
 """Of a quantised gradient: discrete logarithms of sums have to be found."""
@@ -93,6 +94,11 @@ class SecureBoost:
         Job whose model scores the parties' tables, instead of training.
     warm_start : str
         Job whose model training goes on from.
+    weight : str
+        Column of the active party's table with row weights, from 0; empty for none.
+    base_margin : tuple of str
+        Columns of the active party's table with the margins that rows begin with, one, or one a
+        class; empty for the base score.
     allow_insecure : bool
         Allow ``plain``. For tests and measurements.
     """
@@ -123,6 +129,8 @@ class SecureBoost:
     inference: Annotated[str, OneOf(("standard", "eini"))] = "standard"
     predict_from: str = ""
     warm_start: str = ""
+    weight: str = ""
+    base_margin: tuple[str, ...] = ()
     allow_insecure: bool = False
 
     @property
@@ -182,6 +190,7 @@ class SecureBoost:
         if job.has_test:
             raise InvalidJob("test_data: a vertical job is scored on the parties' own test tables")
         self._validate_effects(job)
+        self._validate_rows(job)
         check_booster(job, mode=self.mode, sampling=self.sampling)
         self.sampler(job.booster)
         if job.silos:
@@ -218,6 +227,23 @@ class SecureBoost:
             only_with(condition, needed, "secureboost", self, *names)
         only_with(mode != "layered", "a mode other than layered", "booster", job.booster,
                   "max_depth")  # fmt: skip
+
+    def _validate_rows(self, job: JobParameters) -> None:
+        """Refuse columns of weights and base margins that cannot be."""
+        expected = self.n_outputs(job)
+        if self.base_margin and len(self.base_margin) != expected and not self.predict_from:
+            raise InvalidJob(
+                f"[secureboost] base_margin: expected {expected} columns, one an output, "
+                f"received {len(self.base_margin)}"
+            )
+        if self.base_margin and job.booster.base_score is not None:
+            raise InvalidJob("[booster] base_score: secureboost.base_margin is in its place")
+        used = [*filter(None, [self.weight]), *self.base_margin]
+        for name in used:
+            if used.count(name) > 1 or name == job.label or name in job.features:
+                raise InvalidJob(
+                    f"[secureboost] weight, base_margin: column '{name}' has another use"
+                )
 
     def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where so many parties cannot train in this mode."""

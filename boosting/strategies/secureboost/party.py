@@ -66,6 +66,13 @@ class AlignedRows:
         """The features of all rows."""
         return self.train.X if self.test is None else np.concatenate([self.train.X, self.test.X])
 
+    @property
+    def base_margin(self) -> NDArray[np.float32] | None:
+        """The base margins of all rows, if the table has any."""
+        tables = [self.train] if self.test is None else [self.train, self.test]
+        own = [table.base_margin for table in tables if table.base_margin is not None]
+        return np.concatenate(own) if len(own) == len(tables) else None
+
     def values(self, cuts: Cuts) -> NDArray[np.float32]:
         """Return the features of all rows, as far as bins go."""
         tables = [self.train.X] if self.test is None else [self.train.X, self.test.X]

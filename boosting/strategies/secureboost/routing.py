@@ -180,10 +180,15 @@ def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: Ste
 
 
 def margins(
-    router: Router, trees: Sequence[Skeleton], base: float, n_outputs: int
+    router: Router, trees: Sequence[Skeleton], start: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return margins of routed rows, leaf values added tree by tree in float32 as in training."""
-    out = np.full((len(router.X), n_outputs), base, np.float32)
+    """Return margins of routed rows, leaf values added tree by tree in float32 as in training.
+
+    Parameters
+    ----------
+    start : ndarray of shape (n_rows, n_outputs), float32
+    """
+    out = start.copy()
     by_tree: dict[int, list[tuple[int, NDArray[np.int32]]]] = {}
     for (t, node), rows in router.at_leaves.items():
         by_tree.setdefault(t, []).append((node, rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,24 @@ def _of_parts(folder: Path, job: JobParameters) -> Model:
     ]
     parties = tuple(own.party for own in owners for _ in own.features)
     found = _scoring(ensemble, schema, job, ["q"] * schema.n_features)
-    return replace(found, parties=parties)
+    own = tuple(active.base_margins)
+    return replace(
+        found,
+        parties=parties,
+        base_margins=own,
+        margins=_begun(found.margins) if own else found.margins,
+    )
+
+
+def _begun(of_trees: Callable[[Dataset], Floats]) -> Callable[[Dataset], Floats]:
+    """Return margins that begin with the rows' own."""
+
+    def margins(dataset: Dataset) -> Floats:
+        assert dataset.base_margin is not None
+        found = of_trees(dataset)
+        return np.asarray(found + dataset.base_margin.reshape(found.shape), np.float64)
+
+    return margins
 
 
 def _trees(path: object, data: bytes) -> Ensemble:

@@ -61,6 +61,9 @@ class Model:
         How columns of a table become its features.
     parties : tuple of str
         Of a vertical model, whose feature each is.
+    base_margins : tuple of str
+        Columns with the margins that rows begin with, of a vertical model that was trained from
+        some.
     """
 
     schema: Schema | None
@@ -77,6 +80,7 @@ class Model:
     is_stock: bool = True
     columns: ColumnRules = field(default_factory=ColumnRules)
     parties: tuple[str, ...] = ()
+    base_margins: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -133,6 +137,7 @@ class Model:
             objective=self.objective,
             rules=self.columns,
             is_whole=False,
+            base_margin=self.base_margins,
         )
         if self.schema is not None:
             return recode(dataset, self.schema, where)
@@ -257,6 +262,8 @@ class Model:
         if not self.is_stock:
             return explaining.of_margins(self.margins, rows, background)
         found = explaining.of_trees(self.ensemble, rows, background)
+        if rows.base_margin is not None:  # part of the bias, as in XGBoost
+            found[..., -1] += rows.base_margin.reshape(found.shape[:-1])
         if by_party:
             from hedgerow.boosting.strategies.secureboost.directions import by_party as summed
 

@@ -196,6 +196,33 @@ def test_a_vertical_runs_parts_are_one_model_where_all_are_there(tmp_path: Path)
         hedgerow.load(tmp_path)
 
 
+def test_rows_bring_their_base_margins_to_a_vertical_model(tmp_path: Path) -> None:
+    whole = people(200, 0)
+    ids, margin = [f"id{k}" for k in range(200)], np.linspace(-2, 2, 200)
+    bank = {"_id": ids, "age": whole["age"], "label": whole["label"], "prior": margin}
+    insurer = {"_id": ids, "site": whole["site"], "dose": whole["dose"]}
+    job = hedgerow.Job(
+        "secureboost", active="bank", rounds=2, max_depth=2, min_silos=2, base_margin=["prior"]
+    )
+    rows = {
+        name: table_of(job.parameters, name, table)
+        for name, table in {"bank": bank, "insurer": insurer}.items()
+    }
+    result = federate(job, rows, PLAIN, tests=rows)
+    result.write(tmp_path)
+    model = hedgerow.load(tmp_path)
+    assert model.base_margins == ("prior",)
+    together = {**whole, "prior": margin}
+    found = model.predict_proba({"bank": pd.DataFrame(bank), "insurer": pd.DataFrame(insurer)})
+    logloss = -np.mean(np.log(np.where(whole["label"] == "yes", found["yes"], found["no"])))
+    assert result.view.rounds[-1].metrics["test"]["logloss"] == pytest.approx(logloss, abs=1e-5)
+    np.testing.assert_allclose(
+        model.shap(together).sum(1), model.margins(model.rows(together)), atol=1e-4
+    )
+    with pytest.raises(DataError, match="there is no base margin 'prior'"):
+        model.predict(whole)
+
+
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedga")
     with pytest.raises(ModelUnusable, match="say whose: s0, s1, s2"):

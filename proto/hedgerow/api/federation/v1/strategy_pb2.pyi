@@ -890,6 +890,8 @@ class SecureBoost(_message.Message):
     ALLOW_INSECURE_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
     MAX_SPLIT_NODES_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    BASE_MARGIN_FIELD_NUMBER: _builtins.int
     active: _builtins.str
     """Silo that holds the labels."""
     rounds: _builtins.int
@@ -940,6 +942,12 @@ class SecureBoost(_message.Message):
     """Go on from this job's model, by its name; empty to begin anew."""
     max_split_nodes: _builtins.int
     """Most nodes whose sums are made, and read, at a time; 0 for as many as 16,384 candidates allow."""
+    weight: _builtins.str
+    """Column of the active party's table with row weights; none when empty."""
+    @_builtins.property
+    def base_margin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns of the active party's table with base margins, one an output; the base score when empty."""
+
     def __init__(
         self,
         *,
@@ -968,10 +976,12 @@ class SecureBoost(_message.Message):
         allow_insecure: _builtins.bool | None = ...,
         warm_start: _builtins.str | None = ...,
         max_split_nodes: _builtins.int | None = ...,
+        weight: _builtins.str | None = ...,
+        base_margin: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "_weight", b"_weight", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_warm_start", b"_warm_start", "_weight", b"_weight", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "base_margin", b"base_margin", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
@@ -1023,6 +1033,8 @@ class SecureBoost(_message.Message):
     _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
     _WhichOneofReturnType__warm_start: _TypeAlias = _typing.Literal["warm_start"]  # noqa: Y015
     _WhichOneofArgType__warm_start: _TypeAlias = _typing.Literal["_warm_start", b"_warm_start"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active) -> _WhichOneofReturnType__active | None: ...
     @_typing.overload
@@ -1073,6 +1085,8 @@ class SecureBoost(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_start) -> _WhichOneofReturnType__warm_start | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___SecureBoost: _TypeAlias = SecureBoost  # noqa: Y015
 
