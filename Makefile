@@ -51,8 +51,8 @@ chaos: setup services  ## random faults of all processes, and damage to all stat
 adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 for more of them
 	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --seed $(SEED)
 
-fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more, SEED=0 draws one
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder \
