@@ -40,6 +40,7 @@ _COMMANDS = {
     "report": "hedgerow.coordinator.operator.commands.report:report",
     "pki": "hedgerow.coordinator.operator.commands.pki:pki",
     "init": "hedgerow.coordinator.operator.commands.init:init",
+    "join": "hedgerow.coordinator.operator.commands.init:join",
     "run": "hedgerow.coordinator.operator.commands.init:run",
     "help": "hedgerow.coordinator.operator.commands.help:help",
     "doctor": "hedgerow.coordinator.operator.commands.doctor:doctor",

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import shlex
 import socket
 import sys
@@ -27,6 +26,7 @@ from hedgerow.coordinator.operator.processes import settings_of
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
+from hedgerow.services.identity.enrolment import ADDRESS, Bundle, SignedPlace
 from hedgerow.services.process.settings import commented
 
 REQUEST, BUNDLE = ".request.json", ".bundle.json"
@@ -38,8 +38,11 @@ COORDINATOR = "coordinator.json"
 PORT = 7443
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """Ports that the system gives to nobody by itself."""
-_ADDRESS = re.compile(r"[A-Za-z0-9*._:\[\]%-]{1,262}")
-_LOCAL = ("localhost", "127.0.0.1")
+PLACES: dict[Role, tuple[tuple[str, Role, tuple[str, ...]], ...]] = {
+    Role.SILO: (("agent", Role.SILO, ()), ("crypto", Role.CRYPTO, ("localhost", "127.0.0.1"))),
+    Role.OPERATOR: (("identity", Role.OPERATOR, ()),),
+}
+"""Folders of a member's identities; role and hosts of each one's certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +74,6 @@ class JoinRequest:
     name: str
     asked: list[Asked]
     address: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SignedPlace:
-    """A certificate and the folder of its key."""
-
-    place: str
-    certificate: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """What the owner of the CA sends back: no secrets, and all that the folder lacks."""
-
-    federation: str
-    name: str
-    ca: str
-    coordinator: str
-    signed: list[SignedPlace]
 
 
 def free_port(host: str, preferred: int = 0) -> int:
@@ -141,22 +125,24 @@ def make_silo(folder: Path, federation: str, name: str, data: str, min_silos: in
         "state": folder / "state",
         "metrics": metrics[1],
         "crypto": crypto,
-        "data.path": data if "://" in data else str(Path(data).absolute()),
+        "data.path": location(data),
         "policy.min_silos": min_silos,
     }
     _write_settings(folder, "agent", agent)
     _write_services(folder, f"{federation}-{name}", ("crypto", "agent"), data)
-    asked = [
-        _ask(folder, federation, name, ("agent", Role.SILO, ())),
-        _ask(folder, federation, name, ("crypto", Role.CRYPTO, _LOCAL)),
-    ]
+    asked = [_ask(folder, federation, name, one) for one in PLACES[Role.SILO]]
     return _request(folder, federation, name, asked)
+
+
+def location(data: str) -> str:
+    """Return a table's fsspec URL as it is, or its path from the root."""
+    return data if "://" in data else str(Path(data).absolute())
 
 
 def make_operator(folder: Path, federation: str, name: str) -> JoinRequest:
     """Write an operator's folder."""
-    asked = _ask(folder, federation, name, ("identity", Role.OPERATOR, ()))
-    return _request(folder, federation, name, [asked])
+    asked = [_ask(folder, federation, name, one) for one in PLACES[Role.OPERATOR]]
+    return _request(folder, federation, name, asked)
 
 
 def _ask(folder: Path, federation: str, name: str, what: tuple[str, Role, Sequence[str]]) -> Asked:
@@ -205,7 +191,7 @@ def read_request(path: Path) -> JoinRequest:
     # They are shown to whoever signs, whose terminal would obey control characters.
     hosts = [host for one in found.asked for host in one.hosts]
     for host in [*hosts, *filter(None, [found.address])]:
-        if not _ADDRESS.fullmatch(host):
+        if not ADDRESS.fullmatch(host):
             raise IdentityUnusable(f"{path}: {host[:80]!a} is no host or address")
     if found.address and Role.COORDINATOR not in [one.role for one in found.asked]:
         raise IdentityUnusable(f"{path}: the request of a coordinator alone has its address")
@@ -219,9 +205,8 @@ def read_bundle(path: Path) -> Bundle:
     ------
     IdentityUnusable
     """
-    found: Bundle = _read_document(path, Bundle)
-    certificates.check_name("name", found.name)
-    return found
+    bundle: Bundle = _read_document(path, Bundle)
+    return bundle
 
 
 def fingerprint(data: bytes) -> str:
@@ -245,15 +230,8 @@ def sign(ca: Path, request: JoinRequest, address: str, now: float, days: float) 
         raise IdentityUnusable(
             f"the request is for federation {request.federation}, the CA of {ours}"
         )
-    known = ca / COORDINATOR
     told = address or request.address
-    address = told
-    if not address and known.exists():
-        address = str(json.loads(certificates.read(known))["address"])
-    if not address:
-        raise IdentityUnusable(
-            f"{ca} has signed no coordinator yet: sign its request first, or give --coordinator"
-        )
+    address = told or coordinator_of(ca)
     signed = [
         SignedPlace(
             one.place,
@@ -270,8 +248,24 @@ def sign(ca: Path, request: JoinRequest, address: str, now: float, days: float) 
         for one in request.asked
     ]
     if told:
-        write_atomically(known, json.dumps({"address": told}).encode())
+        write_atomically(ca / COORDINATOR, json.dumps({"address": told}).encode())
     return Bundle(request.federation, request.name, root.decode(), address, signed)
+
+
+def coordinator_of(ca: Path) -> str:
+    """Return the address of the coordinator that a CA has signed, ``HOST:PORT``.
+
+    Raises
+    ------
+    IdentityUnusable
+        It has signed none.
+    """
+    known = ca / COORDINATOR
+    if not known.exists():
+        raise IdentityUnusable(
+            f"{ca} has signed no coordinator yet: sign its request first, or give --coordinator"
+        )
+    return str(json.loads(certificates.read(known))["address"])
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
@@ -288,6 +282,8 @@ def accept(folder: Path, bundle: Bundle, now: float) -> None:
         It is for another folder, a certificate does not belong to its key, or a CA is there
         already and is another one; nothing is changed then.
     """
+    certificates.check_name("federation", bundle.federation)
+    certificates.check_name("name", bundle.name)
     request = read_request(folder / f"{bundle.name}{REQUEST}")
     ours = {one.place: one for one in request.asked}
     if (bundle.federation, bundle.name) != (request.federation, request.name):
@@ -297,6 +293,10 @@ def accept(folder: Path, bundle: Bundle, now: float) -> None:
         )
     if {one.place for one in bundle.signed} != ours.keys():
         raise IdentityUnusable(f"the bundle has not the certificates of {', '.join(ours)}")
+    if not ADDRESS.fullmatch(bundle.coordinator):
+        raise IdentityUnusable(
+            f"the bundle's coordinator {bundle.coordinator[:80]!a} is no address"
+        )
     for one in bundle.signed:
         paths = IdentityPaths.of(folder / one.place)
         subject = certificates.verify_chain(one.certificate.encode(), bundle.ca.encode(), now)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hedgerow.boosting.ports import strategy_of
+from hedgerow.services.process.terminal import visible
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, SiloState
 
@@ -82,11 +83,12 @@ class JobProgress:
                 if known is not None or silo.state is not SiloState.PRESENT:
                     why = f": {silo.detail}" if silo.detail else ""
                     line = f"silo {silo.name} is {silo.state}{why}"
-                    self._console.print(line, markup=False, soft_wrap=True)
+                    self._console.print(visible(line), markup=False, soft_wrap=True)
         if view.detail != self._detail and not view.ended:
             self._detail = view.detail
             if view.detail:
-                self._console.print(view.detail, markup=False, highlight=False, soft_wrap=True)
+                detail = visible(view.detail)
+                self._console.print(detail, markup=False, highlight=False, soft_wrap=True)
         for finished in view.rounds:
             if finished.round >= self._shown:
                 self._shown = finished.round + 1
@@ -146,6 +148,6 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
         for silo in report["silos"]:
             if silo["state"] != SiloState.PRESENT.value:
                 why = f": {silo['detail']}" if silo["detail"] else ""
-                yield f"without silo {silo['name']}, {silo['state']}{why}"
+                yield visible(f"without silo {silo['name']}, {silo['state']}{why}")
             elif silo["detail"]:
-                yield f"silo {silo['name']} {silo['detail']}"
+                yield visible(f"silo {silo['name']} {silo['detail']}")

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hedgerow.services.identity.certificates import (
+    UNREADABLE,
     IdentityPaths,
     IdentityUnusable,
     Role,
@@ -44,6 +45,7 @@ LIFETIME_DAYS = (1, 30)
 ISSUED = "issued"
 """File of a CA: serial number and holder of every certificate that it has signed."""
 
+_DAY = 86_400
 _SKEW = dt.timedelta(minutes=5)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -161,15 +163,15 @@ def sign_request(
     key, root = _open(authority)
     try:
         parsed = x509.load_pem_x509_csr(request)
-    except ValueError as error:
+        public, asked = parsed.public_key(), uris(parsed.extensions)
+        unaltered = parsed.is_signature_valid
+    except UNREADABLE as error:
         raise IdentityUnusable("the request is no PEM certificate request") from error
-    public = parsed.public_key()
-    if not parsed.is_signature_valid:
+    if not unaltered:
         raise IdentityUnusable("the request's own signature is wrong: it was altered")
     if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp256r1":
         raise IdentityUnusable("the request's key is not on P-256")
     wanted = Subject(federation_of(root), role, name)
-    asked = uris(parsed.extensions)
     if asked and asked != [wanted.uri]:
         raise IdentityUnusable(f"the request was made for {asked[0]}, not for {wanted.uri}")
     certificate = issue(key, root, public, role, name, now=now, days=days, hosts=hosts)
@@ -345,6 +347,25 @@ def throwaway(folder: Path, silos: Sequence[str], now: float) -> dict[str, Ident
             path.write_bytes(data)
         made[place] = paths
     return made
+
+
+def lone_server(host: str, now: float, seconds: float) -> tuple[bytes, bytes]:
+    """Return key and certificate, PEM, of a server that no CA signs: clients know its SHA-256.
+
+    The certificate is valid for ``seconds`` and a day on both sides, since no clock is compared.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    start, end = moment(now - _DAY), moment(now + seconds + _DAY)
+    certificate = (
+        _builder(name, name, key.public_key(), start, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _pem_of_key(key), certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _host(host: str) -> x509.GeneralName:

@@ -28,7 +28,7 @@ MAX_CERTIFICATE_BYTES = 1 << 16
 """Longest certificate chain that a peer may show; what was read of it is kept in memory."""
 
 
-_UNREADABLE = (
+UNREADABLE = (
     ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )  # fmt: skip
@@ -88,7 +88,7 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the P-256 private key of a PEM file."""
     try:
         key = serialization.load_pem_private_key(read(path), password=None)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise IdentityUnusable(f"{path} is no unencrypted PEM private key") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise IdentityUnusable(f"{path}: the key is not on P-256")
@@ -247,7 +247,7 @@ def parse(pem: bytes, what: str) -> list[x509.Certificate]:
         for one in found:  # what is read later would raise later
             _ = one.public_key(), one.extensions, one.subject, one.issuer
             _ = one.not_valid_before_utc, one.not_valid_after_utc
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise IdentityUnusable(f"{what} is no PEM certificate") from error
     return found
 
@@ -263,7 +263,7 @@ def write(path: Path, data: bytes) -> None:
 def _issued(root: x509.Certificate, leaf: x509.Certificate) -> bool:
     try:
         leaf.verify_directly_issued_by(root)
-    except (*_UNREADABLE, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         return False
     return True
 
@@ -294,7 +294,8 @@ def check_name(what: str, name: str) -> None:
     """Raise :class:`IdentityUnusable` unless ``name`` can stand in a certificate's URI."""
     if not _NAME.fullmatch(name):
         raise IdentityUnusable(
-            f"{what} {name!r}: up to 63 letters, digits and ._- are expected, no such sign first"
+            f"{what} {name[:80]!a}: up to 63 letters, digits and ._- are expected, "
+            "no such sign first"
         )
 
 

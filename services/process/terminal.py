@@ -21,10 +21,20 @@ NARROWEST = 6
 """Width to which a column of a table on a terminal may shrink."""
 
 
+def visible(text: str) -> str:
+    """Return a text whose control characters are spelled out: others wrote it, a terminal obeys."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 class Refused(click.ClickException):
     """Bad input: one line, exit code 2."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 class _Ended(Refused):
@@ -151,7 +161,7 @@ def tell(document: Any, shown: str | Callable[[], None]) -> None:
     elif callable(shown):
         shown()
     else:
-        click.echo(shown)
+        click.echo(visible(shown))
 
 
 def listing(
@@ -206,7 +216,7 @@ def listing(
 
 
 def _cells(rows: Iterable[Iterable[object]]) -> list[list[str]]:
-    return [["–" if cell in (None, "") else str(cell) for cell in row] for row in rows]
+    return [["–" if cell in (None, "") else visible(str(cell)) for cell in row] for row in rows]
 
 
 def aligned(

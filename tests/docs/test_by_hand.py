@@ -33,18 +33,27 @@ class Shell:
 
     def __call__(self, line: str) -> str:
         self.ran.append(line)
-        words = [sys.executable, "-m", *shlex.split(line.removesuffix("&"))]
+        files = {sign: self.folder / name for sign, name in re.findall(r" ([<>]) (\S+)", line)}
+        bare = re.sub(r" [<>] \S+", "", line)
+        words = [sys.executable, "-m", *shlex.split(bare.removesuffix("&"))]
         environment = {**os.environ, "HEDGEROW_CONFIG": str(self.folder / "config.toml"),
                        "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}  # fmt: skip
         if line.endswith("&"):
-            with (self.folder / "log").open("ab") as log:
+            with (
+                (self.folder / "log").open("ab") as log,
+                files.get(">", self.folder / "log").open("ab") as out,
+            ):
                 self.running.append(
-                    subprocess.Popen(words, cwd=self.folder, env=environment, stderr=log)
+                    subprocess.Popen(
+                        words, cwd=self.folder, env=environment, stdout=out, stderr=log
+                    )
                 )
             return ""
+        if "<" in files:
+            wait_until(lambda: bool(files["<"].read_text()), PATIENCE_SECONDS, "it is written")
         done = subprocess.run(
-            words, cwd=self.folder, env=environment, input="y\n", text=True,
-            capture_output=True, timeout=PATIENCE_SECONDS,
+            words, cwd=self.folder, env=environment, text=True, capture_output=True,
+            input=files["<"].read_text() if "<" in files else "y\n", timeout=PATIENCE_SECONDS,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -79,13 +88,19 @@ def test_the_pages_commands_lead_from_nothing_to_a_model(shell: Shell) -> None:
     (folder / "job.toml").write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
     lines = commands(page)
     ready: list[str] = []
+    invited: list[str] = []
     for line in lines:
         if line == "hedgerow doctor north":  # people see `registered` before they go on
             ready = [one for one in shell.ran if "north" in one and "pki sign" not in one]
+            invited = [one for one in shell.ran if "south" in one]
             for silo in ("north", "south"):
                 wait_until(lambda silo=silo: is_ready(folder / silo), 60, f"{silo} is ready")  # type: ignore[misc]
         shell(line)
     assert len(ready) == 3, "three commands a silo from nothing to ready"
+    assert len(invited) == 3, "with a token, those of the owner of the CA are counted"
+    (inviting,) = (one for one in shell.running if "invite" in one.args)  # type: ignore[operator]
+    assert inviting.wait(PATIENCE_SECONDS) == 0
+    shell.running.remove(inviting)
     jobs = json.loads(shell("hedgerow jobs --json"))
     assert [(job["state"], job["operator"]) for job in jobs] == [("SUCCEEDED", "ann")]
     assert all(process.poll() is None for process in shell.running)

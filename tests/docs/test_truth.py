@@ -181,7 +181,7 @@ def commands() -> Iterator[tuple[str, str]]:
     for path in PAGES:
         for block in blocks(path.read_text(), "", "console", "sh", "shell", "bash"):
             for line in block.replace("\\\n", " ").splitlines():
-                text = line.strip().removeprefix("$ ")
+                text = re.sub(r" [<>] \S+", "", line.strip().removeprefix("$ "))
                 for start in ("hedgerow ", "make ", "python -m "):
                     if text.startswith(start) and "…" not in text.split("  #")[0]:
                         yield path.name, text

@@ -15,12 +15,20 @@ from hedgerow.coordinator.operator import federations, joining
 from hedgerow.coordinator.operator.joining import BUNDLE, REQUEST, JoinRequest
 from hedgerow.coordinator.operator.processes import SETTINGS, kind_of, settings_files
 from hedgerow.services.identity import certificates
+from hedgerow.services.identity.enrolment import Bundle, Token
 from hedgerow.services.process.terminal import Refused, command, group, tell, wants_json
 
 FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 STOP_SECONDS = 15.0
 """How long processes may take to end before they are killed."""
 federation_option = click.option("--federation", required=True, help="Name of the federation.")
+min_silos_option = click.option(
+    "--min-silos",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Of the policy: least silos in a job. Sums of two hide nothing from the other.",
+)
 
 
 @group()
@@ -52,13 +60,7 @@ def coordinator(federation: str, hosts: tuple[str, ...], port: int | None, folde
 @federation_option
 @click.option("--name", required=True, help="Name of the silo.")
 @click.option("--data", required=True, metavar="FILE", help="The silo's table, or an fsspec URL.")
-@click.option(
-    "--min-silos",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Of the policy: least silos in a job. Sums of two hide nothing from the other.",
-)
+@min_silos_option
 @click.option("--dir", "folder", type=FOLDER, help="The silo's name if not given.")
 def silo(federation: str, name: str, data: str, min_silos: int, folder: Path | None) -> None:
     """Make a silo's folder: an agent, and its crypto process."""
@@ -111,6 +113,11 @@ def accept(bundle: Path, folder: Path | None, ca_sha256: str) -> None:
         raise Refused(f"{bundle}: the CA's SHA-256 is {digest}, {ca_sha256} was expected")
     place = folder or Path(found.name).absolute()
     joining.accept(place, found, time.time())
+    _tell_complete(place, found, f"SHA-256 of the CA: {digest}; compare it with its owner")
+
+
+def _tell_complete(place: Path, found: Bundle, trusted: str) -> None:
+    """Say what a complete folder is for; an operator's becomes the default of all commands."""
     if settings := sorted(place.glob("*.toml")):
         kinds = ", ".join(path.stem for path in settings)
         after = f"start ({kinds}): hedgerow run {place}"
@@ -119,11 +126,39 @@ def accept(bundle: Path, folder: Path | None, ca_sha256: str) -> None:
         here = federations.KnownFederation(found.coordinator, place / "identity")
         federations.write(name, {**known, name: here})
         after = f"commands now use {name}: try hedgerow doctor"
+    digest = joining.fingerprint(found.ca.encode())
     tell(
         {"folder": str(place), "coordinator": found.coordinator, "ca_sha256": digest},
         f"{place}: {found.name} of {found.federation}, coordinator {found.coordinator}\n"
-        f"SHA-256 of the CA: {digest}; compare it with its owner\n{after}",
+        f"{trusted}\n{after}",
     )
+
+
+@command()
+@click.argument("token")
+@click.option("--data", metavar="FILE", help="Of a silo: its table, or an fsspec URL.")
+@min_silos_option
+@click.option("--dir", "folder", type=FOLDER, help="The name in the token if not given.")
+def join(token: str, data: str | None, min_silos: int, folder: Path | None) -> None:
+    """Make and complete the folder that TOKEN invites, as `hedgerow pki invite` prints it.
+
+    Does what `init`, `pki sign` and `init accept` do: keys are made here and stay, the owner's
+    machine signs. `-` reads the token from standard input, where other users of this machine do
+    not see it. Can be repeated when it was interrupted.
+    """
+    from hedgerow.coordinator.operator import inviting
+
+    found = Token.read(sys.stdin.readline() if token == "-" else token)  # noqa: S105
+    member = found.member
+    if (member.role is certificates.Role.SILO) != (data is not None):
+        needs = "needs --data, its table" if data is None else "has no table: leave --data out"
+        raise click.UsageError(f"the token is for {member.role} {member.name}, which {needs}")
+    place = folder or Path(member.name).absolute()
+    bundle, untold = inviting.join(found, place, data or "", min_silos)
+    said = f"signed at {found.address}, whose certificate the token names"
+    if untold:
+        said += f"\ntell the owner of the CA that all is in its place, they wait for it ({untold})"
+    _tell_complete(place, bundle, said)
 
 
 @command()

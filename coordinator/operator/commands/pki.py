@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hedgerow.coordinator.operator import joining
 from hedgerow.coordinator.operator.commands.options import Connection, connected
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
+from hedgerow.services.identity.enrolment import Token
 from hedgerow.services.identity.revocation import read_lists
 from hedgerow.services.process.terminal import group, listing, tell
 
@@ -120,6 +123,65 @@ def _sign_bundles(
     shown = [f"{target}: send it back; hedgerow init accept puts it into use" for target in made]
     shown.append(f"SHA-256 of the CA, to be told by another way: {root}")
     tell({"bundles": made, "ca_sha256": root}, "\n".join(shown))
+
+
+@pki.command()
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice([role.value for role in joining.PLACES]), default=Role.SILO.value,
+    show_default=True,
+)  # fmt: skip
+@click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
+@click.option("--valid", default="30m", show_default=True, help="For how long: 90s, 30m, 2h.")
+@click.option(
+    "--listen", metavar="HOST:PORT",
+    help="Where to wait; this machine's address on the way to the coordinator, at 7444 or a free "
+    "port, if not given.",
+)  # fmt: skip
+@click.option("--announce", metavar="HOST:PORT", help="What NAME dials, if not --listen itself.")
+@click.option("--days", type=float, default=authority.LIFETIME_DAYS[1], show_default=True)
+@click.option(
+    "--coordinator", default="", metavar="HOST:PORT",
+    help="The coordinator's address, if not that of the coordinator signed here.",
+)  # fmt: skip
+def invite(
+    name: str,
+    role: str,
+    folder: Path,
+    valid: str,
+    listen: str | None,
+    announce: str | None,
+    days: float,
+    coordinator: str,
+) -> None:
+    """Print a token with which NAME joins by `hedgerow join`, and wait until it has.
+
+    Waits here, for one enrolment: it ends with that, after --valid, after too many wrong tries, or
+    by Ctrl-C. Whoever uses the token first becomes NAME: send it where nobody else reads it.
+    Standard output has the token alone.
+    """
+    from hedgerow.coordinator.operator import inviting
+
+    try:
+        seconds = inviting.seconds_of(valid)
+    except ValueError as error:
+        raise click.UsageError(f"--valid: {error}") from error
+    dialled = coordinator or joining.coordinator_of(folder)
+    bound, announced = inviting.place_of(listen, announce, dialled)
+
+    def note(line: str) -> None:
+        click.echo(line, err=True)
+
+    def tell_token(token: Token) -> None:
+        until = _date(time.time() + seconds)
+        data = " --data FILE" if role == Role.SILO else ""
+        note(f"open at {token.address} until {until}; {name} runs: hedgerow join TOKEN{data}")
+        shown = {"token": token.write(), "address": token.address, "until": until}
+        tell(shown, token.write())
+        sys.stdout.flush()
+
+    invitation = inviting.invitation(folder, Role(role), name, seconds, coordinator, days, note)
+    asyncio.run(inviting.serve(invitation, seconds, bound, announced, tell_token))
 
 
 def _sign_one(
