@@ -71,6 +71,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         raise FederationError(
             f"an agent needs the certificate of a silo; this one is of role {subject.role}"
         )
+    logs.always(silo=silo)
     metrics = Metrics()
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
     state = StateFolder(config.state)

@@ -98,6 +98,10 @@ class Attempt:
         FederationError
             The attempt failed, or was stopped.
         """
+        with structlog.contextvars.bound_contextvars(job=self.key.job_id, attempt=self.key.attempt):
+            self._run()
+
+    def _run(self) -> None:
         job: JobParameters | None = None
         try:
             opened = open_job(self._assignment.job, self._parts.identity())
@@ -109,7 +113,7 @@ class Attempt:
         except StateUnwritable:
             raise  # it can take part once there is room
         except FederationError as refusal:
-            log.warning("declined", job=self.key.job_id, attempt=self.key.attempt, why=str(refusal))
+            log.warning("declined", why=str(refusal))
             self._answer(Declined(shown_refusal(job, refusal)[:500]))
             return
         self._take_part(job, dataset, opened, accountant)
@@ -176,7 +180,7 @@ class Attempt:
         results.expect(parts, start, opened.statement.spec)
         self._keep(start, self._participate(start), opened.statement.spec)
         parts.accepted.done(job_id)
-        log.info("done", job=job_id, attempt=self.key.attempt)
+        log.info("done")
 
     def _settled(self, job: JobParameters, agreed: Schema, dataset: Dataset) -> Schema:
         """Return the job's schema, which neither reorders this table nor ever changes.
@@ -219,7 +223,7 @@ class Attempt:
         )
         if self._stopped:
             raise JobStopped(self._stopped)
-        log.info("taking part", job=start.job_id, attempt=start.attempt)
+        log.info("taking part")
 
         def pause() -> None:
             link.check()
@@ -275,5 +279,5 @@ class Attempt:
                 return
             except StateUnwritable as error:
                 if not failures:
-                    log.error("result waits for room", job=self.key.job_id, why=str(error))
+                    log.error("result waits for room", why=str(error))
                 time.sleep(ROOM_SECONDS)

@@ -95,6 +95,7 @@ def main(config: Path) -> None:
     return_freed_memory()
     loaded = settings.load(CryptoSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    logs.always(silo=loaded.silo)
     asyncio.run(_main(loaded))
 
 

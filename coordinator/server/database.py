@@ -15,8 +15,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, S
 from hedgerow.boosting.errors import FOREIGN
 from hedgerow.coordinator.server.artefacts import StorageFailed
 
-SCHEMA_VERSION = 2
-"""Version of the tables; a database of another version is refused."""
+SCHEMA_VERSION = 3
+"""Version of the tables; :mod:`hedgerow.coordinator.server.migrations` brings older ones to it."""
 
 CHECKSUM = "hedgerow_checksum"
 """Name of the column of checksums, and of the function that SQLite calls for them."""
@@ -40,7 +40,7 @@ JOBS = sql.Table(
     sql.Column("created", _Real, nullable=False),
     sql.Column("ended", _Real, nullable=False, default=0.0),
     sql.Column("best_round", sql.Integer, nullable=False, default=0),
-    sql.Column("artefacts", sql.JSON, nullable=False, default=list),
+    sql.Column("artefacts", sql.JSON, nullable=False, default=dict),
     sql.Column("model", _text, nullable=False, default=""),
     sql.Column("control_bytes_up", sql.BigInteger, nullable=False, default=0),
     sql.Column("control_bytes_down", sql.BigInteger, nullable=False, default=0),
@@ -146,44 +146,78 @@ def _failure(doing: str, error: SQLAlchemyError) -> StorageFailed:
     return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason.splitlines()[0]}")
 
 
-def prepare(connection: Connection) -> None:
-    """Create the tables that are missing, and check all that is stored.
-
-    SQLite checks the structure of its file and no values: here each row has a checksum, which
-    triggers renew. PostgreSQL checks its own.
+def check_structure(connection: Connection) -> None:
+    """Check the structure of a SQLite file; PostgreSQL checks its own.
 
     Raises
     ------
     StorageFailed
-        A SQLite file is damaged; names the row.
+        It is damaged.
     """
-    sqlite = connection.dialect.name == "sqlite"
-    if sqlite:
+    if connection.dialect.name == "sqlite":
         found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
         if found != "ok":
             raise _damaged(found)
-    META.create_all(connection)
-    for table in META.sorted_tables if sqlite else ():
-        _check_rows(connection, table)
 
 
-def _check_rows(connection: Connection, table: sql.Table) -> None:
-    name, columns = table.name, [column.name for column in table.columns]
-    value = f"{CHECKSUM}({', '.join(_TYPED.format(column) for column in columns)})"
-    have = {row.name for row in connection.exec_driver_sql(f"PRAGMA table_info({name})")}
-    if CHECKSUM not in have:  # new, or of a version without checksums
-        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {CHECKSUM} INTEGER")
-        connection.exec_driver_sql(f"UPDATE {name} SET {CHECKSUM} = {value}")  # noqa: S608
-        for event in ("INSERT", f"UPDATE OF {', '.join(columns)}"):
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER {name}_{event.split()[0]} AFTER {event} ON {name} BEGIN "  # noqa: S608
-                f"UPDATE {name} SET {CHECKSUM} = {value} WHERE rowid = NEW.rowid; END"
-            )
-    key = f"CAST({next(iter(table.primary_key)).name} AS BLOB)"
-    wrong = f"SELECT rowid, {key} FROM {name} WHERE {CHECKSUM} IS NOT {value} LIMIT 1"  # noqa: S608
+def check(connection: Connection, *, newest: bool) -> None:
+    """Check every row of a SQLite file by its checksum, which triggers renew.
+
+    Parameters
+    ----------
+    newest : bool
+        Whether the tables should be those of this version.
+
+    Raises
+    ------
+    StorageFailed
+        A row is damaged; names it.
+    """
+    for table in META.sorted_tables:
+        check_rows(connection, table, newest=newest)
+
+
+def check_rows(connection: Connection, table: sql.Table, *, newest: bool) -> None:
+    """Check the rows of a table that exists and has checksums, as :func:`check` does."""
+    have = _columns(connection, table)
+    if CHECKSUM not in have:
+        return
+    columns = [c.name for c in table.columns] if newest else [c for c in have if c != CHECKSUM]
+    name, key = table.name, f"CAST({next(iter(table.primary_key)).name} AS BLOB)"
+    wrong = f"SELECT rowid, {key} FROM {name} WHERE {CHECKSUM} IS NOT {_sum(columns)} LIMIT 1"  # noqa: S608
     for row in connection.exec_driver_sql(wrong):
         of = bytes(row[1] or b"").decode(errors="replace")[:100]
         raise _damaged(f"row {row[0]} of table {name} ({of}) is not what was stored")
+
+
+def guard(connection: Connection, *, anew: bool) -> None:
+    """Give the tables of a SQLite file checksums, where they have none, or to all ``anew``."""
+    for table in META.sorted_tables if connection.dialect.name == "sqlite" else ():
+        name, columns = table.name, [column.name for column in table.columns]
+        missing = CHECKSUM not in _columns(connection, table)
+        if missing:
+            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {CHECKSUM} INTEGER")
+        if not missing and not anew:
+            continue
+        for event in ("INSERT", f"UPDATE OF {', '.join(columns)}"):
+            trigger = f"{name}_{event.split()[0]}"
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger}")
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {trigger} AFTER {event} ON {name} BEGIN "  # noqa: S608
+                f"UPDATE {name} SET {CHECKSUM} = {_sum(columns)} WHERE rowid = NEW.rowid; END"
+            )
+        connection.exec_driver_sql(f"UPDATE {name} SET {CHECKSUM} = {_sum(columns)}")  # noqa: S608
+
+
+def _columns(connection: Connection, table: sql.Table) -> list[str]:
+    """Return the columns that a table of a SQLite file has; none elsewhere."""
+    if connection.dialect.name != "sqlite":
+        return []
+    return [row.name for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")]
+
+
+def _sum(columns: list[str]) -> str:
+    return f"{CHECKSUM}({', '.join(_TYPED.format(column) for column in columns)})"
 
 
 def _damaged(what: str) -> StorageFailed:

@@ -18,22 +18,19 @@ from sqlalchemy.engine import Connection
 
 from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
     JOB_SILOS,
     JOBS,
     ROUNDS,
-    SCHEMA_VERSION,
     SCORES,
     SENT,
     SILOS,
     STEP_BYTES,
-    VERSION,
     engine_of,
     failures,
-    prepare,
 )
+from hedgerow.coordinator.server.migrations import prepare
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.job_view import (
@@ -63,7 +60,7 @@ class JobRecord:
         Seconds since 1970; ``ended`` is 0 before.
     artefacts : mapping of str to str
         Files of the result and the SHA-256 of each in hex, empty until there is one; ``model`` is
-        one of them. A digest is empty where an older version stored none.
+        one of them. A digest is empty where a version before 0.1 stored none.
     """
 
     job_id: str
@@ -107,25 +104,18 @@ class Store:
     ----------
     url : str
         ``sqlite:///PATH``, a bare file path (SQLite), or ``postgresql://USER@HOST/DATABASE``.
-        The tables are created on first use.
+        The tables are created on first use; those of an older version are migrated.
 
     Raises
     ------
     StorageFailed
-        The database cannot be reached, or another version created it.
+        The database cannot be reached, is damaged, or a newer version has made it.
     """
 
     def __init__(self, url: str) -> None:
         self._engine = engine_of(url)
-        with self._writing("opening the database") as connection:
-            prepare(connection)
-            found = connection.execute(sql.select(VERSION.c.version)).scalar()
-            if found is None:
-                connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
-            elif found != SCHEMA_VERSION:
-                raise StorageFailed(
-                    f"the database: expected schema version {SCHEMA_VERSION}, found {found}"
-                )
+        with failures("opening the database"):
+            prepare(self._engine)
 
     def close(self) -> None:
         """Close all connections."""
@@ -443,7 +433,5 @@ def _job_record(row: sql.Row[Any]) -> JobRecord:
     values = dict(row._mapping)
     values["state"] = JobState(values["state"])
     values["signed"] = SignedJob.parse(values["signed"])
-    files = values["artefacts"]
-    values["artefacts"] = files if isinstance(files, dict) else dict.fromkeys(files, "")
     values["detail"] = cut(values["detail"])
     return JobRecord(**values)

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from types import FrameType
 from typing import Any, TextIO
 
 import structlog
@@ -29,8 +30,46 @@ class _LastingStream:
             self._stream.flush()
 
 
+class _Level:
+    """The least level that is logged: SIGUSR1 changes between the settings' one and debug."""
+
+    def __init__(self, name: str) -> None:
+        self._set = self._least = logging.getLevelNamesMapping()[name.upper()]
+
+    def __call__(
+        self, logger: object, name: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        if structlog.processors.NAME_TO_LEVEL[name] < self._least:
+            raise structlog.DropEvent
+        return event
+
+    def changed(self, number: int, frame: FrameType | None) -> None:
+        self._least = self._set if self._least == logging.DEBUG else logging.DEBUG
+        said = {"least": logging.getLevelName(self._least).lower()}
+        # The signal may have come while this thread writes a line.
+        threading.Thread(
+            target=structlog.get_logger().warning, args=("log level",), kwargs=said
+        ).start()
+
+
+_ALWAYS: dict[str, str] = {}
+
+
+def always(**fields: str) -> None:
+    """Add fields to every line of this process from now on, as whose it is."""
+    _ALWAYS.update(fields)
+
+
+def _with_fields(
+    logger: object, name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    return {**_ALWAYS, **event}
+
+
 def configure(*, json: bool, level: str) -> None:
     """Set up structlog for this process; logs go to standard error.
+
+    SIGUSR1 sets the level to debug, and the next one to what it was before.
 
     What threads, event loops and libraries report of themselves becomes one line too: their
     tracebacks help no operator, and an error's text may hold values.
@@ -42,6 +81,9 @@ def configure(*, json: bool, level: str) -> None:
     level : str
         ``debug``, ``info``, ``warning`` or ``error``.
     """
+    least = _Level(level)
+    if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, least.changed)
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if json
@@ -51,15 +93,15 @@ def configure(*, json: bool, level: str) -> None:
     )
     structlog.configure(
         processors=[
+            least,
+            _with_fields,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info if json else _as_it_is,
             render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(_LastingStream(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )

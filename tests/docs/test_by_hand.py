@@ -128,3 +128,8 @@ def test_the_pages_commands_lead_from_nothing_to_a_model(shell: Shell) -> None:
     assert is_ready(folder / "north")
     assert coordinator.poll() is None
     assert north.poll() is None
+
+    north.send_signal(signal.SIGUSR1)  # passed on to its agent and its crypto process
+    log = folder / "log"
+    wait_until(lambda: log.read_text().count("log level") == 2, 60, "both show more")
+    assert north.poll() is None

@@ -166,7 +166,7 @@ def join(token: str, data: str | None, min_silos: int, folder: Path | None) -> N
 def run(folder: Path) -> None:
     """Run the processes of FOLDER, as `hedgerow init` makes it, until one ends.
 
-    Ctrl-C and SIGTERM end all of them. `--json` makes their logs JSON.
+    Ctrl-C and SIGTERM end all of them, SIGUSR1 is passed on. `--json` makes their logs JSON.
     """
     files = {kind_of(path): path for path in settings_files(folder)}
     ordered = [kind for kind in ("coordinator", "crypto", "agent") if kind in files]
@@ -179,7 +179,12 @@ def run(folder: Path) -> None:
         for process in started:
             process.terminate()
 
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for process in started:
+            process.send_signal(number)
+
     started: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGUSR1, pass_on)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     json_logs = ["--json"] if wants_json() else []

@@ -32,7 +32,7 @@ JOBS = ("job-0001", "job-0002")
 FLIPS = int(os.environ.get("FLIPS", "150"))
 
 
-def fill(file: Path) -> None:
+def fill(file: Path | str) -> None:
     store = Store(str(file))
     store.register_silos({"a": Registration("i" * 32, "0.1", ("bagging",), 512, 3, ())}, 5.0)
     for job_id in JOBS:
@@ -48,7 +48,7 @@ def fill(file: Path) -> None:
     store.close()
 
 
-def everything(file: Path) -> dict[str, Any]:
+def everything(file: Path | str) -> dict[str, Any]:
     store = Store(str(file))
     try:
         found: dict[str, Any] = {"jobs": store.jobs(), "silos": store.silos()}

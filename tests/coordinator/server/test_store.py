@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-import sqlalchemy
 
 from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.coordinator.server.artefacts import StorageFailed
@@ -22,30 +21,6 @@ from hedgerow.services.wire.job_view import (
     scores_of,
 )
 from tests.coordinator.server.bench import opened
-from tests.coordinator.server.postgresql import programs, running_postgresql
-
-
-@pytest.fixture(scope="module")
-def postgresql_server():
-    if programs() is None:
-        pytest.fail("PostgreSQL is not installed: apt-get install postgresql")
-    with running_postgresql() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/state/coordinator.db"
-    server = request.getfixturevalue("postgresql_server")
-    name = f"test_{abs(hash(request.node.nodeid))}"
-    admin = sqlalchemy.create_engine(
-        server.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT"
-    )
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    admin.dispose()
-    return server.rpartition("/")[0] + "/" + name
 
 
 @pytest.fixture
@@ -236,13 +211,6 @@ def test_rounds_of_an_unknown_job_are_refused_without_printing_the_statement(sto
     with pytest.raises(StorageFailed) as caught:
         store.add_round("nowhere", FinishedRound(0, 1, 0.5, (), 1, 1, ("a",)))
     assert "INSERT" not in str(caught.value)
-
-
-def test_a_database_of_another_schema_version_is_refused(store, url):
-    with store._writing("testing") as connection:
-        connection.exec_driver_sql("UPDATE hedgerow_schema SET version = 99")
-    with pytest.raises(StorageFailed, match="found 99"):
-        Store(url)
 
 
 def test_sqlite_keeps_a_write_ahead_log(tmp_path):
