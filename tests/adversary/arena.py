@@ -13,6 +13,7 @@ import selectors
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,15 @@ class Variant:
     tables: Mapping[str, Dataset]
     memory: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, make_link: Callable[..., MemoryLink] = UrgentLink) -> Outcome:
-        """Run the job once."""
+    def run(self, make_link: Callable[..., MemoryLink], drawn: str) -> Outcome:
+        """Run the job once; secrets and noise of horizontal silos are drawn from a seed."""
+
+        def vault(silo: str) -> LocalVault:
+            return LocalVault(Random(f"{drawn}/{silo}").randbytes)
+
         rest: dict[str, Any] = {}
         if not self.job.vertical:
-            rest = {"vaults": lambda _: LocalVault(), "identities": KeyedIdentity}
+            rest = {"vaults": vault, "identities": KeyedIdentity}
         else:
             rest = {
                 "vaults": vertical.vaults(),

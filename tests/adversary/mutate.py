@@ -146,7 +146,7 @@ def lie_of(case: Case, record: Recording, parts: Parts, silo: Silo) -> Parts:
         return parts  # this run has another form here
 
 
-def _run(of: Variant, case: Case | None, record: Recording | None) -> Any:
+def _run(of: Variant, case: Case | None, record: Recording | None, drawn: str) -> Any:
     noted: dict[Moment, Any] = {}
 
     def make_link(*args: Any, **rest: Any) -> WatchedLink:
@@ -155,13 +155,13 @@ def _run(of: Variant, case: Case | None, record: Recording | None) -> Any:
         return link
 
     with oracle.witnessed() as witness:
-        return of.run(make_link), witness, noted
+        return of.run(make_link, drawn), witness, noted
 
 
 @cache
 def recording(name: str) -> Recording:
     """Return what happens in a variant when nobody lies."""
-    runs = [_run(variant(name), None, None) for _ in range(2)]
+    runs = [_run(variant(name), None, None, f"honest {k}") for k in range(2)]
     noted = runs[0][2]
     return Recording(
         Honest.of([run[:2] for run in runs], variant(name).job.parameters.n_results),
@@ -230,7 +230,7 @@ def judge(case: Case) -> Verdict:
         return Verdict("decoder", [f"the decoder raises {type(error).__name__}: {error}"])
     of = variant(case.variant)
     try:
-        outcome, witness, _ = _run(of, case, record)
+        outcome, witness, _ = _run(of, case, record, case.seed)
     except (WaitsForever, Exception) as error:
         return Verdict("run", [f"the run raises {type(error).__name__}: {error}"])
     lying_silo = case.moment[0] == "offer"
