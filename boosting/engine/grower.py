@@ -340,7 +340,7 @@ class Grower:
             self._weights.extend(self._weigh(range(first, len(self._nodes))))
         if self._parameters.monotone:
             for node in chosen:
-                self._bound_children(self._nodes[node], *self._taken[node])
+                self._bound_children(node)
         deepest = self._parameters.max_depth
         request: list[int] = []
         for node in chosen:
@@ -370,9 +370,14 @@ class Grower:
             ),
         )
 
-    def _bound_children(self, parent: _Node, found: Candidates, position: int) -> None:
+    def _direction(self, node: int, feature: int) -> int:
+        """Return the monotone constraint of a node's division."""
+        return self._parameters.monotone[feature]
+
+    def _bound_children(self, node: int) -> None:
         """Keep the weights below two children on their sides of the middle of the children's."""
-        direction = self._parameters.monotone[int(found.feature[position])]
+        found, position = self._taken[node]
+        direction, parent = self._direction(node, int(found.feature[position])), self._nodes[node]
         left, right = self._nodes[parent.left : parent.left + 2]
         weights = self._weights[parent.left][0] + self._weights[parent.left + 1][0]
         middle = float(np.float32(weights) / np.float32(2))

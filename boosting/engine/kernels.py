@@ -362,6 +362,16 @@ def weigh(sums, rules, bounds, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def gains_between(side, total, rules, direction, bounds, out):  # type: ignore[no-untyped-def]
+    """Write the gain of divisions that are bound in one direction, or in none."""
+    G, H = total[0] * rules.scale_g, total[1] * rules.scale_h
+    own = _weight(G, H, rules.min_child_weight, rules)
+    own = _clipped(own, rules, bounds[2], bounds[3])
+    parent = _score(G, H, own, rules, True)
+    _changes(side, total, rules, direction, bounds, parent, out)
+
+
+@njit(cache=True, nogil=True)
 def gains(left, total, rules, out):  # type: ignore[no-untyped-def]
     """Write the gain of every candidate division of one node."""
     n_values = total.shape[0]

@@ -283,3 +283,39 @@ def gains_of_candidates(
     out = np.empty(left.shape[0], dtype=np.float32)
     kernels.gains(left, total, _rules(parameters, scale), out)
     return out
+
+
+def gains_under_constraints(
+    side: NDArray[np.int64],
+    total: NDArray[np.int64],
+    parameters: TreeParameters,
+    scale: Scale,
+    bound: NDArray[np.int8],
+    bounds: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return the gain of each way to divide one node of a tree with monotone constraints.
+
+    Parameters
+    ----------
+    side : ndarray of shape (n_candidates, 2), int64
+        Sums of one side.
+    total : ndarray of shape (2,), int64
+    bound : ndarray of shape (n_candidates,), int8
+        1 where this side must weigh no more than the other one, -1 where no less, else 0.
+    bounds : ndarray of shape (1, 4), float32
+        As in :func:`find_splits`.
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,), float32
+        -inf where a child is too light, or weighs what it must not.
+    """
+    out = np.empty(side.shape[0], dtype=np.float32)
+    rules = _rules(parameters, scale)
+    for direction in (-1, 0, 1):
+        at = np.flatnonzero(bound == direction)
+        part = np.empty(at.shape[0], dtype=np.float32)
+        columns = np.ascontiguousarray(side[at].T)
+        kernels.gains_between(columns, total, rules, direction, bounds[0], part)
+        out[at] = part
+    return out

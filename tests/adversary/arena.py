@@ -242,7 +242,10 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "simfl": lambda: _horizontal(SimFL(rounds=3)),
     "simfl-mean": lambda: _horizontal(SimFL(rounds=2, hashes=3), Task.REGRESSION),
     "vertical": lambda: _vertical(),
-    "vertical-mix": lambda: _vertical(mode="mix", encryption="elgamal", fraction_bits=16),
+    "vertical-mix": lambda: _vertical(
+        mode="mix", encryption="elgamal", fraction_bits=16, rounds=2,
+        increasing=("host-1:host-1_0",), decreasing=("host-1:host-1_1",),
+    ),
 }  # fmt: skip
 
 

@@ -264,9 +264,11 @@ def small_groups(known: dict[int, Any], tree: PassiveTree, least: int) -> list[i
 
 
 @pytest.mark.parametrize("least", [1, 2, 7])
-@pytest.mark.parametrize("missing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("missing", "increasing"), [(0.0, ()), (0.1, ()), (0.1, ("host-1:host-1_0", "guest:guest_1"))]
+)
 def test_no_two_sums_of_a_column_differ_by_few_rows(
-    least: int, missing: float, monkeypatch: pytest.MonkeyPatch
+    least: int, missing: float, increasing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the nodes whose sums are sent, nor in those that follow by subtraction."""
     small: list[int] = []
@@ -279,7 +281,8 @@ def test_no_two_sums_of_a_column_differ_by_few_rows(
             small.extend(small_groups(self._known, self, max(least, 2)))
 
     monkeypatch.setattr(PassiveTree, "answer", looked_at)
-    job = vertical.job(booster={"max_depth": 4, "min_child_weight": 0, "max_bin": 16})
+    booster = {"max_depth": 4, "min_child_weight": 0, "max_bin": 16}
+    job = vertical.job(booster=booster, increasing=increasing)
     parties = vertical.cut_by_columns(vertical.table(150, 5, missing=missing), (2, 3))
     outcome = run_in_memory(
         job, parties, schema=parties["guest"].schema, vaults=vertical.vaults(),

@@ -196,7 +196,9 @@ class ActiveParty(Party):
         cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
         self.setup = self.tree_setup(rows, cuts)
         n_rows = self.setup.binned.n_samples
-        self.tree_parameters = TreeParameters.of(job.booster, schema.n_features)
+        self.tree_parameters = replace(
+            TreeParameters.of(job.booster, schema.n_features), monotone=self.monotone(schema)
+        )
         self.sampler = parameters.sampler(job.booster)
         self.part = ActivePart(
             party=self.parties[0],
@@ -254,7 +256,8 @@ class ActiveParty(Party):
                 rng = generator(self.job.seed, 0, r * len(groups) + t, Purpose.COLUMNS)
                 columns = ColumnSampler(self.train.schema.n_features, tree_parameters, rng)
             guard = PurityGuard(parameters.max_purity, self.objective.positive_scale)
-            tree = ActiveTree(self.setup, turn, tree_parameters, columns, guard)
+            constrained = [p for p in self.parties[1:] if parameters.monotone(p)]
+            tree = ActiveTree(self.setup, turn, tree_parameters, columns, guard, constrained)
             then = StepName.SCORES if t == len(groups) - 1 else StepName.GRADIENTS
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
             trees.append(tree.grow(sample, gradients, group, self.first_round + r, then))

@@ -7,7 +7,7 @@ party owns one).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +95,8 @@ class ActiveTree:
     ----------
     columns : ColumnSampler or None
         Of the active party's own columns.
+    constrained : collection of str
+        Passive parties of whose features the job constrains some.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class ActiveTree:
         parameters: TreeParameters,
         columns: ColumnSampler | None,
         guard: PurityGuard,
+        constrained: Collection[str] = (),
     ) -> None:
         self._setup = setup
         self._courier = setup.courier
@@ -113,7 +116,10 @@ class ActiveTree:
         self._parameters = parameters
         self._columns = columns
         self._guard = guard
+        self._constrained = constrained
         self._n_candidates: list[int] = [0] * (len(setup.parties) - 1)
+        self._sides_bound: dict[int, NDArray[np.int8]] = {}
+        self._picked: dict[int, int] = {}
         self._anonymous: dict[int, int] = {}
         self.partition = RowPartition(np.arange(setup.binned.n_samples, dtype=np.int32))
 
@@ -136,7 +142,7 @@ class ActiveTree:
         self._grower = PartyGrower(
             self._setup.cuts, self._parameters, gradients.scale, root, self._columns,
             self._setup.n_threads,
-            guard=self._guard, n_candidates=self._n_candidates,
+            guard=self._guard, n_candidates=self._n_candidates, sides_bound=self._sides_bound,
         )  # fmt: skip
         passive = bool(self._turn.passive)
         while self._grower.request:
@@ -171,12 +177,28 @@ class ActiveTree:
         )
         for k, party in enumerate(self._parties[1:]):
             if party in self._turn.passive:
-                self._n_candidates[k] = received.read(party, CandidateCount).n_candidates
+                said = received.read(party, CandidateCount)
+                self._n_candidates[k] = said.n_candidates
                 if self._n_candidates[k] > MAX_DIVISIONS:
                     raise OfferRejected(
                         f"{party}: expected at most {MAX_DIVISIONS} candidates, "
                         f"received {self._n_candidates[k]}"
                     )
+                self._take_sides(k + 1, party, said)
+
+    def _take_sides(self, number: int, party: str, said: CandidateCount) -> None:
+        """Note which candidates of a party are under a monotone constraint."""
+        if party not in self._constrained:
+            if said.no_more or said.no_less:
+                raise OfferRejected(
+                    f"{party} sent monotone constraints, the job has none of its features"
+                )
+            return
+        n = [said.n_candidates]
+        (no_more,), (no_less,) = (unpack_masks(b, n, party) for b in (said.no_more, said.no_less))
+        if (no_more & no_less).any():
+            raise OfferRejected(f"{party} sent a candidate that is bound both ways")
+        self._sides_bound[number] = no_more.astype(np.int8) - no_less.astype(np.int8)
 
     def _histograms(self, passive: bool) -> Integers:
         """Return the sums of all requested nodes: own bins, then candidates of each party."""
@@ -266,16 +288,16 @@ class ActiveTree:
         masks = {w.node: self._own_mask(w) for w in chosen if w.owner == 0}
         if passive:
             masks |= self._announce_divisions(chosen, masks)
-        left, n_rows = {}, {}
+        left, n_rows, directions = {}, {}, {}
         for w in chosen:
             rows = self.partition.rows(w.node)
             mask = masks[w.node]
             left[w.node] = self._gradients.searched[rows[mask]].sum(axis=0)
             if w.owner:
-                self._check(w, left[w.node])
+                directions[w.node] = self._check(w, left[w.node])
             n_left = int(self._sampled[rows[mask]].sum())
             n_rows[w.node] = (n_left, int(self._sampled[rows].sum()) - n_left)
-        splits = self._grower.settle(chosen, left, n_rows)
+        splits = self._grower.settle(chosen, left, n_rows, directions)
         self.partition.split_by_masks(splits, [masks[w.node] for w in chosen])
 
     def _own_mask(self, w: Wanted) -> NDArray[np.bool_]:
@@ -316,6 +338,12 @@ class ActiveTree:
                         f"received {len(rows.features)}"
                     )
                 self._anonymous |= dict(zip(nodes, rows.features, strict=True))
+                if len(rows.picked) != (len(nodes) if party in self._constrained else 0):
+                    raise OfferRejected(
+                        f"{party}: expected which candidates it took where its features are "
+                        f"constrained, received {len(rows.picked)} of {len(nodes)} divisions"
+                    )
+                self._picked |= dict(zip(nodes, rows.picked, strict=False))
         return found
 
     def _after(self, chosen: Sequence[Wanted]) -> StepName:
@@ -329,13 +357,33 @@ class ActiveTree:
             return StepName.HISTOGRAMS
         return StepName.SPLITS if self._grower.unfinished else self._then
 
-    def _check(self, w: Wanted, left: Integers) -> None:
-        """Refuse a division whose rows do not have the sums that were sent for it."""
-        right = self._grower.sums(w.node) - left
-        if not ((w.sides == left).all(axis=1) | (w.sides == right).all(axis=1)).any():
+    def _check(self, w: Wanted, left: Integers) -> int:
+        """Refuse a division whose rows do not have the sums that were sent for it.
+
+        Returns
+        -------
+        int
+            Its monotone constraint: 1 where the left side weighs no more, -1 where it weighs no
+            less, 0 for none.
+        """
+        tied, sides = w.tied, w.sides
+        if (at := self._picked.pop(w.node, None)) is not None:
+            if at >= len(tied):
+                raise OfferRejected(
+                    f"{self._parties[w.owner]} took a candidate that is none of those that tie"
+                )
+            tied, sides = tied[at : at + 1], sides[at : at + 1]
+        is_left = (sides == left).all(axis=1)
+        is_right = (sides == self._grower.sums(w.node) - left).all(axis=1)
+        if not (is_left | is_right).any():
             raise OfferRejected(
                 f"{self._parties[w.owner]} sent rows that do not have the sums it sent before"
             )
+        if w.owner not in self._sides_bound:
+            return 0
+        # Sides of the same sums are no division that gains.
+        direction = int(self._sides_bound[w.owner][tied[0]])
+        return direction if is_left[0] else -direction
 
     def _finish(self, groups: Sequence[int], round: int) -> Skeleton:
         grower = self._grower

@@ -33,7 +33,11 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
     """
     booster = job.booster
     for name, asked, why in (
-        ("monotone_constraints", any(booster.monotone_constraints), "not in a vertical job"),
+        (
+            "monotone_constraints",
+            any(booster.monotone_constraints),
+            "a vertical job has secureboost.increasing and decreasing",
+        ),
         ("num_parallel_tree", booster.num_parallel_tree != 1, "one tree is grown at a time"),
         ("tree_method", booster.tree_method != "hist", "expected hist"),
         ("max_cat_to_onehot", booster.max_cat_to_onehot != _DEFAULT.max_cat_to_onehot, _POSITIONS),

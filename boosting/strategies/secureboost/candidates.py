@@ -26,6 +26,9 @@ class DivisionTable:
         Ascending.
     missing : ndarray of shape (n_used,), bool
         Which of them have missing values.
+    mirrored : ndarray of shape (n_used,), bool
+        Which of them also divide missing from present values with the present ones on the right:
+        the same rows, but not the same under a monotone constraint.
     n_bins : tuple of int
         Bins of each used feature, that of missing values included.
     feature, last_left : ndarray of shape (n_divisions,), int64
@@ -40,6 +43,7 @@ class DivisionTable:
 
     features: NDArray[np.int64]
     missing: NDArray[np.bool_]
+    mirrored: NDArray[np.bool_]
     n_bins: tuple[int, ...]
     feature: NDArray[np.int64]
     last_left: NDArray[np.int64]
@@ -49,9 +53,21 @@ class DivisionTable:
 
     @classmethod
     def of(
-        cls, cuts: Cuts, features: NDArray[np.int64], has_missing: NDArray[np.bool_]
+        cls,
+        cuts: Cuts,
+        features: NDArray[np.int64],
+        has_missing: NDArray[np.bool_],
+        monotone: Sequence[int] = (),
     ) -> DivisionTable:
-        """Return the divisions of ``features``."""
+        """Return the divisions of ``features``.
+
+        Parameters
+        ----------
+        monotone : sequence of int
+            Constraint of every feature of the party; empty for none.
+        """
+        constrained = np.array(monotone, np.bool_) if len(monotone) else np.zeros_like(has_missing)
+        mirrored = has_missing & constrained
         feature, last, default, at = [], [], [], []
         n_bins = []
         n_sums = 0
@@ -61,17 +77,20 @@ class DivisionTable:
             n_right = n if missing else n - 1
             right, backwards = (
                 np.arange(n_right),
-                np.arange(1, n)[::-1] if missing else np.arange(0),
+                np.arange(0 if mirrored[j] else 1, n)[::-1] if missing else np.arange(0),
             )
             feature.append(np.full(n_right + len(backwards), j))
             last.append(np.concatenate([right, backwards - 1]))
             default.append(np.concatenate([np.zeros(n_right, bool), np.ones(len(backwards), bool)]))
-            at.append(n_sums + np.concatenate([right, n + backwards - 1]))
+            # The sum of all present values is the last one of those from the left.
+            from_right = np.where(backwards > 0, n + backwards - 1, n - 1)
+            at.append(n_sums + np.concatenate([right, from_right]))
             n_sums += n + (n - 1 if missing else 0)
         empty = np.empty(0, np.int64)
         return cls(
             features,
             has_missing[features],
+            mirrored[features],
             tuple(n_bins),
             np.concatenate([empty, *feature]),
             np.concatenate([empty, *last]),
@@ -129,11 +148,11 @@ class DivisionTable:
         n_rows = np.empty_like(out)
         for k, j in enumerate(self.features):
             of_feature = bins[:, layout.offsets[k] : layout.offsets[k + 1]]
-            below = np.cumsum(of_feature, axis=1)
+            below = np.pad(np.cumsum(of_feature, axis=1), ((0, 0), (1, 0)))
             forwards = np.flatnonzero((self.feature == j) & ~self.default_left)
             backwards = np.flatnonzero((self.feature == j) & self.default_left)
-            n_rows[:, forwards] = below[:, self.last_left[forwards]]
-            n_rows[:, backwards] = below[:, -1:] - below[:, self.last_left[backwards]]
+            n_rows[:, forwards] = below[:, self.last_left[forwards] + 1]
+            n_rows[:, backwards] = below[:, -1:] - below[:, self.last_left[backwards] + 1]
         # Divisions of a feature in one direction are nested: as many rows are the same rows.
         first = np.ones(len(self), np.bool_)
         first[1:] = (np.diff(self.feature) != 0) | (np.diff(self.default_left.astype(int)) != 0)
@@ -183,7 +202,9 @@ class DivisionTable:
         counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
         starts = np.searchsorted(self.feature, self.features)
-        _merge(layout.offsets, starts, self.missing, counts, totals, parent, least, out)
+        _merge(
+            layout.offsets, starts, self.missing, self.mirrored, counts, totals, parent, least, out
+        )
         return out
 
     def too_few(
@@ -226,7 +247,9 @@ class DivisionTable:
 
 
 @njit(cache=True, nogil=True)
-def _merge(offsets, starts, missing, counts, totals, parent, least, out):  # type: ignore[no-untyped-def]
+def _merge(  # type: ignore[no-untyped-def]
+    offsets, starts, missing, mirrored, counts, totals, parent, least, out
+):
     """Fill in :meth:`DivisionTable.large_enough`: from the left, cut where enough rows are."""
     n_nodes = counts.shape[0]
     since, after = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64)
@@ -242,6 +265,8 @@ def _merge(offsets, starts, missing, counts, totals, parent, least, out):  # typ
             after[:] = totals
         elif n > 0:
             out[at + n - 1] = True
+            if mirrored[k]:
+                out[at + 2 * n - 1] = True
         since[:] = 0
         for c in range(n - 1):
             fits = parent[at + c]

@@ -24,6 +24,7 @@ from hedgerow.boosting.engine.splitting import (
     TreeParameters,
     find_splits,
     gains_of_candidates,
+    gains_under_constraints,
 )
 from hedgerow.boosting.errors import SumCorrupt
 
@@ -101,6 +102,9 @@ class PartyGrower(Grower):
         Whether the active party's own features may be used.
     n_candidates : sequence of int
         Of each passive party.
+    sides_bound : Mapping[int, ndarray of shape (n_candidates,), int8]
+        By number of a passive party under monotone constraints: 1 where the side that a candidate's
+        sums are of must weigh no more than the other one, -1 where no less, else 0.
     """
 
     def __init__(
@@ -114,12 +118,15 @@ class PartyGrower(Grower):
         *,
         guard: PurityGuard,
         n_candidates: Sequence[int] = (),
+        sides_bound: Mapping[int, NDArray[np.int8]] | None = None,
     ) -> None:
         super().__init__(cuts, parameters, scale, totals, columns, n_threads)
         edges = np.cumsum([self.layout.n_bins, *n_candidates])
         self._edges = [int(e) for e in edges]
         self._n_own = cuts.n_features
         self._guard = guard
+        self._sides_bound = sides_bound or {}
+        self._directions: Mapping[int, int] = {}
         self._wanted: dict[int, Wanted] = {}
         self.own_features = True
         self.allowed: dict[int, list[NDArray[np.bool_]]] = {}
@@ -172,6 +179,7 @@ class PartyGrower(Grower):
         wanted: Sequence[Wanted],
         left: Mapping[int, Integers],
         n_rows: Mapping[int, tuple[int, int]],
+        directions: Mapping[int, int],
     ) -> Splits:
         """Divide nodes, once it is known which rows go left.
 
@@ -181,12 +189,15 @@ class PartyGrower(Grower):
             Sums of the rows that go left, by node.
         n_rows : Mapping[int, (int, int)]
             Sampled rows on either side; the child with fewer is asked for.
+        directions : Mapping[int, int]
+            Monotone constraint of the division, of nodes that a passive party divides.
         """
         chosen = [w.node for w in wanted]
         for w in wanted:
             found, position = self._found[w.node]
             found.left[position] = left[w.node]
             self.owners[w.node] = w.owner
+        self._directions = directions
         self._open_children(chosen)
         deepest = self._parameters.max_depth
         request = []
@@ -229,7 +240,7 @@ class PartyGrower(Grower):
                 gain = np.float32(0.0)
             for party, mask in enumerate(self.allowed.get(node, ()), start=1):
                 sides = self._histograms[node][self._edges[party - 1] : self._edges[party]]
-                gains = self._gains(node, sides, mask)
+                gains = self._gains(node, party, sides, mask)
                 best = np.float32(gains.max(initial=-np.inf))
                 if best > gain:
                     gain, owner = best, party
@@ -262,14 +273,28 @@ class PartyGrower(Grower):
             self._parameters,
             self._scale,
             allowed=allowed,
+            bounds=self._bounds(nodes),
             n_threads=self._n_threads,
         )
 
-    def _gains(self, node: int, sides: Integers, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-        totals = self._nodes[node].sums
-        gains = gains_of_candidates(
-            np.ascontiguousarray(sides), totals, self._parameters, self._scale
-        )
+    def _direction(self, node: int, feature: int) -> int:
+        if feature < self._n_own:
+            return super()._direction(node, feature)
+        return self._directions[node]
+
+    def _gains(
+        self, node: int, party: int, sides: Integers, mask: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        totals, bounds = self._nodes[node].sums, self._bounds([node])
+        if bounds is None:
+            gains = gains_of_candidates(
+                np.ascontiguousarray(sides), totals, self._parameters, self._scale
+            )
+        else:
+            bound = self._sides_bound.get(party, np.zeros(len(sides), np.int8))
+            gains = gains_under_constraints(
+                sides, totals, self._parameters, self._scale, bound, bounds
+            )
         ok = mask
         if node in self.labels and totals.shape[0] == 2:
             ok = mask & self._guard.allows(sides, totals, *self.labels[node])

@@ -99,6 +99,9 @@ class SecureBoost:
     base_margin : tuple of str
         Columns of the active party's table with the margins that rows begin with, one, or one a
         class; empty for the base score.
+    increasing, decreasing : tuple of str
+        Monotone constraints: features with which no prediction falls, or rises, all others equal;
+        each as ``PARTY:COLUMN``.
     allow_insecure : bool
         Allow ``plain``. For tests and measurements.
     """
@@ -131,6 +134,8 @@ class SecureBoost:
     warm_start: str = ""
     weight: str = ""
     base_margin: tuple[str, ...] = ()
+    increasing: tuple[str, ...] = ()
+    decreasing: tuple[str, ...] = ()
     allow_insecure: bool = False
 
     @property
@@ -191,6 +196,7 @@ class SecureBoost:
             raise InvalidJob("test_data: a vertical job is scored on the parties' own test tables")
         self._validate_effects(job)
         self._validate_rows(job)
+        self._validate_constraints(job)
         check_booster(job, mode=self.mode, sampling=self.sampling)
         self.sampler(job.booster)
         if job.silos:
@@ -244,6 +250,30 @@ class SecureBoost:
                 raise InvalidJob(
                     f"[secureboost] weight, base_margin: column '{name}' has another use"
                 )
+
+    def monotone(self, party: str) -> dict[str, int]:
+        """Return the constrained columns of a party: 1 increasing, -1 decreasing."""
+        found = {}
+        for names, direction in ((self.increasing, 1), (self.decreasing, -1)):
+            for name in names:
+                owner, _, column = name.partition(":")
+                if owner == party:
+                    found[column] = direction
+        return found
+
+    def _validate_constraints(self, job: JobParameters) -> None:
+        names, where = (*self.increasing, *self.decreasing), "[secureboost] increasing, decreasing:"
+        for name in names:
+            owner, _, column = name.partition(":")
+            if not owner or not column:
+                raise InvalidJob(f"{where} expected PARTY:COLUMN, received {name!r}")
+            if job.silos and owner not in job.silos:
+                silos = ", ".join(job.silos)
+                raise InvalidJob(f"{where} expected one of the silos {silos}, received {owner!r}")
+            if names.count(name) > 1:
+                raise InvalidJob(f"{where} {name!r} is there more than once")
+        if names and self.multi_output:
+            raise InvalidJob(f"{where} trees with several outputs (multi_output) have none")
 
     def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where so many parties cannot train in this mode."""

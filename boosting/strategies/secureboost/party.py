@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset, Feature, recode
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, recode
 from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, SchemaMismatch
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.courier import Courier
@@ -170,6 +170,30 @@ class Party:
             n_threads=threads,
             most_nodes=self.parameters.max_split_nodes,
         )
+
+    def monotone(self, schema: Schema) -> tuple[int, ...]:
+        """Return the constraints of this party's columns; empty where the job has none at all.
+
+        Raises
+        ------
+        DataError
+            Of a party that is not in the job.
+        SchemaMismatch
+            Of a column that is not there, or is text.
+        """
+        parameters = self.parameters
+        names = (*parameters.increasing, *parameters.decreasing)
+        if foreign := {name.partition(":")[0] for name in names} - set(self.parties):
+            raise DataError(
+                f"[secureboost] increasing, decreasing: {sorted(foreign)[0]} is no party of the job"
+            )
+        own = parameters.monotone(self.courier.party)
+        for name in own:
+            if name not in schema.names:
+                raise SchemaMismatch(f"monotone constraint: there is no feature '{name}'")
+            if self.table.schema.features[schema.names.index(name)].is_categorical:
+                raise SchemaMismatch(f"monotone constraint: feature '{name}' is text")
+        return tuple(own.get(name, 0) for name in schema.names) if names else ()
 
     def earlier_part(self) -> bytes:
         """Return this party's part of the model that the job starts from.

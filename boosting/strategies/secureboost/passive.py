@@ -155,8 +155,10 @@ class PassiveParty(Party):
         self.fit = np.setdiff1d(np.arange(train.n_samples), held)
         cuts = local_cuts(train.take(self.fit), self.job.booster.max_bin)
         self.setup = self.tree_setup(rows, cuts)
-        booster = replace(self.job.booster, monotone_constraints=())
-        self.tree_parameters = TreeParameters.of(booster, train.schema.n_features)
+        self.tree_parameters = replace(
+            TreeParameters.of(self.job.booster, train.schema.n_features),
+            monotone=self.monotone(train.schema),
+        )
         self.part = PassivePart(
             party=self.courier.party,
             model=self.start.job_id,

@@ -113,7 +113,9 @@ class PassiveTree:
         if own.parameters.samples_columns:
             self._columns = ColumnSampler(n_features, own.parameters, rng)
             features = self._columns.of_tree
-        self._table = DivisionTable.of(setup.cuts, features, own.has_missing)
+        self._table = DivisionTable.of(
+            setup.cuts, features, own.has_missing, own.parameters.monotone
+        )
         self._order = rng.permutation(len(self._table))
         self._partition = RowPartition(np.arange(setup.binned.n_samples, dtype=np.int32))
         self._depths = [0]
@@ -127,7 +129,7 @@ class PassiveTree:
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
         active, setup = self._active, self._setup
-        offer = CandidateCount(len(self._table))
+        offer = CandidateCount(len(self._table), *self._sides_bound())
         received = self._courier.send(GRADIENTS, boxes={active: offer})
         content = received.read(active, TreeGradients)
         self._own.check(content.layout)
@@ -160,6 +162,15 @@ class PassiveTree:
                 f"{active} sent gradients that cannot be used: {public_text(error)}"
             ) from error
         return received.then
+
+    def _sides_bound(self) -> tuple[bytes, ...]:
+        """Return which candidates' sides must weigh no more, and no less, than the others."""
+        monotone = np.array(self._own.parameters.monotone, np.int64)
+        if not monotone.any():
+            return ()
+        # The sums of a division that sends missing values left are those of its right side.
+        side = monotone[self._table.feature] * np.where(self._table.default_left, -1, 1)
+        return tuple(pack_masks([side[self._order] == sign]) for sign in (1, -1))
 
     def answer(self) -> StepName:
         """Send the sums of the requested nodes."""
@@ -202,7 +213,8 @@ class PassiveTree:
             rows = self._partition.rows(node)
             masks[node] = self._table.goes_left(division, self._binned, rows)
         if len(of[0]) < len(nodes):
-            received = self._courier.send(BITMAPS, boxes=self._left_rows(mine, masks))
+            tied = {d.node: d.tied for d in content.divisions}
+            received = self._courier.send(BITMAPS, boxes=self._left_rows(mine, masks, tied))
             then = received.then
             for k in self._numbers:
                 if k not in (0, self._me) and of[k]:
@@ -296,7 +308,10 @@ class PassiveTree:
         return dict(zip(nodes, unpack_masks(bits, sizes, sender), strict=True))
 
     def _left_rows(
-        self, mine: Mapping[int, int], masks: Mapping[int, NDArray[np.bool_]]
+        self,
+        mine: Mapping[int, int],
+        masks: Mapping[int, NDArray[np.bool_]],
+        tied: Mapping[int, tuple[int, ...]],
     ) -> dict[str, LeftRows]:
         """Return what each other party of the tree receives of own divisions."""
         if not mine:
@@ -304,8 +319,17 @@ class PassiveTree:
         left = pack_masks([masks[node] for node in mine])
         features = [int(self._table.feature[division]) for division in mine.values()]
         names = tuple(self._own.names[features].tolist())
+        picked: tuple[int, ...] = ()
+        if any(self._own.parameters.monotone):
+            picked = tuple(
+                int(np.flatnonzero(self._order[list(tied[node])] == own)[0])
+                for node, own in mine.items()
+            )
         others = (party for party in self._involved if party != self._courier.party)
-        return {p: LeftRows(left, names if p == self._active else ()) for p in others}
+        return {
+            p: LeftRows(left, names, picked) if p == self._active else LeftRows(left)
+            for p in others
+        }
 
     def _move(
         self,

@@ -38,7 +38,9 @@ REVEALS = (
     "of gradients over the rows on one side of every candidate of a passive party, in secret "
     "order, and which rows the chosen ones send left; not features, thresholds or values, but "
     "how often each anonymous feature divides; how many ids each party has and, with three or "
-    "more parties, how many ids each group of parties shares, not which. Silos that collude "
+    "more parties, how many ids each group of parties shares, not which; of a party with monotone "
+    "constraints, which candidates are of a constrained feature, which way, and which one it took "
+    "of those that tie (the job names the features to all who see it). Silos that collude "
     "with the active party show it their own columns, nothing of others. In mode layered "
     "and mix passive parties see the rows only of the levels and trees that are theirs. With "
     "encryption = plain gradients are readable by passive parties and the coordinator: labels "
@@ -264,9 +266,19 @@ class TreeGradients:
 
 @dataclass(frozen=True, slots=True)
 class CandidateCount:
-    """How many candidates a passive party has for every node of a tree."""
+    """How many candidates a passive party has for every node of a tree.
+
+    Parameters
+    ----------
+    n_candidates : int
+    no_more, no_less : bytes
+        A bit a candidate, where the job constrains features of the sender: whether the side that
+        its sums are of must weigh no more, or no less, than the other one.
+    """
 
     n_candidates: int
+    no_more: bytes = b""
+    no_less: bytes = b""
 
 
 Sources = NDArray[np.int16] | NDArray[np.int32]
@@ -334,10 +346,14 @@ class LeftRows:
     features : tuple of int
         To the active party: for each of these nodes the number under which the sender keeps its
         feature anonymous.
+    picked : tuple of int
+        To the active party, where the job constrains features of the sender: which of the
+        candidates that tie divides the node, as a position in :attr:`NodeDivision.tied`.
     """
 
     left: bytes
     features: tuple[int, ...] = ()
+    picked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -629,16 +629,26 @@ class CandidateCount(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     N_CANDIDATES_FIELD_NUMBER: _builtins.int
+    NO_MORE_FIELD_NUMBER: _builtins.int
+    NO_LESS_FIELD_NUMBER: _builtins.int
     n_candidates: _builtins.int
     """How many."""
+    no_more: _builtins.bytes
+    """Where the job constrains features of the sender, else empty: a bit a candidate, most significant
+    first, set where the side that its sums are of must weigh no more than the other one.
+    """
+    no_less: _builtins.bytes
+    """The same, where it must weigh no less."""
     def __init__(
         self,
         *,
         n_candidates: _builtins.int = ...,
+        no_more: _builtins.bytes = ...,
+        no_less: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["n_candidates", b"n_candidates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["n_candidates", b"n_candidates", "no_less", b"no_less", "no_more", b"no_more"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -750,6 +760,7 @@ class LeftRows(_message.Message):
 
     LEFT_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    PICKED_FIELD_NUMBER: _builtins.int
     left: _builtins.bytes
     """As in LevelDivisions, for the sender's nodes."""
     @_builtins.property
@@ -758,15 +769,22 @@ class LeftRows(_message.Message):
         anonymous.
         """
 
+    @_builtins.property
+    def picked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """To the active party, where the job constrains features of the sender: for each of these nodes
+        which of the candidates that tie divides it, as a position among them.
+        """
+
     def __init__(
         self,
         *,
         left: _builtins.bytes = ...,
         features: _abc.Iterable[_builtins.int] | None = ...,
+        picked: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "left", b"left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "left", b"left", "picked", b"picked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
