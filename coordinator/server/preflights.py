@@ -175,6 +175,12 @@ def _verdict(
     schemas = {Silo(one.silo): answers[Silo(one.silo)].schema for one in found if one.fit}
     told = {silo: schema for silo, schema in schemas.items() if schema is not None}
     try:
+        if len(found) < job.least_silos:
+            names = ", ".join(one.silo for one in found) or "none"
+            raise SchemaMismatch(
+                f"the job needs {job.least_silos} silos, the federation has {len(found)} that it "
+                f"could ask ({names}): more must join, or min_silos be lower"
+            )
         if len(able) < job.least_silos:
             failed = [f"{one.silo} cannot take part" for one in found if one.silo not in able]
             raise SchemaMismatch(

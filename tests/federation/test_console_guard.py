@@ -59,6 +59,7 @@ def test_strangers_are_refused_before_a_page_is_made(fed: Federation, address: s
     assert page.headers["cache-control"] == "no-store"
     report = asked(address, "GET", f"/jobs/{job_id}/report", Cookie=cookie)
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts;")
+    assert "hedgerow-console-" not in report.body, "a run is named by its job, not by our folder"
 
     # What changes something needs the console's own origin and its form's token as well.
     token = re.search(r'name="token" value="(\w+)"', page.body)

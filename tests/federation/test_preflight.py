@@ -59,6 +59,11 @@ def test_each_silo_says_what_hinders_it(fed: Federation) -> None:
         "the job needs 3 silos, 2 of the federation's could run it; s1 cannot take part; "
         "s3 cannot take part; s4 cannot take part"
     )
+    many = JOB.format(strategy="bagging", extra="", rounds=3).replace("= 3\n", "= 6\n", 1)
+    assert fed.client.preflight(job_file.parse(many)).refusal == (
+        "the job needs 6 silos, the federation has 5 that it could ask (s0, s1, s2, s3, s4): more "
+        "must join, or min_silos be lower"
+    )
     fit = fed.client.preflight(spec(extra='silos = ["s0", "s1", "s2"]'))
     assert fit.refusal == ""
     assert all(one.fit for one in fit.silos)

@@ -198,7 +198,8 @@ class Console:
         """Show the report of a finished job, trees and all."""
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
             fetch(self._client, request.path_params["job_id"], Path(folder))
-            page = report.render(read_runs([Path(folder)]))
+            (run,) = read_runs([Path(folder)])
+            page = report.render([replace(run, label=run.report.name or run.report.job)])
         return HTMLResponse(page, headers={"content-security-policy": REPORT})
 
     def trees(self, request: Request) -> Response:
