@@ -15,11 +15,13 @@ SEEDS ?= 20
 CASES ?= 10200
 SECONDS ?= 10
 SEED ?= 0
+AGENTS ?= 100
+MINUTES ?= 120
 DATA ?= ../shared/data
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos adversary fuzz coverage lint proto proto-baseline bench docs linkcheck results peers images test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos soak adversary fuzz coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,6 +50,9 @@ test: setup services  ## all tests but random faults (make chaos)
 chaos: setup services  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
 	SEEDS=$(SEEDS) $(PYTEST) tests/chaos
 
+soak: setup  ## hours of jobs under random faults, in which nothing may grow: AGENTS=20 MINUTES=20 for less
+	$(BIN)/python -m tests.chaos.soak --agents $(AGENTS) --minutes $(MINUTES) --seed $(SEED)
+
 adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 for more of them
 	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --seed $(SEED)
 
@@ -61,6 +66,9 @@ coverage: setup services  ## all tests, and the floor of what they cover (pyproj
 images:  ## the container images
 	deploy/ci/engine
 	docker compose build
+
+image-pins: setup  ## versions and hashes of the images' packages, after a change of constraints.txt
+	$(BIN)/python -m deploy.images.pin
 
 test-containers: setup images  ## the federation in containers, undisturbed and with faults
 	$(BIN)/python -m pytest tests/containers -o testpaths=tests/containers

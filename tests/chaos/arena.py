@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from hedgerow.boosting.exchange import Discloses
 from hedgerow.services.process.ledgers import DATA_PLANE
 from hedgerow.services.wire.job_view import JobView
 from tests.chaos.proxy import Proxy
-from tests.chaos.work import job, tables
+from tests.chaos.work import SILOS, job, tables
 from tests.federation.processes import PATIENCE_SECONDS, ROOT, Federation
 
 LEASE_SECONDS = 3.0
@@ -56,7 +56,10 @@ class Arena(Federation):
         How proxies cut connections that are made from now on; see :class:`Proxy`.
     """
 
-    def __init__(self, folder: Path, **coordinator: Any) -> None:
+    def __init__(
+        self, folder: Path, silos: Sequence[str] = SILOS, small: bool = True, **coordinator: Any
+    ) -> None:
+        """Take not ``small`` for disks as large as the machine's."""
         disk = folder / "disk-coordinator"
         settings: dict[str, Any] = {
             "lease_seconds": LEASE_SECONDS,
@@ -65,7 +68,7 @@ class Arena(Federation):
             "log_json": True,
             **coordinator,
         }
-        super().__init__(folder, tables(folder), **settings)
+        super().__init__(folder, tables(folder, silos), **settings)
         self.proxies: dict[str, Proxy] = {}
         self.habits: dict[str, float] = {}
         self.earlier: JobView | None = None
@@ -73,7 +76,8 @@ class Arena(Federation):
         self.sizes: dict[int, list[Size]] = {}
         self._undisturbed: dict[str, Undisturbed] = {}
         self.names = ("coordinator", *(f"agent-{silo}" for silo in self.silos))
-        self.disks = [_mount(self.disk(name)) for name in self.names] == [True] * 4
+        mounted = [small and _mount(self.disk(name)) for name in self.names]
+        self.disks = all(mounted)
 
     def disk(self, name: str) -> Path:
         """Return the folder that has all files of a process."""
@@ -134,10 +138,10 @@ class Arena(Federation):
             digests[silo.name] = found.hexdigest()
         return digests
 
-    def undisturbed(self, name: str, text: str = "") -> Undisturbed:
+    def undisturbed(self, name: str, text: str = "", seconds: float = 90.0) -> Undisturbed:
         """Return what a job gives when nothing happens; silos keep its ``text`` too."""
         if name not in self._undisturbed:
-            view = self.end(self.submit(text or job(name)))
+            view = self.end(self.submit(text or job(name)), seconds)
             assert view.state == "SUCCEEDED", (name, view.state, view.detail)
             exchanges = {s.name: self.exchanges(s.name, view.job_id) for s in view.silos}
             self._undisturbed[name] = Undisturbed(self.digests(view), exchanges)
@@ -199,8 +203,8 @@ def _mount(folder: Path) -> bool:
 
 
 @contextmanager
-def arena(folder: Path, *, start: bool = True, **coordinator: Any) -> Iterator[Arena]:
-    made = Arena(folder, **coordinator)
+def arena(folder: Path, *, start: bool = True, **settings: Any) -> Iterator[Arena]:
+    made = Arena(folder, **settings)
     try:
         if start:
             made.start()

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,6 +293,32 @@ CAUSES = {"full disk of agent": DISK, "damaged state of agent": f"{GONE}|damaged
 """The same of other faults of agents."""
 DAMAGING = frozenset({"damaged state of agent", "damaged files of coordinator", "damaged database"})
 """Kinds after which a job may fail, if it says why."""
+
+
+def drawn(seed: int, exchanges: dict[str, int], kinds: Sequence[str]) -> list[Disturbance]:
+    """Return the faults of a seed: one, or two of different processes.
+
+    Parameters
+    ----------
+    exchanges : dict
+        How often each silo offers when nothing happens.
+    kinds : sequence of str
+        Keys of :data:`KINDS`.
+    """
+    rng = random.Random(seed)
+    shuffled = [*kinds]
+    rng.shuffle(shuffled)
+    found: list[Disturbance] = []
+    for kind in shuffled:
+        watched = rng.choice(sorted(exchanges))
+        after = rng.randrange(exchanges[watched])
+        part = KINDS[kind][0]
+        victim = part if part == "coordinator" else f"agent-{rng.choice(sorted(exchanges))}"
+        if victim not in {fault.victim for fault in found}:
+            found.append(Disturbance(kind, victim, watched, after, rng.randrange(1 << 30)))
+        if len(found) == 1 + (seed % 4 == 3):
+            break
+    return found
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 from hedgerow.services.process.ledgers import verify
 from tests.chaos.arena import Arena, Size, arena
 from tests.chaos.conftest import RECOVERIES
-from tests.chaos.faults import KINDS, ON_DISKS, Disturbance, happening
+from tests.chaos.faults import KINDS, ON_DISKS, drawn, happening
 from tests.chaos.oracle import check, check_logs, left_running
 from tests.chaos.work import NAMES, SEEDS, SILOS, WITH_FEWER, job, replayed
 from tests.federation.memory import Fault
@@ -64,30 +64,13 @@ def check_size(fed: Arena) -> None:
                 assert grown <= most, f"{name}: {field} {first} {now}"
 
 
-def drawn(seed: int, exchanges: dict[str, int], disks: bool) -> list[Disturbance]:
-    """Return the faults of a seed: one, or two of different processes."""
-    rng = random.Random(seed)
-    kinds = [kind for kind in KINDS if ONLY in kind and (disks or kind not in ON_DISKS)]
-    rng.shuffle(kinds)
-    found: list[Disturbance] = []
-    for kind in kinds:
-        watched = rng.choice(sorted(exchanges))
-        after = rng.randrange(exchanges[watched])
-        part = KINDS[kind][0]
-        victim = part if part == "coordinator" else f"agent-{rng.choice(SILOS[: len(exchanges)])}"
-        if victim not in {fault.victim for fault in found}:
-            found.append(Disturbance(kind, victim, watched, after, rng.randrange(1 << 30)))
-        if len(found) == 1 + (seed % 4 == 3):
-            break
-    return found
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_disturbed_job_gives_the_same_model_or_says_who_and_why(
     fed: Arena, seed: int, request: pytest.FixtureRequest
 ) -> None:
     name = NAMES[seed % len(NAMES)]
-    faults = drawn(seed, fed.undisturbed(name).exchanges, fed.disks)
+    kinds = [kind for kind in KINDS if ONLY in kind and (fed.disks or kind not in ON_DISKS)]
+    faults = drawn(seed, fed.undisturbed(name).exchanges, kinds)
     job_id = fed.submit(job(name))
     known: list[str] = []
     first = faults[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ min_silos = {min_silos}
 silos = {silos}
 features = ["x0", "x1", "x2", "x3"]
 step_timeout_seconds = {timeout}
-start_timeout_seconds = 60
+start_timeout_seconds = {timeout}
 metrics = ["logloss"]
 """
 _BODIES = {
@@ -100,10 +101,12 @@ WITH_FEWER = ("bagging", "simfl", "histogram-clear", "fedga", "fedxgbllr")
 """Jobs that can do with two of three silos."""
 
 
-def job(name: str, *, min_silos: int = 0, timeout: float = 60.0) -> str:
+def job(
+    name: str, *, min_silos: int = 0, timeout: float = 60.0, silos: Sequence[str] = SILOS
+) -> str:
     """Return a job file; all of its silos are needed where ``min_silos`` is not given."""
     strategy = name.partition("-")[0]
-    silos = SILOS[:2] if strategy == "secureboost" else SILOS
+    silos = silos[:2] if strategy == "secureboost" else silos
     head = _HEAD.format(
         strategy=strategy,
         min_silos=min_silos or len(silos),
@@ -115,11 +118,11 @@ def job(name: str, *, min_silos: int = 0, timeout: float = 60.0) -> str:
     return head + _BODIES[name]
 
 
-def tables(folder: Path) -> dict[str, Path]:
+def tables(folder: Path, silos: Sequence[str] = SILOS) -> dict[str, Path]:
     """Write a table a silo; ids are the same rows for all, as parties of a vertical job need."""
     ids = [f"{PLANTED_ID}-{k:04d}" for k in range(N_ROWS)]
     made = {}
-    for k, silo in enumerate(SILOS):
+    for k, silo in enumerate(silos):
         path = write_table(folder / f"{silo}.parquet", N_ROWS, k, _id=ids)
         made[silo] = _planted(path)
     return made

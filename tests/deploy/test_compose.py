@@ -116,11 +116,14 @@ def test_every_package_of_an_image_is_pinned(image: str) -> None:
         return re.sub(r"[-_.]+", "-", name).lower()
 
     pins = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {plain(line.split("==")[0]) for line in pins}
+    pinned = {plain(name): version for name, _, version in (pin.partition("==") for pin in pins)}
     lines = (ROOT / f"deploy/images/{image}.txt").read_text().splitlines()
-    wanted = {plain(line) for line in lines if line and not line.startswith("#")}
+    wanted = [line for line in lines if not line.startswith("#")]
     assert wanted
-    assert wanted <= pinned
+    for line in wanted:
+        found = re.fullmatch(r"(\S+)==(\S+)( --hash=sha256:[0-9a-f]{64}){1,2}", line)
+        assert found, line
+        assert pinned[plain(found[1])] == found[2], f"{line}: run make image-pins"
 
 
 def test_the_dockerfile_pulls_no_syntax_image_and_runs_as_no_root() -> None:
