@@ -1,26 +1,38 @@
-"""What an agent's memory holds while it trains: bytes a value, above what it holds anyway.
+"""What an agent's memory holds while it trains, and what a limit on it costs.
 
-``python -m benchmarks.memory [--quick] [--rows N] [--json FILE]``. A coordinator and three agents,
-processes of their own, run a histogram job with secure sums. One agent has the table, the others a
-thousand rows each. Its peak of resident memory (``VmHWM``; no control group is needed) is read
-after the job, and compared with that of the same job where it too has a thousand rows. 24 bytes a
-row are for labels, margins, gradients, integers and order; the rest is put on the values.
+``python -m benchmarks.memory [--quick] [--rows N] [--limits "3 GB,2 GB"] [--json FILE]``. A
+coordinator and three agents, processes of their own, run a histogram job with secure sums. One
+agent has the table, the others a thousand rows each. Its peak of resident memory (``VmHWM``; no
+control group is needed) is read after the job, and compared with that of the same job where it too
+has a thousand rows. 24 bytes a row are for labels, margins, gradients, integers and order; the rest
+is put on the values.
+
+With ``--limits`` the same job runs again, on the same table, for each limit: as the agent's
+``memory_limit``, and as that of a control group that its process is in (cgroup 1 or 2, which must
+be writable). A tree's time is the least of all rounds but the first, so that other work on the
+machine counts least; models must be equal.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ByteSize, TypeAdapter
 
 from benchmarks.many_agents import ROOT, start_coordinator
 from hedgerow.coordinator.operator.library.clients import client_for
@@ -36,9 +48,9 @@ strategy = "histogram"
 seed = 7
 min_silos = 3
 start_timeout_seconds = 300
-step_timeout_seconds = 300
+step_timeout_seconds = 3600
 [histogram]
-rounds = 2
+rounds = {rounds}
 [booster]
 max_depth = 8
 """
@@ -57,65 +69,136 @@ def write_table(path: Path, n_rows: int, seed: int) -> None:
             writer.write_table(pa.table([*X, label], schema=schema))
 
 
-def peak(folder: Path, n_rows: int) -> int:
-    """Run the job; return the peak of the large silo's agent in bytes."""
-    throwaway(folder / "pki", sorted(SILOS), time.time())
-    coordinator, address = start_coordinator(folder)
-    agents = []
+class Run(NamedTuple):
+    """Bytes of the large silo's agent at its peak, resident and its own; seconds a tree."""
+
+    peak: int
+    own: int
+    seconds: float
+    model: bytes
+
+
+@contextlib.contextmanager
+def control_group(limit: int | None) -> Iterator[list[str]]:
+    """Make a control group of the limit; yield the command by which a process enters it."""
+    if limit is None:
+        yield []
+        return
+    root = Path("/sys/fs/cgroup")
+    old = (root / "memory").is_dir()
+    group = (root / "memory" if old else root) / f"hedgerow-{os.getpid()}"
+    group.mkdir()
     try:
-        for k, silo in enumerate(SILOS):
-            table = folder / f"{silo}.parquet"
-            write_table(table, 1000 if k else n_rows, k)
-            settings: dict[str, Any] = {
-                "coordinator": address,
-                "identity": str(folder / "pki/silo" / silo),
-                "state": str(folder / f"state-{silo}"),
-                "metrics": "",
-            }
-            lines = [f"{k} = {json.dumps(v)}\n" for k, v in settings.items()]
-            config = folder / f"{silo}.toml"
-            config.write_text("".join(lines) + f"[data]\npath = {json.dumps(str(table))}\n")
-            with (folder / f"{silo}.log").open("wb") as log:
-                command = [sys.executable, "-m", "hedgerow.client_agent", "--config", str(config)]
-                agents.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT))
-        client = client_for(address, folder / "pki/operator", None)
-        for view in client.watch(client.create(job_file.parse(JOB))):
-            if view.ended and view.state != "SUCCEEDED":
-                raise RuntimeError(f"the job has {view.state.lower()}: {view.detail}")
-        status = Path(f"/proc/{agents[0].pid}/status").read_text()
-        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-        return int(line.split()[1]) << 10
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
+        enter = f'echo $$ > {shlex.quote(str(group / "cgroup.procs"))}; exec "$@"'
+        yield ["sh", "-c", enter, "sh"]
     finally:
-        for process in [*agents, coordinator]:
-            process.terminate()
-            process.wait(20)
+        group.rmdir()
+
+
+def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
+    """Run the job with the large silo's agent held to a limit."""
+    with tempfile.TemporaryDirectory() as name, control_group(limit) as enter:
+        folder = Path(name)
+        throwaway(folder / "pki", sorted(SILOS), time.time())
+        coordinator, address = start_coordinator(folder)
+        agents = []
+        try:
+            for k, silo in enumerate(SILOS):
+                path = table
+                if k:
+                    path = folder / f"{silo}.parquet"
+                    write_table(path, 1000, k)
+                settings: dict[str, Any] = {
+                    "coordinator": address,
+                    "identity": str(folder / "pki/silo" / silo),
+                    "state": str(folder / f"state-{silo}"),
+                    "metrics": "",
+                }
+                if limit and not k:
+                    settings["memory_limit"] = limit
+                lines = [f"{k} = {json.dumps(v)}\n" for k, v in settings.items()]
+                config = folder / f"{silo}.toml"
+                config.write_text("".join(lines) + f"[data]\npath = {json.dumps(str(path))}\n")
+                command = [sys.executable, "-m", "hedgerow.client_agent", "--config", str(config)]
+                with (folder / f"{silo}.log").open("wb") as log:
+                    agents.append(
+                        subprocess.Popen(
+                            [*(() if k else enter), *command], stdout=log, stderr=log, cwd=ROOT
+                        )
+                    )
+            client = client_for(address, folder / "pki/operator", None)
+            job_id = client.create(job_file.parse(JOB.format(rounds=n_rounds)))
+            own = [0]
+            ended = threading.Event()
+
+            def sample() -> None:
+                while not ended.wait(0.02):
+                    own[0] = max(own[0], status(agents[0].pid, "RssAnon"))
+
+            threading.Thread(target=sample, daemon=True).start()
+            for view in client.watch(job_id):
+                if view.ended and view.state != "SUCCEEDED":
+                    log_text = (folder / "large.log").read_text()
+                    raise RuntimeError(
+                        f"the job has {view.state.lower()}: {view.detail}\n{log_text}"
+                    )
+            ended.set()
+            rounds = client.get(job_id).rounds[1:]
+            seconds = min(each.seconds for each in rounds)
+            model = client.download(job_id)[1]
+            return Run(status(agents[0].pid, "VmHWM"), own[0], seconds, model)
+        finally:
+            for process in [*agents, coordinator]:
+                process.terminate()
+                process.wait(60)
+
+
+def status(pid: int, key: str) -> int:
+    """Return bytes that Linux counts of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{key}:")]
+    return int(line.split()[1]) << 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="500,000 rows")
     parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--limits", default="", help="as 3 GB, separated by commas")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     n_rows = 500_000 if given.quick else given.rows
+    limits = [each.strip() for each in given.limits.split(",") if each.strip()]
     shown: list[dict[str, Any]] = []
 
-    def show(metric: str, value: float, unit: str) -> None:
-        variant = f"{n_rows} x {N_FEATURES}"
+    def show(metric: str, value: float, unit: str, variant: str = "") -> None:
+        variant = f"{n_rows} x {N_FEATURES}{variant}"
         row = {"metric": metric, "who": "hedgerow", "variant": variant, "value": value}
         shown.append(row | {"unit": unit})
-        print(f"{metric:<24} {variant:<28} {value:>10.4g} {unit}", flush=True)
+        print(f"{metric:<24} {variant:<36} {value:>10.4g} {unit}", flush=True)
 
-    peaks = []
-    for n in (1000, n_rows):
-        with tempfile.TemporaryDirectory() as name:
-            peaks.append(peak(Path(name), n))
-    above = peaks[1] - peaks[0]
-    show("agent_base", peaks[0] / 1e6, "MB")
-    show("agent_peak", peaks[1] / 1e6, "MB")
-    show("bytes_a_row_in_all", above / n_rows, "B")
-    values = above - ROW_BYTES * n_rows
-    show("bytes_a_value_histogram", values / n_rows / N_FEATURES, "B")
+    with tempfile.TemporaryDirectory() as name:
+        small, large = Path(name) / "small.parquet", Path(name) / "large.parquet"
+        write_table(small, 1000, 0)
+        write_table(large, n_rows, 0)
+        base = run(small, 2)
+        whole = run(large, given.rounds)
+        above = whole.peak - base.peak
+        show("agent_base", base.peak / 1e6, "MB")
+        show("agent_peak", whole.peak / 1e6, "MB")
+        show("bytes_a_row_in_all", above / n_rows, "B")
+        values = above - ROW_BYTES * n_rows
+        show("bytes_a_value_histogram", values / n_rows / N_FEATURES, "B")
+        show("seconds_a_tree", whole.seconds, "s")
+        for text in limits:
+            held = run(large, given.rounds, int(TypeAdapter(ByteSize).validate_python(text)))
+            if held.model != whole.model:
+                raise RuntimeError(f"{text}: the model differs from the one without a limit")
+            show("seconds_a_tree", held.seconds, "s", f", {text}")
+            show("ratio_to_memory", held.seconds / whole.seconds, "", f", {text}")
+            show("agent_own_memory", held.own / 1e6, "MB", f", {text}")
     if given.json:
         given.json.write_text(json.dumps(shown, indent=1))
 

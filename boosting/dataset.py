@@ -153,6 +153,8 @@ class Dataset:
         it was read.
     named : tuple of str
         Those of them whose numbers became names of categories.
+    digest : str
+        By which the table that was read is known again; empty where nobody asks.
     """
 
     schema: Schema
@@ -163,6 +165,7 @@ class Dataset:
     sources: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     base_margin: NDArray[np.float32] | None = None
+    digest: str = ""
 
     @property
     def n_samples(self) -> int:

@@ -13,6 +13,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Hub, Link, Silo
 from hedgerow.boosting.job import Booster, ColumnRules
+from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,6 +160,8 @@ class SiloStart:
         SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
     accountant : Accountant or None
         Of the job, where it has a privacy budget.
+    storage : Storage
+        Where bins live.
     """
 
     job: JobParameters
@@ -177,6 +180,7 @@ class SiloStart:
     codec: PayloadCodec | None = None
     job_digest: bytes = b""
     accountant: Accountant | None = None
+    storage: Storage = IN_MEMORY
 
 
 class LocalTrainer(Protocol):
@@ -268,6 +272,10 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 
 
+_VALUE_BYTES, _OUTPUT_BYTES = 12, 64
+"""Of a value of a table in memory, as float32 and in XGBoost; and of a row's output."""
+
+
 def _any_schema(parameters: Any, job: JobParameters, schema: Schema) -> None:
     """Accept every table."""
 
@@ -279,6 +287,14 @@ def _any_cohort(parameters: Any, n_silos: int) -> None:
 def least_of_sums(parameters: Any) -> int:
     """Return how few silos a strategy with an option ``secure`` runs with: a sum hides among 3."""
     return 3 if parameters.secure else 1
+
+
+def memory_of_table(
+    parameters: Any, job: JobParameters, schema: Schema, n_rows: int, n_threads: int
+) -> MemoryNeed:
+    """Return what a half takes that has its table in memory (``python -m benchmarks.memory``)."""
+    values, outputs = n_rows * schema.n_features, n_rows * max(schema.n_outputs, job.classes, 1)
+    return MemoryNeed(_VALUE_BYTES * values + _OUTPUT_BYTES * outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +389,8 @@ class Strategy(Generic[P]):
         Raises :class:`InvalidJob` where that number of silos cannot run the job.
     least_silos : callable
         How few silos the strategy runs with, whatever the job's ``min_silos``.
+    memory : callable
+        Job, a silo's own schema, rows and threads to the bytes that its half takes for them.
     first_round : int
         Number under which people see the first round; 0 where it only prepares the others.
     """
@@ -388,6 +406,7 @@ class Strategy(Generic[P]):
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
     least_silos: Callable[[P], int] = lambda _: 1
+    memory: Callable[[P, JobParameters, Schema, int, int], MemoryNeed] = memory_of_table
     first_round: int = 1
 
     @property

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -25,6 +26,7 @@ from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.keeper import Pause, SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent
+from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
@@ -81,7 +83,10 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     channels = Channels(config.coordinator, paths, metrics, config.server_name, revoked)
     vaults, crypto_answers = _vaults(config, paths, metrics, revoked)
     rows, n_columns = sources.extent(config.data)
+    files = MappedFiles(config.state / "scratch")
     tables = _rows(config, silo, state)
+    memory = MemoryLimit(config.memory_limit, files, tables.n_test, config.threads)
+    tables = replace(tables, most_read=memory.most_read)
     parts = AgentParts(
         silo=silo,
         address=config.coordinator,
@@ -99,6 +104,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         ),
         load=tables.train,
         load_test=tables.test,
+        memory=memory,
         secrets=SecretKeeper(state, vaults),
         registration=Registration(
             state.instance_id,

@@ -71,6 +71,7 @@ def admit(
     policy.check_asker(job.strategy.name, operator, silos)
     entering("columns")
     dataset = parts.load(job)
+    parts.memory.check(job, dataset)
     entering("policy")
     rows = dict.fromkeys(silos, dataset.n_samples)
     forecast = job.strategy.forecast(job.parameters, job, dataset.schema, rows)

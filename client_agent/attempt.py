@@ -21,6 +21,7 @@ from hedgerow.boosting.errors import (
     StateUnwritable,
 )
 from hedgerow.boosting.ports import Artefact, JobParameters, ModelCheck, SiloStart
+from hedgerow.boosting.storage import Storage
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
@@ -98,16 +99,24 @@ class Attempt:
         FederationError
             The attempt failed, or was stopped.
         """
-        with structlog.contextvars.bound_contextvars(job=self.key.job_id, attempt=self.key.attempt):
-            self._run()
+        try:
+            with structlog.contextvars.bound_contextvars(
+                job=self.key.job_id, attempt=self.key.attempt
+            ):
+                self._run()
+        finally:
+            self._parts.memory.give_back(self.key.job_id, self.key.attempt)
 
     def _run(self) -> None:
+        parts = self._parts
         job: JobParameters | None = None
         try:
-            opened = open_job(self._assignment.job, self._parts.identity())
-            self._parts.accepted.check(self.key.job_id, opened)
+            opened = open_job(self._assignment.job, parts.identity())
+            parts.accepted.check(self.key.job_id, opened)
             job = job_wire.decode_known(opened.statement.spec)
-            dataset, _ = admit(self._parts, job, opened.operator, self._assignment.silos)
+            dataset, _ = admit(parts, job, opened.operator, self._assignment.silos)
+            storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
+            self._known_table(dataset)
             self._count_attempt()
             accountant = self._accountant(job)
         except StateUnwritable:
@@ -116,12 +125,24 @@ class Attempt:
             log.warning("declined", why=str(refusal))
             self._answer(Declined(shown_refusal(job, refusal)[:500]))
             return
-        self._take_part(job, dataset, opened, accountant)
+        self._take_part(job, dataset, opened, accountant, storage)
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""
         epsilon = job.parameters.safeguards(job).epsilon
         return None if epsilon is None else self._parts.account.admit(self.key.job_id, epsilon)
+
+    def _known_table(self, dataset: Dataset) -> None:
+        """Check that the job goes on with the table with which the silo accepted it."""
+        memory = self._parts.state.memory(self.key.job_id)
+        earlier, digest = memory.recall("table"), dataset.digest.encode()
+        if earlier is None:
+            memory.remember("table", digest)
+        elif earlier != digest:
+            raise DataError(
+                "its table has changed since it accepted the job; with the table as it was it can "
+                "go on, and a new job takes the table as it is"
+            )
 
     def _count_attempt(self) -> None:
         """Count what this silo accepts: each attempt may ask all that the job needs once more."""
@@ -136,6 +157,7 @@ class Attempt:
         dataset: Dataset,
         opened: OpenedJob,
         accountant: Accountant | None,
+        storage: Storage,
     ) -> None:
         parts, job_id, digest = self._parts, self.key.job_id, opened.signed.digest
         identity = parts.identity()
@@ -176,6 +198,7 @@ class Attempt:
             codec=BoxCodec(),
             job_digest=digest,
             accountant=accountant,
+            storage=storage,
         )
         results.expect(parts, start, opened.statement.spec)
         self._keep(start, self._participate(start), opened.statement.spec)
@@ -223,7 +246,7 @@ class Attempt:
         )
         if self._stopped:
             raise JobStopped(self._stopped)
-        log.info("taking part")
+        log.info("taking part", room_for_bins=start.storage.room)
 
         def pause() -> None:
             link.check()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from hedgerow.client_agent.memory import PROCESS_BYTES
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.process.settings import FileSettings
 
@@ -97,9 +98,24 @@ class AgentSettings(FileSettings):
     metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
     crypto: str = Field(default="", description="HOST:PORT of the silo's crypto service.")
     threads: int = Field(default=1, ge=1, description="Threads of local training.")
+    memory_limit: ByteSize | None = Field(
+        default=None,
+        description='Most memory of the agent, as "3 GB": bins that have no room in it live in '
+        "files in the folder of the state, jobs that need more are declined; none if not set.",
+    )
     dask: str = Field(
         default="",
         pattern="^((tcp|tls)://.+)?$",
         description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow.",
     )
     once: bool = Field(default=False, description="Whether to end after one job.")
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _above_process(cls, limit: ByteSize | None) -> ByteSize | None:
+        if limit is not None and limit <= PROCESS_BYTES:
+            raise ValueError(
+                f"expected more than the {PROCESS_BYTES // 10**6} MB that the process itself "
+                f"takes, received {limit / 1e6:.0f} MB"
+            )
+        return limit

@@ -12,6 +12,7 @@ from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.memory import MemoryLimit
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.services.identity.peers import FileIdentity
@@ -37,6 +38,8 @@ class AgentParts:
         Knows the jobs that the silo has accepted.
     account : TableAccount
         What jobs have spent on the silo's table.
+    memory : MemoryLimit
+        Divides the agent's memory among jobs.
     secrets : SecretKeeper
         Owns what jobs hold in the silo's vault.
     revoked : RevokedCertificates
@@ -56,6 +59,7 @@ class AgentParts:
     policy: Policy
     account: TableAccount
     load: Callable[[JobParameters], Dataset]
+    memory: MemoryLimit
     secrets: SecretKeeper
     registration: Registration
     revoked: RevokedCertificates

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, LimitReached
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, open_table, short_name
 from hedgerow.boosting.tables.delimited import Dialect
+from hedgerow.boosting.tables.digests import KEY, RowsDigest
+from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 _FETCH_ROWS = 50_000
 
 
-def load(source: Source, job: JobParameters, silo: str) -> Dataset:
+def load(source: Source, job: JobParameters, silo: str, most_read: int | None = None) -> Dataset:
     """Return a silo's rows under its own schema.
 
     Parameters
@@ -32,6 +35,8 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
         Says which column is the label, which columns are used, and whether the job is vertical.
     silo : str
         This silo; in a vertical job the party.
+    most_read : int or None
+        Bytes of the largest file that may be read whole, as all but Parquet are.
 
     Returns
     -------
@@ -42,9 +47,13 @@ def load(source: Source, job: JobParameters, silo: str) -> Dataset:
     ------
     DataError
         The table cannot be used; says where, never which value.
+    LimitReached
+        The file is too large to be read whole.
     """
+    _check_reading(source, most_read)
     table, where = _opened(source, job.features)
-    return for_job(table, job, where, party=silo if job.vertical else None)
+    dataset = for_job(table, job, where, party=silo if job.vertical else None)
+    return replace(dataset, digest=_digest(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class Rows:
         matched with other parties', so nothing is held back there.
     secret : bytes
         From which it follows which rows these are.
+    most_read : int or None
+        As in :func:`load`.
     """
 
     data: Source
@@ -67,23 +78,33 @@ class Rows:
     hold_back: float
     silo: str
     secret: bytes
+    most_read: int | None = None
+
+    def n_test(self, n_train: int) -> int:
+        """Return how many test rows there are beside that many, as far as that is known."""
+        if self.test_data is not None:
+            return extent(self.test_data)[0]
+        return int(n_train * self.hold_back / (1.0 - self.hold_back))
 
     def train(self, job: JobParameters) -> Dataset:
         """Return the rows that a job trains on."""
+        if self.test_data is not None:
+            _check_reading(self.test_data, self.most_read)
         return self._part(job, 0)
 
     def test(self, job: JobParameters) -> Dataset | None:
         """Return the test rows, None where there are none."""
         if self.test_data is not None:
-            return load(self.test_data, job, self.silo)
+            return load(self.test_data, job, self.silo, self.most_read)
         return None if job.vertical or not self.hold_back else self._part(job, 1)
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
-        whole = load(self.data, job, self.silo)
+        whole = load(self.data, job, self.silo, self.most_read)
         if self.test_data is not None or job.vertical or not self.hold_back:
             return whole
         rng = np.random.default_rng(list(self.secret))
-        return whole.take(split_rows(whole.n_samples, self.hold_back, rng)[part])
+        kept = whole.take(split_rows(whole.n_samples, self.hold_back, rng)[part])
+        return replace(kept, digest=whole.digest)
 
 
 def _opened(source: Source, features: Sequence[str]) -> tuple[Any, str]:
@@ -94,6 +115,42 @@ def _opened(source: Source, features: Sequence[str]) -> tuple[Any, str]:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     dialect = Dialect(source.delimiter, source.decimal)
     return open_table(source.path, features, dialect), short_name(source.path)
+
+
+def _check_reading(source: Source, most_read: int | None) -> None:
+    if most_read is not None and _read_whole(source.path) > most_read:
+        raise LimitReached(
+            "memory_limit: this silo's table is a file that is read whole, for which there is not "
+            "enough memory; as a Parquet file it would be read by column"
+        )
+
+
+def _read_whole(path: str) -> int:
+    """Return the bytes of a file of which reading a part is not enough, 0 where unknown."""
+    name = short_name(path).lower()
+    if not path or (name.endswith((".parquet", ".pq")) and "://" not in path):
+        return 0
+    try:
+        if "://" not in path:
+            return os.stat(path).st_size
+        import fsspec
+
+        files, inner = fsspec.core.url_to_fs(path)
+        return int(files.size(inner) or 0)
+    except (OSError, ImportError, ValueError):
+        return 0  # reading it will say what is wrong
+
+
+def _digest(table: Any) -> str:
+    """Return by what a table is known again."""
+    if isinstance(table, ParquetTable):
+        return table.digest
+    of_file = (table.schema.metadata or {}).get(KEY)
+    if of_file is not None:
+        return str(of_file, "ascii")
+    rows = RowsDigest()
+    rows.add(table)
+    return rows.hexdigest()
 
 
 def look(source: Source) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from hedgerow.boosting.dataset import Columns, columns_of
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.sorting import sorted_keys
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.storage import IN_MEMORY, Storage
 
 Bins = NDArray[np.uint8 | np.uint16]
 T = TypeVar("T")
@@ -34,8 +35,9 @@ class BinnedFeatures:
     ----------
     by_row : ndarray of shape (n_samples, n_features), uint8 or uint16, C order
         For histograms and for routing rows through whole trees.
-    by_feature : ndarray of shape (n_features, n_samples), same dtype, C order
-        For partitioning by one feature.
+    by_feature : ndarray of shape (n_features, n_samples), same dtype
+        For partitioning by one feature: a copy in C order, or a view of ``by_row`` where memory has
+        no room for two.
     n_bins : ndarray of shape (n_features,), int64
     missing : ndarray of shape (n_features,), bool
         Which features have missing values.
@@ -71,7 +73,10 @@ class BinnedFeatures:
 
 
 def bin_features(
-    X: NDArray[np.float32] | Columns, cuts: Cuts, n_threads: int = 1
+    X: NDArray[np.float32] | Columns,
+    cuts: Cuts,
+    n_threads: int = 1,
+    storage: Storage = IN_MEMORY,
 ) -> BinnedFeatures:
     """Bin every value of ``X`` (n_samples, n_features), one column at a time.
 
@@ -89,9 +94,8 @@ def bin_features(
     if n_bins.max(initial=0) > _MOST_BINS:
         raise DataError(f"more than {_MOST_BINS} bins in a feature")
     one_byte = n_bins.max(initial=0) <= 1 << 8
-    by_feature: Bins = np.empty(
-        (n_features, columns.n_samples), dtype=np.uint8 if one_byte else np.uint16
-    )
+    shape = n_features, columns.n_samples
+    by_feature = _columns(shape, np.uint8 if one_byte else np.uint16, storage)
     missing = np.zeros(n_features, dtype=np.bool_)
     bad = np.zeros(n_features, dtype=np.bool_)
 
@@ -110,13 +114,23 @@ def bin_features(
     run(range(n_features))
     full = missing & (n_bins == 1 << 8)
     if one_byte and full.any():
-        by_feature = by_feature.astype(np.uint16)
+        narrow, by_feature = by_feature, _columns(shape, np.uint16, storage)
+        by_feature[:] = narrow
+        del narrow
         run(np.flatnonzero(full).tolist())
     if bad.any():
         raise DataError(f"feature {int(np.flatnonzero(bad)[0])} has values outside its bins")
-    by_row = np.empty(by_feature.shape[::-1], by_feature.dtype)
+    by_row = storage.array(shape[::-1], by_feature.dtype)
     _transpose(by_feature, by_row)
+    if storage.copies(by_feature.nbytes) < 2:
+        by_feature = by_row.T
     return BinnedFeatures(by_row, by_feature, n_bins, missing)
+
+
+def _columns(shape: tuple[int, int], dtype: type[np.uint8 | np.uint16], storage: Storage) -> Bins:
+    """Return an empty array of bins by feature: in memory only where it can stay there."""
+    n_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    return np.empty(shape, dtype) if storage.copies(n_bytes) == 2 else storage.mapped(shape, dtype)
 
 
 class _Cells(NamedTuple):
@@ -252,14 +266,14 @@ def run_all(tasks: Sequence[Callable[[], None]], n_threads: int) -> None:
 
 def each_column(
     readers: Sequence[Callable[[], NDArray[np.float32]]],
-    of: Callable[[NDArray[np.float32]], T],
+    of: Callable[[NDArray[np.float32], int], T],
     n_threads: int,
 ) -> list[T]:
-    """Return what follows from each column, which is read for it alone."""
+    """Return what follows from each column and its position; it is read for that alone."""
     found: dict[int, T] = {}
 
     def one(j: int) -> None:
-        found[j] = of(readers[j]())
+        found[j] = of(readers[j](), j)
 
     run_all([partial(one, j) for j in range(len(readers))], n_threads)
     return [found[j] for j in range(len(readers))]

@@ -68,10 +68,17 @@ class SortedColumn:
     low: NDArray[np.uint16]
 
     @classmethod
-    def of(cls, x: NDArray[np.float32]) -> SortedColumn:
-        """Sort a column; missing values are left out."""
+    def of(cls, x: NDArray[np.float32], into: NDArray[np.uint16] | None = None) -> SortedColumn:
+        """Sort a column; missing values are left out.
+
+        Parameters
+        ----------
+        into : ndarray of at least as many elements, uint16, or None
+            Where lower halves are written; None for an array of their own.
+        """
         keys = sorted_keys(x)
-        low = np.empty(keys.shape[0], np.uint16)
+        n = keys.shape[0]
+        low = np.empty(n, np.uint16) if into is None else into[:n]
         n_high = _lower_halves(keys, low)
         high, starts = np.empty(n_high, np.uint32), np.empty(n_high + 1, np.int64)
         _upper_halves(keys, high, starts)

@@ -14,6 +14,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.storage import IN_MEMORY, Storage
 
 
 @dataclass(slots=True)
@@ -35,11 +36,18 @@ class Table:
     n_threads: int = 1
 
     @classmethod
-    def of(cls, dataset: Dataset, cuts: Cuts, base_margin: float, n_threads: int) -> Table:
+    def of(
+        cls,
+        dataset: Dataset,
+        cuts: Cuts,
+        base_margin: float,
+        n_threads: int,
+        storage: Storage = IN_MEMORY,
+    ) -> Table:
         """Bin a table and start all its margins at ``base_margin``."""
         n_outputs = dataset.schema.n_outputs
         return cls(
-            bin_features(dataset.features, cuts, n_threads),
+            bin_features(dataset.features, cuts, n_threads, storage),
             dataset.labels,
             dataset.weight,
             np.full((dataset.n_samples, n_outputs), base_margin, dtype=np.float32),

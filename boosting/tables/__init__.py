@@ -29,6 +29,7 @@ from hedgerow.boosting.errors import DataError, LabelUnfit
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.tables.delimited import Dialect, read_csv
+from hedgerow.boosting.tables.digests import with_digest
 from hedgerow.boosting.tables.libsvm import read_libsvm, with_zeros
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, require
@@ -108,8 +109,8 @@ def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
     if kind == "parquet":
         return ParquetTable(data, name)
     if kind == "csv":
-        return read_csv(data, name, dialect)
-    return with_zeros(read_libsvm(data, name), features)
+        return with_digest(read_csv(data, name, dialect), data)
+    return with_digest(with_zeros(read_libsvm(data, name), features), data)
 
 
 def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:

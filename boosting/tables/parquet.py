@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.tables.digests import digest_of
 
+_TAIL_BYTES = 8
+"""The footer's length, and the format's name."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -41,6 +44,20 @@ class ParquetTable:
     def table(self) -> Any:
         """Return the whole table as a ``pyarrow.Table``."""
         return self._checked(lambda: self._open().read())
+
+    @property
+    def digest(self) -> str:
+        """By which the file is known again: its size, time and footer, or all of its content."""
+        if isinstance(self._source, bytes):
+            return digest_of(self._source)
+        _, _, size, changed = self._version
+        with open(self._source, "rb") as file:
+            file.seek(-_TAIL_BYTES, os.SEEK_END)
+            tail = file.read(_TAIL_BYTES)
+            file.seek(-_TAIL_BYTES - int.from_bytes(tail[:4], "little"), os.SEEK_END)
+            footer = file.read()
+        found: str = self._checked(lambda: digest_of(f"{size} {changed}\n".encode(), footer))
+        return found
 
     def column(self, name: str) -> Any:
         """Return a whole column as a ``pyarrow.ChunkedArray``."""

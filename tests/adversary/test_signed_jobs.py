@@ -20,6 +20,7 @@ from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import RecordDamaged
@@ -100,6 +101,7 @@ class Victim:
             policy=Policy.model_validate(policy),
             account=TableAccount(folder / "state", "t"),
             load=load,
+            memory=MemoryLimit(None, MappedFiles(folder)),
             secrets=SecretKeeper(self.state, lambda pause: LocalVault()),
             registration=Registration("i", "0", (), 64),
             revoked=RevokedCertificates(IdentityPaths.of(people.folder / "silo/a")),

@@ -53,6 +53,7 @@ from hedgerow.boosting.ports import Horizontal, Strategy, least_of_sums
 from hedgerow.boosting.strategies.histogram.artefact import artefact
 from hedgerow.boosting.strategies.histogram.coordinator import coordinate
 from hedgerow.boosting.strategies.histogram.forecast import allowances, forecast
+from hedgerow.boosting.strategies.histogram.memory import memory
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.silo import participate
 from hedgerow.boosting.strategies.histogram.steps import REVEALS
@@ -68,4 +69,5 @@ STRATEGY = Strategy(
     allowances=allowances,
     least_silos=least_of_sums,
     validate_cohort=Histogram.validate_cohort,
+    memory=memory,
 )

@@ -205,6 +205,7 @@ class SiloOpening:
         self._n_silos = len(start.silos)
         self._train = train
         self._n_threads = start.n_threads
+        self._storage = start.storage
 
     def agree(self) -> Opening:
         """Return what was agreed on."""
@@ -253,11 +254,12 @@ class SiloOpening:
                 self._n_silos,
             )
             summaries = each_column(
-                readers, lambda x: summarise(x, n_points, data.weight), self._n_threads
+                readers, lambda x, _: summarise(x, n_points, data.weight), self._n_threads
             )
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
             return cuts_of(points, plan.schema)
-        ordered = each_column(readers, SortedColumn.of, self._n_threads)
+        halves = self._storage.array((len(readers), data.n_samples), np.uint16)
+        ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
         search = cut_search(plan)
         found = self._bisect(COUNTS, search, ordered, lambda: found_cuts(plan, search))
         if found.cuts is None:

@@ -17,6 +17,7 @@ from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.storage import Storage
 from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_level
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
@@ -51,6 +52,7 @@ class SiloRows:
     def __init__(self, plan: HistogramPlan, start: SiloStart) -> None:
         self._plan = plan
         self._n_threads = start.n_threads
+        self._storage = start.storage
         data = start.dataset
         plan.objective.check_labels(data.labels, start.schema.n_classes)
         self.number = start.silos.index(start.silo)
@@ -67,10 +69,16 @@ class SiloRows:
         self.model = state_digest(self._plan.schema, opening.terms)
         self.known: list[bytes] = []
         margin = self._plan.objective.margin_of(opening.base_score)
-        self.table = Table.of(self.train, opening.cuts, margin, self._n_threads)
-        self._valid_table = Table.of(self._valid, opening.cuts, margin, self._n_threads)
+        self.table, self._valid_table = (
+            Table.of(data, opening.cuts, margin, self._n_threads, self._room(data))
+            for data in (self.train, self._valid)
+        )
         self._start_margin = margin
         self.missing = self.table.binned.missing
+
+    def _room(self, data: Dataset) -> Storage:
+        n_total = self.train.n_samples + self._valid.n_samples
+        return self._storage.share(data.n_samples, n_total)
 
     def restore(self, ensemble: Ensemble) -> None:
         """Take the margins of an ensemble."""

@@ -30,6 +30,9 @@ state = "/var/lib/hedgerow"
 crypto = "{{ include "hedgerow.fullname" . }}-crypto:7444"
 metrics = "0.0.0.0:9466"
 threads = {{ $s.threads }}
+{{- with $s.memoryLimit }}
+memory_limit = {{ . | toJson }}
+{{- end }}
 {{- with $s.dask }}
 dask = {{ . | toJson }}
 {{- end }}

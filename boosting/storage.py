@@ -1,0 +1,64 @@
+"""Where the bins of a silo's rows live: in memory or, where that has no room, in mapped files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Maker = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Bytes that a silo's half of a job takes for its rows.
+
+    Parameters
+    ----------
+    held : int
+        What has to be in memory at the peak: labels, margins, gradients, nodes of rows.
+    bins : int
+        One copy of the bins, which may be in a file instead; 0 where the strategy has no such file.
+    """
+
+    held: int
+    bins: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Room for bins, and where they go when it is used up. No result depends on it.
+
+    Parameters
+    ----------
+    room : int or None
+        Bytes in memory for bins; None for as many as it takes.
+    mapped : callable
+        Shape and dtype to an array in a file, whose pages the system may drop and read again.
+    """
+
+    room: int | None = None
+    mapped: Maker = np.empty
+
+    def copies(self, n_bytes: int) -> int:
+        """Return how many copies of bins of that size stay in memory: 2, 1 or 0."""
+        return 2 if self.room is None else min(2, self.room // max(n_bytes, 1))
+
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array in memory, or in a file where it is larger than the room."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if self.room is None or size <= self.room:
+            return np.empty(shape, dtype)
+        return self.mapped(shape, dtype)
+
+    def share(self, n_rows: int, n_total: int) -> Storage:
+        """Return the part of the room for some of the rows."""
+        if self.room is None:
+            return self
+        return replace(self, room=self.room * n_rows // max(n_total, 1))
+
+
+IN_MEMORY = Storage()

@@ -1,0 +1,48 @@
+"""What the silo half of a histogram job takes of memory for its rows, at its peak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hedgerow.boosting.storage import MemoryNeed
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.strategies.histogram.parameters import Histogram
+
+_COLUMN_BYTES, _TEXT_BYTES = 20, 64
+"""Of a value of a column that a thread reads: float32, its keys twice, what Parquet has of it."""
+_VECTORS = 6
+"""Arrays as long as a level's vector: sums, packed words, masks and what is sent of them."""
+_MOST_LEVEL_NODES = 1 << 20
+
+
+def memory(
+    parameters: Histogram, job: JobParameters, schema: Schema, n_rows: int, n_threads: int
+) -> MemoryNeed:
+    """Return the bytes of a silo's rows in a job.
+
+    A row has its label (8 bytes; twice where some rows are held out, with their positions) and for
+    each output a margin, float32 gradients and a pair of integers (4, 8 and 16 bytes); its position
+    in the sample and its weight (8), and twice its place in each tree (8 each). The integers are
+    there a second time for a coarse search, and again by tree where a round has several.
+
+    Columns are read before any of that but the label is there.
+    """
+    outputs = max(schema.n_outputs, job.classes, 1)
+    trees = 1 if parameters.multi_output else outputs
+    label = 25 if parameters.validation else 8
+    integers = 16 * outputs * (2 if parameters.coarse_bits else 1) * (2 if trees > 1 else 1)
+    drawn = 0 if parameters.sampler.keeps_all(2) else 24
+    training = label + 12 * outputs + 8 + integers + 8 * trees + drawn
+    text = any(schema.n_categories)
+    reading = label + min(n_threads, schema.n_features) * (_TEXT_BYTES if text else _COLUMN_BYTES)
+    most = job.booster.max_bin
+    bins = [n or most for n in schema.n_categories]
+    booster = parameters.booster_of(job)
+    nodes = 1 << max(booster.max_depth - 2, 0) if booster.max_depth else n_rows
+    nodes = max(1, min(nodes, booster.max_leaves or nodes, n_rows, _MOST_LEVEL_NODES))
+    vectors = _VECTORS * 16 * outputs * nodes * sum(bins)
+    width = 1 if max(bins, default=0) <= 1 << 8 else 2
+    return MemoryNeed(n_rows * max(training, reading) + vectors, n_rows * schema.n_features * width)

@@ -1,0 +1,76 @@
+"""Agents held to a memory limit, and tables that change, as real processes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from hedgerow.boosting.tables import for_job
+from hedgerow.client_agent.memory import PROCESS_BYTES
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+from tests.federation.processes import federation, wait_until, write_table
+from tests.federation.test_faults import rounds_done, succeeded
+
+ROWS = 400
+JOB = """
+strategy = "histogram"
+seed = 7
+min_silos = 3
+[histogram]
+rounds = 3
+validation = 0.2
+[booster]
+max_depth = 4
+"""
+
+
+def test_bins_in_a_file_give_the_same_model_to_the_byte(tmp_path: Path) -> None:
+    text = JOB
+    with federation(tmp_path, n_rows=ROWS) as fed:
+        job_id = fed.submit(text)
+        succeeded(fed.end(job_id))
+        free = fed.client.download(job_id)[1]
+
+        known = job_wire.decode(job_file.parse(text))
+        schema = for_job(pq.read_table(fed.silos["s0"]), known, "s0").schema
+        need = known.strategy.memory(known.parameters, known, schema, ROWS, 1)
+        held = PROCESS_BYTES + need.held
+        for silo, limit in (("s0", held), ("s1", held + need.bins)):
+            fed.kill(f"agent-{silo}", signal.SIGTERM)
+            fed.start_agent(silo, memory_limit=limit)
+        job_id = fed.submit(text)
+        succeeded(fed.end(job_id))
+        assert fed.client.download(job_id)[1] == free
+        assert "room_for_bins=0" in fed.log("agent-s0")
+        assert f"room_for_bins={need.bins}" in fed.log("agent-s1")
+        scratch = tmp_path / "state-agent-s0/scratch"
+        assert [*scratch.iterdir()] == []
+        assert scratch.stat().st_mode & 0o777 == 0o700
+        for silo in ("s0", "s1"):
+            maps = Path(f"/proc/{fed.processes[f'agent-{silo}'].pid}/maps").read_text()
+            assert "/scratch/" not in maps, "nothing of it is left when the job has ended"
+
+        fed.kill("agent-s0", signal.SIGTERM)
+        fed.start_agent("s0", memory_limit=held - 1)
+        job_id = fed.submit(text)
+        view = fed.wait(job_id, lambda v: v.ended or "memory_limit" in v.detail)
+        assert "s0 declined (memory_limit: histogram takes up to 0.40 GB" in view.detail
+        fed.client.cancel(job_id)
+
+
+def test_a_table_that_changes_under_a_job_is_declined_with_words(tmp_path: Path) -> None:
+    with federation(tmp_path, n_rows=ROWS) as fed:
+        job_id = fed.submit(JOB.replace("rounds = 3", "rounds = 3000"))
+        fed.wait(job_id, rounds_done(2))
+        fed.kill("agent-s1")
+        write_table(fed.silos["s1"], ROWS, 9)
+        fed.start_agent("s1")
+        wait_until(lambda: "declined" in fed.log("agent-s1"), 60, "the table is refused")
+        assert "its table has changed since it accepted the job" in fed.log("agent-s1")
+        assert not fed.client.get(job_id).ended or "has changed" in fed.client.get(job_id).detail
+        fed.client.cancel(job_id)
+        short = fed.submit(JOB)
+        succeeded(fed.end(short))
