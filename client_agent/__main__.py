@@ -86,7 +86,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     files = MappedFiles(config.state / "scratch")
     tables = _rows(config, silo, state)
     memory = MemoryLimit(config.memory_limit, files, tables.n_test, config.threads)
-    tables = replace(tables, most_read=memory.most_read)
+    tables = replace(tables, most_read=memory.most_read, scratch=config.state / "scratch")
     parts = AgentParts(
         silo=silo,
         address=config.coordinator,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +15,22 @@ from hedgerow.boosting.errors import DataError, LimitReached
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, open_table, short_name
 from hedgerow.boosting.tables.delimited import Dialect
-from hedgerow.boosting.tables.digests import KEY, RowsDigest
+from hedgerow.boosting.tables.digests import KEY
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
+from hedgerow.client_agent.queries import RESULT, spooled_table
 
 if TYPE_CHECKING:
     from hedgerow.client_agent.config import Source
 
-_FETCH_ROWS = 50_000
 
-
-def load(source: Source, job: JobParameters, silo: str, most_read: int | None = None) -> Dataset:
+def load(
+    source: Source,
+    job: JobParameters,
+    silo: str,
+    most_read: int | None = None,
+    scratch: Path | None = None,
+) -> Dataset:
     """Return a silo's rows under its own schema.
 
     Parameters
@@ -37,6 +43,8 @@ def load(source: Source, job: JobParameters, silo: str, most_read: int | None = 
         This silo; in a vertical job the party.
     most_read : int or None
         Bytes of the largest file that may be read whole, as all but Parquet are.
+    scratch : Path or None
+        Folder of the nameless file that has a query's result; None for the system's own.
 
     Returns
     -------
@@ -51,7 +59,7 @@ def load(source: Source, job: JobParameters, silo: str, most_read: int | None = 
         The file is too large to be read whole.
     """
     _check_reading(source, most_read)
-    table, where = _opened(source, job.features)
+    table, where = _opened(source, job.features, scratch)
     dataset = for_job(table, job, where, party=silo if job.vertical else None)
     return replace(dataset, digest=_digest(table))
 
@@ -69,7 +77,7 @@ class Rows:
         matched with other parties', so nothing is held back there.
     secret : bytes
         From which it follows which rows these are.
-    most_read : int or None
+    most_read, scratch
         As in :func:`load`.
     """
 
@@ -79,6 +87,7 @@ class Rows:
     silo: str
     secret: bytes
     most_read: int | None = None
+    scratch: Path | None = None
 
     def n_test(self, n_train: int) -> int:
         """Return how many test rows there are beside that many, as far as that is known."""
@@ -95,11 +104,11 @@ class Rows:
     def test(self, job: JobParameters) -> Dataset | None:
         """Return the test rows, None where there are none."""
         if self.test_data is not None:
-            return load(self.test_data, job, self.silo, self.most_read)
+            return load(self.test_data, job, self.silo, self.most_read, self.scratch)
         return None if job.vertical or not self.hold_back else self._part(job, 1)
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
-        whole = load(self.data, job, self.silo, self.most_read)
+        whole = load(self.data, job, self.silo, self.most_read, self.scratch)
         if self.test_data is not None or job.vertical or not self.hold_back:
             return whole
         rng = np.random.default_rng(list(self.secret))
@@ -107,10 +116,12 @@ class Rows:
         return replace(kept, digest=whole.digest)
 
 
-def _opened(source: Source, features: Sequence[str]) -> tuple[Any, str]:
+def _opened(
+    source: Source, features: Sequence[str], scratch: Path | None = None
+) -> tuple[Any, str]:
     """Return a source's table, and what errors call it."""
     if source.query:
-        return query_table(source.sql_url, source.query), "the query's result"
+        return spooled_table(source.sql_url, source.query, scratch), RESULT
     if not source.path:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     dialect = Dialect(source.delimiter, source.decimal)
@@ -145,12 +156,7 @@ def _digest(table: Any) -> str:
     """Return by what a table is known again."""
     if isinstance(table, ParquetTable):
         return table.digest
-    of_file = (table.schema.metadata or {}).get(KEY)
-    if of_file is not None:
-        return str(of_file, "ascii")
-    rows = RowsDigest()
-    rows.add(table)
-    return rows.hexdigest()
+    return str(table.schema.metadata[KEY], "ascii")
 
 
 def look(source: Source) -> tuple[int, int]:
@@ -182,72 +188,3 @@ def extent(source: Source) -> tuple[int, int]:
     except (OSError, pa.ArrowException):
         # Loading it for a job will say what is wrong, to the operator too.
         return 0, 0
-
-
-def database(url: str) -> Any:
-    """Return a SQLAlchemy engine of a URL, whose password appears in no message.
-
-    Raises
-    ------
-    DataError
-    """
-    import sqlalchemy as sql
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-    try:
-        return sql.create_engine(url)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise DataError("data.sql_url cannot be used: wrong form, or no driver for it") from error
-
-
-def query_table(url: str, query: str) -> Any:
-    """Return the result of a query as a ``pyarrow.Table``.
-
-    Parameters
-    ----------
-    url : str
-        SQLAlchemy URL; its password appears in no message.
-    query : str
-        One statement that returns rows.
-    """
-    engine = database(url)
-    try:
-        return result_table(engine, query)
-    finally:
-        engine.dispose()
-
-
-def result_table(engine: Any, query: str, ids: Sequence[str] | None = None) -> Any:
-    """Return the result of a query as a ``pyarrow.Table``.
-
-    Parameters
-    ----------
-    engine : sqlalchemy.Engine
-    ids : sequence of str, optional
-        What ``:ids`` stands for in the query, as in ``WHERE key IN :ids``.
-    """
-    import pyarrow as pa
-    import sqlalchemy as sql
-    from sqlalchemy.exc import SQLAlchemyError
-
-    statement = sql.text(query)
-    if ids is not None:
-        statement = statement.bindparams(sql.bindparam("ids", list(ids), expanding=True))
-    try:
-        with engine.connect() as connection:
-            result = connection.execution_options(stream_results=True).execute(statement)
-            if not result.returns_rows:
-                raise DataError("data.query returns no rows: it should be a SELECT")
-            names = list(result.keys())
-            columns: list[list[Any]] = [[] for _ in names]
-            for rows in result.partitions(_FETCH_ROWS):
-                for column, values in zip(columns, zip(*rows, strict=True), strict=True):
-                    column.extend(values)
-    except SQLAlchemyError as error:
-        # The driver's own text may quote a value.
-        raise DataError(f"data.query failed: {type(error).__name__}") from error
-    try:
-        arrays = [pa.array(column) for column in columns]
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError("data.query returns a column of mixed or unusable types") from error
-    return pa.Table.from_arrays(arrays, names)

@@ -34,6 +34,8 @@ class ParquetTable:
 
     def __init__(self, source: str | bytes, name: str) -> None:
         self._source, self._name = source, name
+        self._known = ""
+        self._kept: Any = None
         self._footer: Any = None
         self._version = self._stat()
         file = self._open()
@@ -45,9 +47,31 @@ class ParquetTable:
         """Return the whole table as a ``pyarrow.Table``."""
         return self._checked(lambda: self._open().read())
 
+    @classmethod
+    def of_file(cls, file: Any, name: str, digest: str) -> ParquetTable:
+        """Return the table of an open file that may have no name; it stays open with the table.
+
+        Parameters
+        ----------
+        file : binary file
+            As ``tempfile.TemporaryFile`` gives it.
+        digest : str
+            By which the table is known again.
+        """
+        path = f"/proc/self/fd/{file.fileno()}"
+        if os.path.exists(path):
+            table = cls(path, name)
+        else:  # no Linux
+            file.seek(0)
+            table = cls(file.read(), name)
+        table._known, table._kept = digest, file
+        return table
+
     @property
     def digest(self) -> str:
         """By which the file is known again: its size, time and footer, or all of its content."""
+        if self._known:
+            return self._known
         if isinstance(self._source, bytes):
             return digest_of(self._source)
         _, _, size, changed = self._version

@@ -17,7 +17,7 @@ from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
 from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.client_agent.config import Source
-from hedgerow.client_agent.sources import database, query_table, result_table
+from hedgerow.client_agent.queries import database, query_table, result_table
 
 Floats = NDArray[np.float32]
 

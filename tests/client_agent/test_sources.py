@@ -1,5 +1,6 @@
 import sqlite3
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.sources import load
+from tests.coordinator.server.postgresql import programs, running_postgresql
 
 
 def job(parameters=Bagging(), **changes):  # noqa: B008
@@ -113,3 +115,58 @@ def test_failing_queries_are_told_without_statement_or_password(database, url, q
 def test_no_source_at_all_is_told():
     with pytest.raises(DataError, match=r"data\.path"):
         load(Source(), job(), "a")
+
+
+ROWS = 120_000
+NUMBERS = (
+    "(WITH RECURSIVE s(k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM s WHERE k < 119999) "
+    "SELECT k FROM s) AS t"
+)
+TYPES = (
+    "SELECT k AS n, CASE WHEN k < 70000 THEN NULL WHEN k < 110000 THEN k ELSE k + 0.5 END AS x, "
+    "CASE WHEN k % 3 = 0 THEN NULL ELSE 'c' || (k % 4) END AS c, k % 2 AS label FROM "
+)
+
+
+def test_a_result_in_parts_has_the_types_that_all_rows_need(tmp_path):
+    source = Source(sql_url=f"sqlite:///{tmp_path / 'none.db'}", query=TYPES + NUMBERS)
+    scratch = tmp_path / "scratch"
+    data = load(source, job(), "a", scratch=scratch)
+    assert data.n_samples == ROWS
+    assert data.schema.names == ("n", "x", "c")
+    assert data.schema.features[2].categories == ("c0", "c1", "c2", "c3")
+    X = data.X
+    assert np.array_equal(X[:, 0], np.arange(ROWS, dtype=np.float32))
+    assert np.isnan(X[:70_000, 1]).all()
+    assert X[70_000, 1] == 70_000
+    assert X[-1, 1] == ROWS - 0.5
+    assert [*scratch.iterdir()] == [], "nobody else can open the rows"
+    again = load(source, job(), "a", scratch=scratch)
+    assert again.digest == data.digest
+    turned = Source(sql_url=source.sql_url, query=f"{source.query} ORDER BY k DESC")
+    assert load(turned, job(), "a", scratch=scratch).digest == data.digest, "the same rows"
+    fewer = Source(sql_url=source.sql_url, query=f"{source.query} LIMIT {ROWS - 1}")
+    assert load(fewer, job(), "a", scratch=scratch).digest != data.digest
+
+
+def test_types_that_no_column_can_have_are_told(tmp_path):
+    query = f"SELECT CASE WHEN k < 60000 THEN k ELSE 'secret' END AS x, 0 AS label FROM {NUMBERS}"
+    with pytest.raises(DataError, match="mixed or unusable types") as caught:
+        load(Source(sql_url=f"sqlite:///{tmp_path / 'none.db'}", query=query), job(), "a")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")
+def test_postgresql_streams_a_query_by_a_cursor_of_its_server(tmp_path):
+    with running_postgresql() as url:
+        url = url.replace("postgresql://", "postgresql+psycopg://")
+        query = (
+            "SELECT k AS n, (k * 1.5)::float8 AS x, 'c' || k % 4 AS c, k % 2 AS label, "
+            "(SELECT count(*) FROM pg_cursors) AS cursors FROM generate_series(0, 119999) AS t(k)"
+        )
+        data = load(Source(sql_url=url, query=query), job(), "a", scratch=tmp_path / "scratch")
+        assert data.n_samples == ROWS
+        assert data.schema.features[2].categories == ("c0", "c1", "c2", "c3")
+        X = data.X
+        assert np.array_equal(X[:, 1], np.arange(ROWS, dtype=np.float32) * np.float32(1.5))
+        assert (X[:, 3] == 1).all(), "the query runs under a cursor of the server"
