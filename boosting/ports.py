@@ -292,7 +292,7 @@ def least_of_sums(parameters: Any) -> int:
 def memory_of_table(
     parameters: Any, job: JobParameters, schema: Schema, n_rows: int, n_threads: int
 ) -> MemoryNeed:
-    """Return what a half takes that has its table in memory (``python -m benchmarks.memory``)."""
+    """Return an estimate of what a half takes that has its table in memory."""
     values, outputs = n_rows * schema.n_features, n_rows * max(schema.n_outputs, job.classes, 1)
     return MemoryNeed(_VALUE_BYTES * values + _OUTPUT_BYTES * outputs)
 
