@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
     from hedgerow.boosting.trees.ensemble import Tree
+    from hedgerow.boosting.work import Amounts
     from hedgerow.crypto.vault import Vault
 
 
@@ -58,10 +59,7 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """A job's result: files by name, first the one that is the model.
-
-    ``files`` maps a file name of the run folder (``model.ubj``) to its bytes.
-    """
+    """A job's result: bytes by file name of the run folder, and which of them is the model."""
 
     files: Mapping[str, bytes]
     model: str
@@ -232,7 +230,7 @@ class Forecast:
     """What a job is expected to cost and reveal, before anyone trains.
 
     ``steps`` maps a step's RPC name to (exchanges, bytes up, bytes down) of one silo over the
-    whole job.
+    whole job, ``work`` to what is computed for it beside that, while the others wait.
     """
 
     rounds: int
@@ -240,6 +238,7 @@ class Forecast:
     reveals: str
     notes: tuple[str, ...] = ()
     cpu_class: str = "seconds"
+    work: Mapping[str, Amounts] = field(default_factory=dict)
 
 
 class Parameters(Protocol):

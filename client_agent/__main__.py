@@ -22,6 +22,7 @@ from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import sources
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
+from hedgerow.client_agent.calibration import Calibration
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.keeper import Pause, SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
@@ -116,6 +117,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         ),
         revoked=revoked,
         crypto_answers=crypto_answers,
+        rates=Calibration(config, vaults).start() if config.calibrate else dict,
         n_threads=config.threads,
         trainer=_trainer(config),
     )

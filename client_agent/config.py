@@ -108,6 +108,11 @@ class AgentSettings(FileSettings):
         pattern="^((tcp|tls)://.+)?$",
         description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow.",
     )
+    calibrate: bool = Field(
+        default=True,
+        description="Whether to measure once, for about a second, how fast the silo's machines "
+        "are, and to announce it, so that plans tell seconds.",
+    )
     once: bool = Field(default=False, description="Whether to end after one job.")
 
     @field_validator("memory_limit")

@@ -59,6 +59,7 @@ class Lease:
         self._jobs_ended = jobs_ended
         self._lease: str | None = None
         self._seconds = 6.0
+        self.round_trip_seconds: float | None = None
         self._granted = threading.Condition()
         self._ending = threading.Event()
         self._held_since: float | None = None
@@ -151,7 +152,10 @@ class Lease:
     def _renew(self) -> float:
         lease = self._lease
         assert lease is not None
-        told = self._client().renew(lease, self._sign())
+        sign, began = self._sign(), time.monotonic()
+        told = self._client().renew(lease, sign)
+        took = time.monotonic() - began
+        self.round_trip_seconds = min(self.round_trip_seconds or took, took)
         stop, ended = told.stop, told.ended
         self._note_revoked(told.revoked)
         if stop:

@@ -18,6 +18,7 @@ from hedgerow.boosting.errors import (
     StateUnwritable,
     Unreachable,
 )
+from hedgerow.boosting.work import Rates, Work
 from hedgerow.client_agent.admission import Preflights
 from hedgerow.client_agent.attempt import ROOM_SECONDS, Attempt
 from hedgerow.client_agent.lease import Lease
@@ -170,8 +171,17 @@ class Agent:
     def _sign(self) -> Sign:
         parts = self.parts
         return Sign(
-            self._working(), self._idle_jobs(), parts.revoked.number, parts.crypto_answers(False)
+            self._working(),
+            self._idle_jobs(),
+            parts.revoked.number,
+            parts.crypto_answers(False),
+            self._rates(),
         )
+
+    def _rates(self) -> Rates:
+        """Return how fast the silo is, once that is measured; the shortest way there and back."""
+        rates, took = self.parts.rates(), self._lease and self._lease.round_trip_seconds
+        return {**rates, Work.ROUND_TRIP: 1 / max(took, 1e-6)} if rates and took else rates
 
     def _working(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, t in list(self._threads.items()) if t.is_alive())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, LocalTrainer
+from hedgerow.boosting.work import Rates
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.keeper import SecretKeeper
@@ -47,6 +48,9 @@ class AgentParts:
     crypto_answers : callable
         Whether the silo's crypto process answers; None where it is not known, or the agent keeps
         the keys. Asked to wait, it finds out.
+    rates : callable
+        How fast the silo's machines are; empty until that is measured, or where it is not to be
+        announced.
     """
 
     silo: Silo
@@ -64,6 +68,7 @@ class AgentParts:
     registration: Registration
     revoked: RevokedCertificates
     crypto_answers: Callable[[bool], bool | None] = lambda wait: None
+    rates: Callable[[], Rates] = dict
     n_threads: int = 1
     load_test: Callable[[JobParameters], Dataset | None] = lambda _: None
     trainer: LocalTrainer | None = None

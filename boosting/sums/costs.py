@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from hedgerow.boosting.exchange import Call
+from hedgerow.boosting.work import Work
 from hedgerow.crypto.masking import SHARE_COMMITMENT_BYTES
 from hedgerow.crypto.shamir import SHARE_BYTES
 
 SMALL = 64
 """Bytes of a reply or an offer of a few numbers."""
+
+SEALING = 0.75
+"""Exchanges that a masked sum's calls of the vault and signatures take as long as."""
 
 _SIGNED_NAME = 100  # a name with its signature
 _KEY = 900  # with its certificate and signature
@@ -31,13 +35,14 @@ class Bill:
     """
 
     def __init__(self, n_silos: int, *, secure: bool, dropout_recovery: bool = True) -> None:
-        self._n_silos = n_silos
+        self.n_silos = n_silos
         self._secure = secure
         self._recovery = secure and dropout_recovery
         self._n_sums = 0
         self.messages: Counter[str] = Counter()
         self.up: Counter[str] = Counter()
         self.down: Counter[str] = Counter()
+        self.work: dict[str, dict[Work, float]] = {}
 
     def exchange(self, call: Call, up: float, down: float, times: int = 1) -> None:
         """Add exchanges."""
@@ -45,10 +50,18 @@ class Bill:
         self.up[call.value] += round(up * times)
         self.down[call.value] += round(down * times)
 
+    def do(self, call: Call, kind: Work, amount: float) -> None:
+        """Add work that an exchange waits for."""
+        own = self.work.setdefault(call.value, {})
+        own[kind] = own.get(kind, 0.0) + amount
+
     def add(self, other: Bill) -> None:
         """Add all of another bill."""
         for mine, theirs in zip(self._counts, other._counts, strict=True):
             mine.update(theirs)
+        for call, own in other.work.items():
+            for kind, amount in own.items():
+                self.do(Call(call), kind, amount)
 
     @property
     def steps(self) -> dict[str, tuple[int, int, int]]:
@@ -63,12 +76,15 @@ class Bill:
         self, call: Call, n_bytes: float, reply: float, times: int = 1, *, whole: bool = False
     ) -> None:
         """Add sums of vectors of ``n_bytes`` (:mod:`hedgerow.boosting.sums`)."""
+        if self._secure:
+            self.do(call, Work.MASK, times * n_bytes / 8 * self.n_silos)
+            self.do(call, Work.EXCHANGE, times * SEALING)
         if not self._recovery or whole:
             self.exchange(call, n_bytes + SMALL + _VIEW * self._secure, reply, times)
             return
         self._n_sums += times
-        self.exchange(call, n_bytes + 2 * _SIGNED_NAME + _VIEW, self._n_silos * _SIGNED_NAME, times)
-        self.exchange(call, self._n_silos * _NAMED_SHARE, reply, times)
+        self.exchange(call, n_bytes + 2 * _SIGNED_NAME + _VIEW, self.n_silos * _SIGNED_NAME, times)
+        self.exchange(call, self.n_silos * _NAMED_SHARE, reply, times)
 
     def float_sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
         """Add sums whose bound silos agree on first (:mod:`hedgerow.boosting.sums.floats`)."""
@@ -83,9 +99,10 @@ class Bill:
         """
         if not self._secure or not times:
             return
-        self.exchange(Call.KEYS, _KEY, self._n_silos * _KEY, times)
+        self.exchange(Call.KEYS, _KEY, self.n_silos * _KEY, times)
+        self.do(Call.KEYS, Work.EXCHANGE, times * SEALING * self.n_silos)
         if self._recovery:
             batches = -(-(self._n_sums if n_sums is None else n_sums) // batch)
             dealt = SHARE_BYTES + SHARE_COMMITMENT_BYTES
-            boxes = (self._n_silos - 1) * (batch * dealt + _BOX)
+            boxes = (self.n_silos - 1) * (batch * dealt + _BOX)
             self.exchange(Call.SHARES, boxes, boxes, times * batches)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.services.process.terminal import visible
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, SiloState
+from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, PlanView, SiloState
 
 
 def size(n_bytes: float) -> str:
@@ -23,6 +23,23 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     raise AssertionError("the last unit returns")
+
+
+def tenths(seconds: float | None) -> str:
+    """Return seconds for a table; nothing where they are not known."""
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
+def headline(plan: PlanView) -> str:
+    """Return a plan's rounds and how long they take: 20 rounds, about 12 s."""
+    if plan.seconds is None:
+        return f"{plan.rounds} rounds, CPU time a silo: {plan.cpu_class}"
+    took, unit = plan.seconds, "s"
+    for n, larger in ((100, "min"), (100, "h")):
+        if took < n:
+            break
+        took, unit = took / 60, larger
+    return f"{plan.rounds} rounds, about {took:.{0 if took >= 10 else 1}f} {unit}"
 
 
 def paragraphs(text: str) -> list[str]:

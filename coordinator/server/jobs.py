@@ -13,6 +13,7 @@ import structlog
 
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.work import Rates
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
@@ -253,9 +254,11 @@ class Jobs:
         lease_id: str,
         working: tuple[AttemptKey, ...],
         crypto_answers: bool | None = None,
+        rates: Rates | None = None,
     ) -> tuple[AttemptKey, ...]:
         """Keep a lease; returns what to stop."""
-        self._roster.touch(silo, lease_id).crypto_answers = crypto_answers
+        lease = self._roster.touch(silo, lease_id)
+        lease.crypto_answers, lease.rates = crypto_answers, rates or {}
         return tuple(key for key in working if not self._is_current(key))
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -455,7 +458,7 @@ class Jobs:
         """Return what a job is expected to cost with the silos that are registered."""
         job = job_wire.decode(spec)
         job.parameters.validate(job)
-        return plan_of(job, self._roster.alive)
+        return plan_of(job, self._roster.alive, self._roster.rates)
 
     def _run(self, job_id: str) -> JobRun:
         run = self._runs.get(job_id)

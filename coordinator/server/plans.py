@@ -8,6 +8,7 @@ from dataclasses import replace
 from hedgerow.boosting.dataset import Feature, Schema, unnamed
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Forecast, JobParameters, Vertical
+from hedgerow.boosting.work import Rates
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.job_view import PlanView
 
@@ -15,7 +16,11 @@ UNKNOWN = Registration("", "", (), 0, 0)
 """Stands for a silo that has not registered: zeros are unknown numbers."""
 
 
-def plan_of(job: JobParameters, registered: Mapping[Silo, Registration]) -> PlanView:
+def plan_of(
+    job: JobParameters,
+    registered: Mapping[Silo, Registration],
+    rates: Mapping[Silo, Rates] | None = None,
+) -> PlanView:
     """Return the plan of a job from classes of rows and numbers of columns.
 
     Parameters
@@ -23,6 +28,8 @@ def plan_of(job: JobParameters, registered: Mapping[Silo, Registration]) -> Plan
     job : JobParameters
     registered : Mapping
         Silos that hold a lease; all of them take part where the job names none.
+    rates : Mapping, optional
+        How fast those silos are that have said so.
     """
     silos = tuple(map(Silo, job.silos)) or tuple(registered)
     known = {silo: registered.get(silo, UNKNOWN) for silo in silos}
@@ -31,6 +38,9 @@ def plan_of(job: JobParameters, registered: Mapping[Silo, Registration]) -> Plan
     unknown = [silo for silo, n in n_samples.items() if not n]
     if unknown:
         notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
+    unrated = [silo for silo in silos if not (rates or {}).get(silo)]
+    if unrated and len(unrated) < len(silos):
+        notes.append(f"taken to be as fast as the slowest of the others: {', '.join(unrated)}")
     layout = job.strategy.layout
     found: dict[str, Forecast]
     if isinstance(layout, Vertical):
@@ -50,7 +60,9 @@ def plan_of(job: JobParameters, registered: Mapping[Silo, Registration]) -> Plan
         every = job.strategy.forecast(job.parameters, job, schema, n_samples)
         found = dict.fromkeys(n_samples or ("each silo",), every)
     return PlanView.of(
-        {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()}
+        {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()},
+        {str(silo): rates[silo] for silo in silos if silo in rates} if rates else {},
+        job.active,
     )
 
 

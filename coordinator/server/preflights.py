@@ -111,7 +111,9 @@ class Preflights:
                     row_count_class=answer.n_samples,
                     n_columns=len(answer.schema.features) + 1,
                 )
-        return PreflightView(found, cut(refusal, MAX_REASON), plan_of(job, registered))
+        return PreflightView(
+            found, cut(refusal, MAX_REASON), plan_of(job, registered, self._roster.rates)
+        )
 
     async def _answered(self, asked: _Asked, here: set[Silo]) -> None:
         """Wait until all silos that are there have answered, or the time is over."""

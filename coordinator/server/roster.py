@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hedgerow.boosting.errors import (
     Unauthorised,
 )
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.work import Rates
 from hedgerow.coordinator.server.store import RegisteredSilo
 from hedgerow.services.rpc.errors import (
     LeaseHeld,
@@ -31,6 +32,8 @@ class HeldLease:
         Seconds since 1970.
     crypto_answers : bool or None
         Whether the silo's crypto process does, as its agent said last.
+    rates : Rates
+        How fast the silo's machines are, as its agent said last.
     """
 
     silo: Silo
@@ -39,6 +42,7 @@ class HeldLease:
     expires: float
     certificate_end: float = 0.0
     crypto_answers: bool | None = None
+    rates: Rates = field(default_factory=dict)
 
 
 class Roster:
@@ -158,6 +162,11 @@ class Roster:
     def without_crypto(self) -> frozenset[Silo]:
         """Silos whose crypto process does not answer, as their agents say."""
         return frozenset(s for s, one in self._leases.items() if one.crypto_answers is False)
+
+    @property
+    def rates(self) -> dict[Silo, Rates]:
+        """How fast the silos are that have said so."""
+        return {silo: one.rates for silo, one in self._leases.items() if one.rates}
 
     def views(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import grpc
@@ -14,6 +14,7 @@ from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import StateUnwritable
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.work import Rates
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -25,8 +26,10 @@ from hedgerow.services.wire.acceptance import (
     Declined,
     PreflightAnswer,
     check_rows,
+    put_rates,
     read_answer,
     read_preflight_answer,
+    read_rates,
 )
 from hedgerow.services.wire.records import message_of, value_of
 from hedgerow.services.wire.results import (
@@ -59,7 +62,7 @@ REVEALS = {
     "rows and reasons as when it accepts or declines, whether its crypto process answers, and "
     "whether its disk has room",
     "RenewLease": "that this agent is alive, what it works on, which jobs it knows, which list of "
-    "revoked certificates it has, and whether its crypto process answers",
+    "revoked certificates it has, whether its crypto process answers, how fast it and its line are",
     "ReportOutcome": "that this silo's half of a job has ended, or why it failed; how many "
     "payloads and bytes it sent for the job, by kind of exchange; a signature over the digest of "
     "the model that it has checked; where it has test rows of its own and its policy allows "
@@ -164,12 +167,15 @@ class Sign:
         Of its list of revoked certificates.
     crypto_answers : bool or None
         Whether its crypto process does; None where that is not known, or there is none.
+    rates : Rates
+        How fast the silo's machines are, where it is measured.
     """
 
     working: tuple[AttemptKey, ...] = ()
     kept_jobs: tuple[str, ...] = ()
     revoked_number: int = 0
     crypto_answers: bool | None = None
+    rates: Rates = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +218,7 @@ class FederationBackend(Protocol):
         lease_id: str,
         working: tuple[AttemptKey, ...],
         crypto_answers: bool | None,
+        rates: Rates,
     ) -> tuple[AttemptKey, ...]:
         """Keep a lease; returns what to stop."""
         ...
@@ -301,7 +308,8 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         if working:
             label(job_id=working[0].job_id, silo=silo)
         answers = request.crypto_answers if request.HasField("crypto_answers") else None
-        stop = self._federation.renew(silo, request.lease_id, working, answers)
+        rates = read_rates(silo, request.rates)
+        stop = self._federation.renew(silo, request.lease_id, working, answers, rates)
         ended = await self._federation.ended(tuple(request.kept_jobs))
         response = pb.RenewLeaseResponse(stop=_key_messages(stop), ended_jobs=ended)
         if self._revoked is not None and self._revoked.number > request.revoked_number:
@@ -313,8 +321,7 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         silo = _silo(context)
         label(job_id=request.key.job_id, silo=silo)
         key = value_of(AttemptKey, request.key)
-        outcome = read_outcome(silo, request)
-        await self._federation.outcome(silo, request.lease_id, key, outcome)
+        await self._federation.outcome(silo, request.lease_id, key, read_outcome(silo, request))
         return pb.ReportOutcomeResponse()
 
     @aborting
@@ -357,9 +364,8 @@ def _silo(context: Any) -> Silo:
 def _patience(context: Any) -> float:
     """Return how long a long poll may wait: less than the caller's own deadline."""
     remaining = context.time_remaining()
-    if remaining is None:
-        return POLL_SECONDS
-    return float(max(min(POLL_SECONDS, remaining - 1.0), 0.0))
+    longest = POLL_SECONDS if remaining is None else remaining - 1.0
+    return float(max(min(POLL_SECONDS, longest), 0.0))
 
 
 class FederationClient:
@@ -455,6 +461,7 @@ class FederationClient:
             revoked_number=sign.revoked_number,
             crypto_answers=sign.crypto_answers,
         )
+        put_rates(sign.rates, request.rates)
         job_id = sign.working[0].job_id if sign.working else ""
         response = self._call("RenewLease", request, 5.0, job_id)
         return Renewal(_keys(response.stop), tuple(response.ended_jobs), response.revoked)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hedgerow.api.federation.v1.federation_service_pb2 import WorkKind
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.work import LEAST_RATE, MOST_RATE, Rates, Work
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.job_view import CHECKS, PreflightCheck, SentPayloads
@@ -15,6 +17,8 @@ from hedgerow.services.wire.records import value_of
 
 MAX_ROWS = 1 << 48
 """Most rows that a silo may report."""
+MAX_RATES = 32
+"""Most kinds of work that it may announce a rate of."""
 MAX_SENT = 1 << 62
 """Most payloads, and bytes, that it may report to have sent for a job."""
 
@@ -113,6 +117,32 @@ def read_sent(silo: Silo, request: Any) -> tuple[SentPayloads, ...]:
     found = {one.method: SentPayloads(silo, one.method, one.payloads, one.bytes)
              for one in request.sent}  # fmt: skip
     return tuple(found.values())
+
+
+def put_rates(rates: Rates, field: Any) -> None:
+    """Write rates into a repeated field."""
+    for kind, rate in rates.items():
+        field.add(kind=f"WORK_KIND_{kind.name}", per_second=rate)
+
+
+def read_rates(silo: Silo, field: Any) -> Rates:
+    """Return the rates that a silo announces; kinds that are not known here are left out.
+
+    Raises
+    ------
+    OfferRejected
+        More rates than there may be, or one that no machine has; names the silo.
+    """
+    if len(field) > MAX_RATES:
+        raise OfferRejected(f"{silo}: {len(field)} rates, at most {MAX_RATES} are accepted")
+    for one in field:
+        if not LEAST_RATE <= one.per_second <= MOST_RATE:
+            raise OfferRejected(
+                f"{silo}: expected rates from {LEAST_RATE:g} to {MOST_RATE:g} a second, received "
+                f"{one.per_second:g}"
+            )
+    known = {WorkKind.Value(f"WORK_KIND_{kind.name}"): kind for kind in Work}
+    return {known[one.kind]: one.per_second for one in field if one.kind in known}
 
 
 def check_rows(silo: Silo, given: int) -> None:

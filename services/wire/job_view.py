@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.ports import Forecast
+from hedgerow.boosting.work import Rates, Work, seconds_by_step, seconds_of
 from hedgerow.services.wire.records import message_of, value_of
 
 OWN_TESTS = "test@"
@@ -203,6 +204,7 @@ class PlannedBytes:
     exchanges: int
     bytes_up: int
     bytes_down: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,21 +216,45 @@ class PlanView:
     reveals: str
     notes: tuple[str, ...]
     cpu_class: CpuClass
+    seconds: float | None = None
 
     @classmethod
-    def of(cls, forecasts: Mapping[str, Forecast]) -> PlanView:
-        """Return the plan of silos' forecasts, of which there is at least one."""
-        first = next(iter(forecasts.values()))
+    def of(
+        cls,
+        forecasts: Mapping[str, Forecast],
+        rates: Mapping[str, Rates] | None = None,
+        first: str | None = None,
+    ) -> PlanView:
+        """Return the plan of silos' forecasts, of which there is at least one.
+
+        Parameters
+        ----------
+        rates : Mapping, optional
+            Of silos that have announced theirs; the others are taken to be as the slowest of them.
+        first : str, optional
+            The silo for whose part of each step the others wait.
+        """
+        known = [one for one in (rates or {}).values() if one]
+        slowest = min(known, key=lambda one: one.get(Work.EXCHANGE, 0.0), default={})
+        took = {
+            silo: seconds_by_step(own, (rates or {}).get(silo) or slowest, len(forecasts))
+            for silo, own in forecasts.items()
+        }
+        turns = ([first], [s for s in took if s != first]) if first in took else (list(took),)
+        one = next(iter(forecasts.values()))
         return cls(
-            first.rounds,
+            one.rounds,
             tuple(
-                PlannedBytes(silo, method, exchanges, up, down)
+                PlannedBytes(
+                    silo, method, exchanges, up, down, took[silo][method] if known else None
+                )
                 for silo, own in forecasts.items()
                 for method, (exchanges, up, down) in own.steps.items()
             ),
-            first.reveals,
-            first.notes,
-            CpuClass(first.cpu_class),
+            one.reveals,
+            one.notes,
+            CpuClass(one.cpu_class),
+            seconds_of(took, turns, slowest, one.rounds) if known else None,
         )
 
 

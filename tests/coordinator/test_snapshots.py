@@ -22,6 +22,9 @@ from tests.coordinator.test_cli import every_command
 
 FOLDER = Path(__file__).parent / "snapshots"
 WIDTHS = (80, 160)
+_SECONDS = re.compile(  # of a plan: how fast this machine is
+    r'(?<=rounds, about )[\d.]+|(?<="seconds": )[\d.e-]+|\b\d+\.\d(?=(?: │)?$)', re.MULTILINE
+)
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 LISTINGS = (
     ["check", "people.parquet", "--label", "label"],
@@ -81,7 +84,7 @@ def printed(words: list[str], width: int, *, terminal: bool) -> str:
     shown = _ESCAPES.sub("", done.stdout) + "".join(
         f"! {line}\n" for line in _ESCAPES.sub("", done.stderr).splitlines()
     )
-    shown = shown.replace(os.getcwd(), "HERE")
+    shown = _SECONDS.sub("N.N", shown.replace(os.getcwd(), "HERE"))
     lines = (line.rstrip() for line in shown.splitlines())
     return "\n".join([f"$ hedgerow {' '.join(words)}", *lines, f"[{done.exit_code}]", ""])
 

@@ -18,6 +18,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
+from hedgerow.boosting.work import Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -61,6 +62,9 @@ def forecast(
     down = rounds * (taking_part - share) * (tree_bytes + 12) + rounds * 100
     bill = Bill(silos, secure=parameters.masks_mean(silos))
     bill.exchange(Call.TREES, up / (rounds + 1), down / (rounds + 1), rounds + 1)
+    n_cells = rows * schema.n_features * (job.booster.max_depth or 12) * steps
+    bill.do(Call.TREES, Work.CELL, 6.5 * n_cells * rounds)  # growing, routing and scoring; measured
+    bill.do(Call.TREES, Work.EXCHANGE, 4.2 * steps * rounds)
     if base_score.fixed(job) is None:
         bill.sum(Call.SUMS, SMALL, SMALL)
         bill.setups(1)
@@ -88,6 +92,7 @@ def forecast(
             f"full trees would be at most {bound} bytes up from a silo",
             *(() if sums_covers or parameters.scrub == "none" else (NO_COVERS,)),
         ),
+        work=bill.work,
     )
 
 

@@ -15,6 +15,8 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import REVEALS, STANDING, sums_of
 from hedgerow.boosting.sums.allowances import SumAllowances
+from hedgerow.boosting.sums.costs import SEALING
+from hedgerow.boosting.work import Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -80,6 +82,7 @@ def forecast(
         boxes = (n_silos - 1) * _BOX
         steps[Call.KEYS.value] = (1, _KEY, _KEY * n_silos)
         steps[Call.SHARES.value] = (1, boxes + _OWN_SHARES, boxes)
+    rows = sum(n_samples.values()) / n_silos
     return Forecast(
         rounds=depth + 1,
         steps=steps,
@@ -89,6 +92,13 @@ def forecast(
             "for a full tree: noise ends it before, and a node that does not split asks less",
             *((NOT_REPEATABLE,) if math.isfinite(parameters.epsilon) else ()),
         ),
+        work={
+            Call.HISTOGRAMS.value: {
+                Work.CELL: 25 * rows * schema.n_features * (depth + 1),  # measured
+                Work.EXCHANGE: SEALING * (depth + 1) * secure,
+            },
+            Call.SUMS.value: {Work.EXCHANGE: SEALING * stages * secure},
+        },
     )
 
 

@@ -19,6 +19,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     STANDING,
 )
 from hedgerow.boosting.trees.genetics import gene_count
+from hedgerow.boosting.work import Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -40,6 +41,7 @@ def forecast(
     """
     gene_bits = max(schema.n_features, 1).bit_length()
     structure = gene_count(parameters.max_depth) * gene_bits / 8
+    rows = sum(n_samples.values()) / max(len(n_samples), 1)
     exchanges = parameters.generations + 4
     asked = parameters.participation * parameters.generations * parameters.population
     down = (asked + parameters.n_finalists) * structure + exchanges * _FRAMES_DOWN
@@ -61,6 +63,7 @@ def forecast(
         reveals=REVEALS,
         notes=tuple(notes),
         cpu_class="seconds",
+        work={Call.SCORES.value: {Work.CELL: 6.5 * asked * rows * parameters.max_depth}},
     )
 
 

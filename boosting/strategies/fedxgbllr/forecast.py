@@ -30,6 +30,7 @@ from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import LIMBS
 from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.steps import SumParameters
+from hedgerow.boosting.work import Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -95,6 +96,12 @@ def forecast(
         add(Call.SCORES, 2 * size, 4 * n_weights)
     if parameters.is_network and rounds:
         add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
+    bill.do(Call.TREES, Work.EXCHANGE, 6.6 * width)  # grown here, scored everywhere; measured
+    bill.do(Call.TREES, Work.CELL, 6.5 * n_rows * schema.n_features * width * 8)
+    if parameters.is_network:
+        channels = parameters.channels * width * n_silos
+        steps = n_rows * parameters.epochs * rounds
+        bill.do(call, Work.MULTIPLY, 3.0 * steps * channels)  # there, back, and of the weights
     if parameters.needs_label_sums(job):
         bill.sum(Call.SUMS, 8 * 3 * LIMBS, SMALL + _FRAME)
     if parameters.shared_cuts:
@@ -116,6 +123,7 @@ def forecast(
         REVEALS,
         tuple(notes),
         "minutes" if slow else "seconds",
+        bill.work,
     )
 
 

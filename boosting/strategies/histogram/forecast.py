@@ -38,6 +38,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES
 from hedgerow.boosting.sums.steps import SUM
+from hedgerow.boosting.work import Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -134,6 +135,10 @@ def forecast(
                 reply += plan.n_padded(0, level + 1) / plan.width / 8
             n_bytes = plan.n_padded(0, level) * _bits_a_number(plan, n_rows, level) / 8
         bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, played, whole=level > 0)
+        bill.do(Call.HISTOGRAMS, Work.EXCHANGE, 0.6 * played)  # cuts, splits, routing; measured
+    # Below the root the smaller child of each node is counted, and the rows are routed.
+    cells_a_tree = n_rows / bill.n_silos * schema.n_features * (1 + 0.5 * (n_levels - 1)) * 1.5
+    bill.do(Call.HISTOGRAMS, Work.CELL, cells_a_tree * plan.n_trees * played)
     if parameters.coarse_bits:
         n_bytes = plan.n_padded_leaves * parameters.ring_bits // 8
         bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, played, whole=True)
@@ -147,6 +152,8 @@ def forecast(
         names = job.metrics or metrics.defaults(schema.task)
         bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
         bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), SMALL, rounds)
+    if not (job.has_test or parameters.blind_coordinator):  # scores on the silos' own rows
+        bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
     if parameters.binning == "recursive":
@@ -164,6 +171,7 @@ def forecast(
         REVEALS,
         tuple(notes),
         "seconds" if cells < 1e9 else "minutes" if cells < 1e12 else "hours",
+        bill.work,
     )
 
 

@@ -36,6 +36,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     size_class,
     source_bytes,
 )
+from hedgerow.boosting.work import Work
 from hedgerow.crypto.blinding import POINT_BYTES
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES
@@ -58,6 +59,10 @@ IDENTITY_BYTES = 650
 """Certificate and signature."""
 SCORES_BYTES = 60
 """Numbers for the coordinator."""
+BOXES = 10
+"""Exchanges that sealing, signing and opening in one take as long as; measured."""
+KEY = 7000
+"""Encryptions that a Paillier key, its proof and its checks take as long as; measured."""
 ASSUMED_BOUND = (4.0, 1.0)
 """Assumed largest g and h of a loss without bounds."""
 
@@ -129,12 +134,15 @@ class TreeSizes:
         For each ciphertext of a row: its bytes, and how many candidates go into one of an answer.
     candidates : int
         Of a node, at one passive party.
+    features : int
+        Of that party.
     """
 
     rows: int
     sampled: int
     parts: tuple[tuple[int, int], ...]
     candidates: int
+    features: int
 
     @property
     def gradients(self) -> int:
@@ -216,7 +224,56 @@ def forecast(
         reveals=REVEALS,
         notes=notes,
         cpu_class=_cpu_class(strategy.encryption, shared, n_rows),
+        work=_work(strategy, job.booster, steps, sizes, n_parties, shared, active=active),
     )
+
+
+def _work(
+    strategy: SecureBoost,
+    booster: Booster,
+    steps: Mapping[str, tuple[int, int, int]],
+    sizes: TreeSizes,
+    n_parties: int,
+    trees: int,
+    *,
+    active: bool,
+) -> dict[str, dict[Work, float]]:
+    """Return what a party computes: boxes at each exchange, points, ciphertexts of full trees.
+
+    A key of k bits takes (k / 2048)^2.5 of one of 2048; decryption under ElGamal as long as about
+    five encryptions, and its table as 100,000.
+    """
+    found: dict[str, dict[Work, float]] = {
+        step: {Work.EXCHANGE: BOXES * calls / 2} for step, (calls, _, _) in steps.items()
+    }
+    if strategy.alignment != "digest":
+        found[Call.IDENTIFIERS.value][Work.POINT] = sizes.rows * n_parties / 2
+    if strategy.encryption == "plain" or not trees:
+        return found
+    paillier = strategy.encryption == "paillier"
+    slower = (strategy.key_bits / 2048) ** 2.5 if paillier else 1.0
+    encrypt = Work.PAILLIER_ENCRYPT if paillier else Work.ELGAMAL_ENCRYPT
+    add = Work.PAILLIER_ADD if paillier else Work.ELGAMAL_ADD
+    rows = sizes.sampled * len(sizes.parts) * trees * slower
+    asked = [level.asked for level in levels(booster, booster.max_depth)]
+    answered = (
+        trees
+        * slower
+        * sum(math.ceil(n * sizes.candidates / slots) for n in asked for _, slots in sizes.parts)
+    )
+    if active:
+        keys, read = (KEY * slower, answered) if paillier else (1e5, 0.0)
+        found[Call.KEYS.value][encrypt] = keys
+        found[Call.GRADIENTS.value][encrypt] = rows
+        opened = (n_parties - 1) * answered
+        if read:
+            found[Call.HISTOGRAMS.value][Work.PAILLIER_DECRYPT] = opened
+        else:
+            found[Call.HISTOGRAMS.value][encrypt] = 5 * opened
+    else:
+        mean = (1 + 0.5 * (len(asked) - 1)) * sizes.features
+        found[Call.HISTOGRAMS.value] |= {encrypt: answered, add: 0.72 * rows * mean}
+    return found
 
 
 def forecasts(
@@ -391,4 +448,4 @@ def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: in
         for f in schema.features
     ]
     mean = sum(n - 1 for n in n_bins) / max(len(n_bins), 1)
-    return TreeSizes(n_rows, sampled, tuple(parts), round(used * mean))
+    return TreeSizes(n_rows, sampled, tuple(parts), round(used * mean), used)

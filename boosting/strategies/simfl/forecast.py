@@ -15,6 +15,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
+from hedgerow.boosting.work import Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -51,6 +52,9 @@ def forecast(
     rounds = parameters.rounds
     bill.exchange(Call.GRADIENTS, others * share * pairs + _UP, share * pairs + _DOWN, rounds)
     bill.exchange(Call.TREES, share * tree + _UP, others * share * tree + _DOWN, rounds + 1)
+    n_cells = rows * schema.n_features * (job.booster.max_depth or 12) * schema.n_outputs
+    bill.do(Call.TREES, Work.CELL, 6.5 * n_cells * (rounds + silos) / silos)  # growing, scoring
+    bill.do(Call.TREES, Work.EXCHANGE, 4.2 * schema.n_outputs * rounds)
     if base_score.fixed(job) is None:
         bill.sum(Call.SUMS, SMALL, SMALL)
         bill.setups(1)
@@ -65,6 +69,7 @@ def forecast(
             "the model has no covers and gains, and so no importance by gain and no SHAP values",
         ),
         cpu_class="minutes",
+        work=bill.work,
     )
 
 

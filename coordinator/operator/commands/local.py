@@ -328,6 +328,7 @@ def _start(
             "metrics": "127.0.0.1:0",
             "crypto": f"127.0.0.1:{port}",
             "threads": n_threads,
+            "calibrate": False,
             "data": {"path": absolute(path)},
             # All silos' tables are on this machine: there is nobody to keep them from.
             "policy": {

@@ -15,7 +15,7 @@ from hedgerow.coordinator.operator.commands.options import Connection, connected
 from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
 from hedgerow.coordinator.operator.library.jobs import plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
-from hedgerow.coordinator.operator.progress import JobProgress, size, summary
+from hedgerow.coordinator.operator.progress import JobProgress, headline, size, summary, tenths
 from hedgerow.services.process.terminal import command, listing, tell, wants_json
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
@@ -57,6 +57,7 @@ def submit(
         found = client.preflight(spec)
         if found.refusal or not wants_json():
             show_preflight(found, err=True)
+            click.echo(headline(found.plan), err=True)
         if found.refusal:
             raise InvalidJob(f"not submitted: {found.refusal}")
     job_id = client.create(spec, days)
@@ -189,7 +190,9 @@ def plan(
             message = job_wire.parse(spec)
             message.test_data = "test"
             spec = message.SerializeToString(deterministic=True)
-        found = plan_here(spec, parse_pairs(silos, "--silo"))
+        from hedgerow.boosting.calibration import rates_here
+
+        found = plan_here(spec, parse_pairs(silos, "--silo"), rates_here())
     else:
         asked = connection.client().preflight(spec)
         found = asked.plan
@@ -198,10 +201,11 @@ def plan(
 
 
 def _show_plan(found: PlanView, asked: PreflightView | None) -> None:
-    click.echo(f"{found.rounds} rounds, CPU time a silo: {found.cpu_class}")
-    numbers = ("exchanges", "up", "down")
+    click.echo(headline(found))
+    numbers = ("exchanges", "up", "down", "seconds")
     rows = (
-        (s.silo, s.method, s.exchanges, size(s.bytes_up), size(s.bytes_down)) for s in found.steps
+        (s.silo, s.method, s.exchanges, size(s.bytes_up), size(s.bytes_down), tenths(s.seconds))
+        for s in found.steps
     )
     listing(("silo", "step", *numbers), rows, keep=numbers, right=numbers)
     for note in found.notes:
@@ -221,6 +225,7 @@ def _plan_json(found: PlanView) -> dict[str, Any]:
                 "exchanges": s.exchanges,
                 "bytes_up": s.bytes_up,
                 "bytes_down": s.bytes_down,
+                "seconds": s.seconds,
             }
             for s in found.steps
         ],
@@ -231,4 +236,5 @@ def _plan_json(found: PlanView) -> dict[str, Any]:
         "reveals": found.reveals,
         "notes": list(found.notes),
         "cpu_class": found.cpu_class,
+        "seconds": found.seconds,
     }

@@ -15,9 +15,11 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
+from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.progress import paragraphs
+from hedgerow.crypto.threads import usable_cores
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import PlanView
@@ -204,16 +206,25 @@ def plan(job: JobLike, silos: Mapping[str, Tabular], *, test: object = None) -> 
     return Plan(plan_here(found.on(silos, has_test=shared).spec, silos))
 
 
-def plan_here(spec: bytes, silos: Mapping[str, Tabular]) -> PlanView:
-    """Return the plan of a serialised job for tables on this machine."""
+def plan_here(spec: bytes, silos: Mapping[str, Tabular], rates: Rates | None = None) -> PlanView:
+    """Return the plan of a serialised job for tables on this machine, which has these rates."""
     job = job_wire.decode(spec)
     job.parameters.validate(job)
     check_cohort(job, tuple(silos))
-    return plan_tables(job, {name: table_of(job, name, table) for name, table in silos.items()})
+    tables = {name: table_of(job, name, table) for name, table in silos.items()}
+    return plan_tables(job, tables, rates)
 
 
-def plan_tables(job: JobParameters, silos: Mapping[str, Dataset]) -> PlanView:
-    """Return the plan of a job for tables as it reads them."""
+def plan_tables(
+    job: JobParameters, silos: Mapping[str, Dataset], rates: Rates | None = None
+) -> PlanView:
+    """Return the plan of a job for tables as it reads them.
+
+    Parameters
+    ----------
+    rates : Rates, optional
+        Of the machine that all silos are on.
+    """
     layout = job.strategy.layout
     tables = {Silo(name): table for name, table in silos.items()}
     schemas = {silo: table.schema for silo, table in tables.items()}
@@ -234,8 +245,23 @@ def plan_tables(job: JobParameters, silos: Mapping[str, Dataset]) -> PlanView:
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
         forecast = job.strategy.forecast(job.parameters, job, schema, rows)
         plans, notes = dict.fromkeys(tables, forecast), forecast.notes
-    found = PlanView.of({str(silo): plans[silo] for silo in sorted(tables)})
+    if rates:
+        notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")
+    found = PlanView.of(
+        {str(silo): plans[silo] for silo in sorted(tables)},
+        {s: sharing(rates, _at_once(job, s, len(tables)), usable_cores()) for s in tables}
+        if rates
+        else {},
+        job.active,
+    )
     return replace(found, notes=notes)
+
+
+def _at_once(job: JobParameters, silo: str, n_silos: int) -> int:
+    """Return how many silos work when one does: an active party works while the others wait."""
+    return (
+        max(n_silos - 1, 1) if job.active and silo != job.active else 1 if job.active else n_silos
+    )
 
 
 def table_of(job: JobParameters, silo: str, table: Tabular) -> Dataset:

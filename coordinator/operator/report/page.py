@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.strategies import NAMES
-from hedgerow.coordinator.operator.progress import paragraphs, size
+from hedgerow.coordinator.operator.progress import headline, paragraphs, size, tenths
 from hedgerow.coordinator.operator.report import curves, figures, quality
 from hedgerow.coordinator.operator.report.drawing import Cell, Figure, amount, number, text
 from hedgerow.coordinator.operator.report.overview import overview, sentence, warnings
@@ -86,8 +86,7 @@ def templates(*loaders: Any) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["size"] = size
-    environment.filters["paragraphs"] = paragraphs
+    environment.filters |= {one.__name__: one for one in (headline, paragraphs, size, tenths)}
     return environment
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,13 +12,17 @@ from hedgerow.api.federation.v1 import job_pb2, schema_pb2
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.work import Work
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.acceptance import (
+    MAX_RATES,
     MAX_ROWS,
     MAX_SENT,
     Acceptance,
     Declined,
+    put_rates,
     read_answer,
+    read_rates,
     read_sent,
 )
 from hedgerow.services.wire.job_view import SentPayloads
@@ -87,3 +92,29 @@ def test_payloads_that_no_silo_can_have_sent_are_refused(wrong: dict[str, Any], 
     request.sent.add(**wrong)
     with pytest.raises(OfferRejected, match=f"mallory: .*{why}"):
         read_sent(Silo("mallory"), request)
+
+
+def test_rates_are_read_as_announced_and_kinds_of_a_newer_agent_left_out() -> None:
+    request = pb.RenewLeaseRequest()
+    rates = {kind: 2.5 + k for k, kind in enumerate(Work)}
+    put_rates(rates, request.rates)
+    assert read_rates(Silo("a"), request.rates) == rates
+    del request.rates[1:]
+    request.rates.add(kind=4711, per_second=1.0)  # type: ignore[arg-type]
+    assert read_rates(Silo("a"), request.rates) == {Work.EXCHANGE: 2.5}
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e-300, 1e16, math.inf, math.nan])
+def test_a_rate_of_no_machine_is_refused(rate: float) -> None:
+    request = pb.RenewLeaseRequest()
+    request.rates.add(kind=pb.WORK_KIND_CELL, per_second=rate)
+    with pytest.raises(OfferRejected, match="mallory: expected rates from"):
+        read_rates(Silo("mallory"), request.rates)
+
+
+def test_more_rates_than_there_are_kinds_of_work_are_refused() -> None:
+    request = pb.RenewLeaseRequest()
+    for _ in range(MAX_RATES + 1):
+        request.rates.add(kind=pb.WORK_KIND_CELL, per_second=1.0)
+    with pytest.raises(OfferRejected, match="mallory: 33 rates, at most 32"):
+        read_rates(Silo("mallory"), request.rates)

@@ -61,8 +61,10 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
     assert told["bytes"]["up"] == sum(s["bytes_up"] for s in told["steps"]) > 0
     assert "learn all trees" in told["reveals"]
     assert told["cpu_class"]
+    assert told["seconds"] > max(s["seconds"] for s in told["steps"]) > 0
+    assert any(note.startswith("seconds: on this machine") for note in told["notes"])
     shown = hedgerow(path, *silos).stdout
-    assert "7 rounds" in shown
+    assert "7 rounds, about " in shown
     assert "What each party learns" in shown
 
 

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from hedgerow.api.federation.v1 import job_pb2 as _job_pb2
 from hedgerow.api.federation.v1 import schema_pb2 as _schema_pb2
 import builtins as _builtins
@@ -19,6 +20,70 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _WorkKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WorkKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WORK_KIND_UNSPECIFIED: _WorkKind.ValueType  # 0
+    """Never sent."""
+    WORK_KIND_EXCHANGE: _WorkKind.ValueType  # 1
+    """What an exchange takes of the interpreter."""
+    WORK_KIND_ROUND_TRIP: _WorkKind.ValueType  # 2
+    """Calls to the coordinator and back."""
+    WORK_KIND_BYTE: _WorkKind.ValueType  # 3
+    """Bytes that are hashed."""
+    WORK_KIND_CELL: _WorkKind.ValueType  # 4
+    """Values that are added to histograms."""
+    WORK_KIND_MULTIPLY: _WorkKind.ValueType  # 5
+    """Multiplications of matrices' elements."""
+    WORK_KIND_MASK: _WorkKind.ValueType  # 6
+    """Words of masks."""
+    WORK_KIND_PAILLIER_ENCRYPT: _WorkKind.ValueType  # 7
+    """Encryptions under a 2048-bit Paillier key."""
+    WORK_KIND_PAILLIER_ADD: _WorkKind.ValueType  # 8
+    """Additions of its ciphertexts."""
+    WORK_KIND_PAILLIER_DECRYPT: _WorkKind.ValueType  # 9
+    """Decryptions under it."""
+    WORK_KIND_ELGAMAL_ENCRYPT: _WorkKind.ValueType  # 10
+    """Encryptions by ElGamal on the curve."""
+    WORK_KIND_ELGAMAL_ADD: _WorkKind.ValueType  # 11
+    """Additions of its ciphertexts."""
+    WORK_KIND_POINT: _WorkKind.ValueType  # 12
+    """Identifiers that are blinded for alignment."""
+
+class WorkKind(_WorkKind, metaclass=_WorkKindEnumTypeWrapper):
+    """Kinds of work that plans count."""
+
+WORK_KIND_UNSPECIFIED: WorkKind.ValueType  # 0
+"""Never sent."""
+WORK_KIND_EXCHANGE: WorkKind.ValueType  # 1
+"""What an exchange takes of the interpreter."""
+WORK_KIND_ROUND_TRIP: WorkKind.ValueType  # 2
+"""Calls to the coordinator and back."""
+WORK_KIND_BYTE: WorkKind.ValueType  # 3
+"""Bytes that are hashed."""
+WORK_KIND_CELL: WorkKind.ValueType  # 4
+"""Values that are added to histograms."""
+WORK_KIND_MULTIPLY: WorkKind.ValueType  # 5
+"""Multiplications of matrices' elements."""
+WORK_KIND_MASK: WorkKind.ValueType  # 6
+"""Words of masks."""
+WORK_KIND_PAILLIER_ENCRYPT: WorkKind.ValueType  # 7
+"""Encryptions under a 2048-bit Paillier key."""
+WORK_KIND_PAILLIER_ADD: WorkKind.ValueType  # 8
+"""Additions of its ciphertexts."""
+WORK_KIND_PAILLIER_DECRYPT: WorkKind.ValueType  # 9
+"""Decryptions under it."""
+WORK_KIND_ELGAMAL_ENCRYPT: WorkKind.ValueType  # 10
+"""Encryptions by ElGamal on the curve."""
+WORK_KIND_ELGAMAL_ADD: WorkKind.ValueType  # 11
+"""Additions of its ciphertexts."""
+WORK_KIND_POINT: WorkKind.ValueType  # 12
+"""Identifiers that are blinded for alignment."""
+Global___WorkKind: _TypeAlias = WorkKind  # noqa: Y015
 
 @_typing.final
 class RegisterSiloRequest(_message.Message):
@@ -490,6 +555,7 @@ class RenewLeaseRequest(_message.Message):
     KEPT_JOBS_FIELD_NUMBER: _builtins.int
     REVOKED_NUMBER_FIELD_NUMBER: _builtins.int
     CRYPTO_ANSWERS_FIELD_NUMBER: _builtins.int
+    RATES_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     revoked_number: _builtins.int
@@ -506,6 +572,10 @@ class RenewLeaseRequest(_message.Message):
     def kept_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Jobs, none of them being worked on, that have not ended as far as the silo knows."""
 
+    @_builtins.property
+    def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rate]:
+        """How fast the silo's machines are, for plans, at most 32; none while they are not measured."""
+
     def __init__(
         self,
         *,
@@ -514,16 +584,43 @@ class RenewLeaseRequest(_message.Message):
         kept_jobs: _abc.Iterable[_builtins.str] | None = ...,
         revoked_number: _builtins.int = ...,
         crypto_answers: _builtins.bool | None = ...,
+        rates: _abc.Iterable[Global___Rate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "crypto_answers", b"crypto_answers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "crypto_answers", b"crypto_answers", "kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "revoked_number", b"revoked_number", "working", b"working"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "crypto_answers", b"crypto_answers", "kept_jobs", b"kept_jobs", "lease_id", b"lease_id", "rates", b"rates", "revoked_number", b"revoked_number", "working", b"working"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crypto_answers: _TypeAlias = _typing.Literal["crypto_answers"]  # noqa: Y015
     _WhichOneofArgType__crypto_answers: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__crypto_answers) -> _WhichOneofReturnType__crypto_answers | None: ...
 
 Global___RenewLeaseRequest: _TypeAlias = RenewLeaseRequest  # noqa: Y015
+
+@_typing.final
+class Rate(_message.Message):
+    """How much of one kind of work a silo does in a second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    PER_SECOND_FIELD_NUMBER: _builtins.int
+    kind: Global___WorkKind.ValueType
+    """Kind of work; one that the coordinator does not know is ignored."""
+    per_second: _builtins.float
+    """Work a second, from 1e-3 to 1e15."""
+    def __init__(
+        self,
+        *,
+        kind: Global___WorkKind.ValueType = ...,
+        per_second: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "per_second", b"per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rate: _TypeAlias = Rate  # noqa: Y015
 
 @_typing.final
 class RenewLeaseResponse(_message.Message):

@@ -1116,12 +1116,15 @@ class Plan(_message.Message):
     REVEALS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     CPU_CLASS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds."""
     reveals: _builtins.str
     """What each party learns beyond the result, in the strategy's words."""
     cpu_class: Global___CpuClass.ValueType
     """Magnitude of a silo's CPU time."""
+    seconds: _builtins.float
+    """How long the job takes, from the rates that silos announce; not set where none has."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedBytes]:
         """Expected traffic by RPC and silo."""
@@ -1138,12 +1141,15 @@ class Plan(_message.Message):
         reveals: _builtins.str = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
         cpu_class: Global___CpuClass.ValueType = ...,
+        seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "seconds", b"seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_class", b"cpu_class", "notes", b"notes", "reveals", b"reveals", "rounds", b"rounds", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "cpu_class", b"cpu_class", "notes", b"notes", "reveals", b"reveals", "rounds", b"rounds", "seconds", b"seconds", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
+    _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
 
 Global___Plan: _TypeAlias = Plan  # noqa: Y015
 
@@ -1158,6 +1164,7 @@ class PlannedBytes(_message.Message):
     EXCHANGES_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     silo: _builtins.str
     """Silo; "each silo" where none is known."""
     method: _builtins.str
@@ -1168,6 +1175,8 @@ class PlannedBytes(_message.Message):
     """Protobuf bytes from the silo."""
     bytes_down: _builtins.int
     """Protobuf bytes to the silo."""
+    seconds: _builtins.float
+    """How long the silo and its exchanges take; not set where no silo has announced rates."""
     def __init__(
         self,
         *,
@@ -1176,12 +1185,15 @@ class PlannedBytes(_message.Message):
         exchanges: _builtins.int = ...,
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
+        seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "seconds", b"seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "exchanges", b"exchanges", "method", b"method", "silo", b"silo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "exchanges", b"exchanges", "method", b"method", "seconds", b"seconds", "silo", b"silo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
+    _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
 
 Global___PlannedBytes: _TypeAlias = PlannedBytes  # noqa: Y015
 
