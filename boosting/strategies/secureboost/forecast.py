@@ -244,7 +244,8 @@ def _work(
     five encryptions, and its table as 100,000.
     """
     found: dict[str, dict[Work, float]] = {
-        step: {Work.EXCHANGE: BOXES * calls / 2} for step, (calls, _, _) in steps.items()
+        step: {Work.EXCHANGE: BOXES * steps.get(step, (0, 0, 0))[0] / 2}
+        for step in (*steps, Call.HISTOGRAMS.value)
     }
     if strategy.alignment != "digest":
         found[Call.IDENTIFIERS.value][Work.POINT] = sizes.rows * n_parties / 2
@@ -255,7 +256,8 @@ def _work(
     encrypt = Work.PAILLIER_ENCRYPT if paillier else Work.ELGAMAL_ENCRYPT
     add = Work.PAILLIER_ADD if paillier else Work.ELGAMAL_ADD
     rows = sizes.sampled * len(sizes.parts) * trees * slower
-    asked = [level.asked for level in levels(booster, booster.max_depth)]
+    deepest = strategy.host_depth if strategy.mode == "layered" else booster.max_depth
+    asked = [level.asked for level in levels(booster, deepest)]
     answered = (
         trees
         * slower
