@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
     from hedgerow.boosting.trees.ensemble import Tree
-    from hedgerow.boosting.work import Amounts
+    from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault import Vault
 
 
@@ -225,22 +225,6 @@ class Identity(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a job is expected to cost and reveal, before anyone trains.
-
-    ``steps`` maps a step's RPC name to (exchanges, bytes up, bytes down) of one silo over the
-    whole job, ``work`` to what is computed for it beside that, while the others wait.
-    """
-
-    rounds: int
-    steps: Mapping[str, tuple[int, int, int]]
-    reveals: str
-    notes: tuple[str, ...] = ()
-    cpu_class: str = "seconds"
-    work: Mapping[str, Amounts] = field(default_factory=dict)
-
-
 class Parameters(Protocol):
     """A strategy's own parameters: a frozen dataclass, one field a parameter of the job's table.
 
@@ -271,10 +255,6 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 
 
-_VALUE_BYTES, _OUTPUT_BYTES = 12, 64
-"""Of a value of a table in memory, as float32 and in XGBoost; and of a row's output."""
-
-
 def _any_schema(parameters: Any, job: JobParameters, schema: Schema) -> None:
     """Accept every table."""
 
@@ -291,9 +271,9 @@ def least_of_sums(parameters: Any) -> int:
 def memory_of_table(
     parameters: Any, job: JobParameters, schema: Schema, n_rows: int, n_threads: int
 ) -> MemoryNeed:
-    """Return an estimate of what a half takes that has its table in memory."""
-    values, outputs = n_rows * schema.n_features, n_rows * max(schema.n_outputs, job.classes, 1)
-    return MemoryNeed(_VALUE_BYTES * values + _OUTPUT_BYTES * outputs)
+    """Return an estimate: 12 bytes a value, as float32 and in XGBoost, and 64 a row's output."""
+    n_outputs = max(schema.n_outputs, job.classes, 1)
+    return MemoryNeed(n_rows * (12 * schema.n_features + 64 * n_outputs))
 
 
 @dataclass(frozen=True, slots=True)

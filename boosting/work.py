@@ -7,11 +7,9 @@ Forecasts count work by step, silos measure rates (:mod:`hedgerow.boosting.calib
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from hedgerow.boosting.ports import Forecast
+from typing import TypeAlias
 
 
 class Work(Enum):
@@ -53,6 +51,22 @@ ROUND = 3.6
 """The same of the coordinator's checkpoint, scores and model after a round; measured."""
 COORDINATING = 1 / 3
 """The same of the coordinator's part in an exchange, a silo; measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a job is expected to cost and reveal, before anyone trains.
+
+    ``steps`` maps a step's RPC name to (exchanges, bytes up, bytes down) of one silo over the
+    whole job, ``work`` to what is computed for it beside that, while the others wait.
+    """
+
+    rounds: int
+    steps: Mapping[str, tuple[int, int, int]]
+    reveals: str
+    notes: tuple[str, ...] = ()
+    cpu_class: str = "seconds"
+    work: Mapping[str, Amounts] = field(default_factory=dict)
 
 
 def seconds(amounts: Amounts, rates: Rates) -> float:

@@ -27,7 +27,8 @@ from hedgerow.boosting.errors import (
     SchemaMismatch,
 )
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import Forecast, JobParameters
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent.accepted import check_silos
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.state import ROOM_BYTES

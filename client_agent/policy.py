@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, disclosed
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
-from hedgerow.boosting.ports import Forecast, JobParameters, PartyLimits
+from hedgerow.boosting.ports import JobParameters, PartyLimits
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.work import Forecast
 
 
 class Policy(BaseModel):

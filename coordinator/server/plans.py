@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hedgerow.boosting.dataset import Feature, Schema, unnamed
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import Forecast, JobParameters, Vertical
-from hedgerow.boosting.work import Rates
+from hedgerow.boosting.ports import JobParameters, Vertical
+from hedgerow.boosting.work import Forecast, Rates
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.job_view import PlanView
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hedgerow.api.federation.v1 import job_pb2
-from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.work import Rates, Work, seconds_by_step, seconds_of
+from hedgerow.boosting.work import Forecast, Rates, Work, seconds_by_step, seconds_of
 from hedgerow.services.wire.records import message_of, value_of
 
 OWN_TESTS = "test@"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hedgerow.boosting.ports import Forecast
-from hedgerow.boosting.work import COORDINATING, ROUND, STARTING, Work, seconds, sharing
+from hedgerow.boosting.work import COORDINATING, ROUND, STARTING, Forecast, Work, seconds, sharing
 from hedgerow.services.wire.job_view import PlanView
 
 RATES = {Work.EXCHANGE: 100.0, Work.ROUND_TRIP: 50.0, Work.BYTE: 1e6, Work.CELL: 1e8}

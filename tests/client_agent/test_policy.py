@@ -10,7 +10,8 @@ import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import PolicyDeclined
-from hedgerow.boosting.ports import Forecast, JobParameters
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.process.settings import SettingsInvalid, load

@@ -10,7 +10,6 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.steps import SYNC, TREES
 from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
@@ -18,7 +17,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

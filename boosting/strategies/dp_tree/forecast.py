@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import REVEALS, STANDING, sums_of
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SEALING
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

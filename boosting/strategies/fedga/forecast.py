@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.fedga.steps import (
     DEPTHS,
     PROPOSALS,
@@ -19,7 +18,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     STANDING,
 )
 from hedgerow.boosting.trees.genetics import gene_count
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

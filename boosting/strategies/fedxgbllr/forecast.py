@@ -10,7 +10,6 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.fedxgbllr.agreement import sum_parameters, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
@@ -30,7 +29,7 @@ from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import LIMBS
 from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters

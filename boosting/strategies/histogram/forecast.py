@@ -14,7 +14,6 @@ from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
 from hedgerow.boosting.exchange import Call, Silo
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -38,7 +37,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES
 from hedgerow.boosting.sums.steps import SUM
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

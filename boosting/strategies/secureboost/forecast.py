@@ -14,7 +14,6 @@ from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Call, Silo
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.steps import (
@@ -36,7 +35,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     size_class,
     source_bytes,
 )
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 from hedgerow.crypto.blinding import POINT_BYTES
 from hedgerow.crypto.errors import PackingRefused
 from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.exchange import Call
-from hedgerow.boosting.ports import Forecast
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.steps import SYNC, TREES
 from hedgerow.boosting.strategies.simfl.steps import GRADIENTS, HASHES, RANGES, REVEALS
@@ -15,7 +14,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
-from hedgerow.boosting.work import Work
+from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

@@ -27,12 +27,12 @@ from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
-    Forecast,
     Horizontal,
     JobParameters,
     RoundResult,
     Strategy,
 )
+from hedgerow.boosting.work import Forecast
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
 from hedgerow.coordinator.server.runner import JobRun
