@@ -31,6 +31,7 @@ _PLACES = {
     "Search": f"{_LIBRARY}.searching",
     "search": f"{_LIBRARY}.searching",
     "simulate": f"{_LIBRARY}.simulating",
+    "split": f"{_LIBRARY}.simulating",
 }
 """Where a public name is defined; ``__init__.pyi`` says the same to type checkers."""
 

@@ -13,3 +13,4 @@ from hedgerow.coordinator.operator.library.scoring import Model as Model
 from hedgerow.coordinator.operator.library.searching import Search as Search
 from hedgerow.coordinator.operator.library.searching import search as search
 from hedgerow.coordinator.operator.library.simulating import simulate as simulate
+from hedgerow.coordinator.operator.library.simulating import split as split

@@ -1,7 +1,7 @@
 """One table cut into those of silos (by rows) or of parties (by columns), to simulate a federation.
 
-Which rows are test rows depends on the seed and the number of rows alone, so that runs with
-different silos are scored on the same rows.
+Which rows are test rows depends on the seed and the number of rows alone (stratified, on the labels
+too), so that runs with different silos are scored on the same rows.
 """
 
 from __future__ import annotations
@@ -36,23 +36,38 @@ class Piece:
     key: str = ""
 
 
-def split_test(n_rows: int, share: float, seed: int) -> tuple[Rows, Rows]:
+def split_test(
+    n_rows: int, share: float, seed: int, strata: NDArray[np.int64] | None = None
+) -> tuple[Rows, Rows]:
     """Return (training rows, test rows), each rising.
 
     Parameters
     ----------
     share : float
         Share of test rows, at least 0 and below 1; their number is rounded down.
+    strata : ndarray of shape (n_rows,), optional
+        Each row's class, of which both parts get their shares.
     """
     if not 0.0 <= share < 1.0:
         raise DataError(f"the share of test rows is at least 0 and below 1, not {share:g}")
-    order = np.random.default_rng([seed, _TEST]).permutation(n_rows)
+    rng = np.random.default_rng([seed, _TEST])
     n_test = int(n_rows * share)
-    return np.sort(order[n_test:]), np.sort(order[:n_test])
+    if strata is None:
+        order = rng.permutation(n_rows)
+        return np.sort(order[n_test:]), np.sort(order[:n_test])
+    training, held_out = _deal(np.arange(n_rows), (n_rows - n_test, n_test), rng, strata)
+    return np.sort(training), np.sort(held_out)
 
 
 def split_rows(
-    table: Any, silos: int | None, scheme: str, test: float, seed: int, label: str = "label"
+    table: Any,
+    silos: int | None,
+    scheme: str,
+    test: float,
+    seed: int,
+    label: str = "label",
+    *,
+    stratify: bool = False,
 ) -> list[Piece]:
     """Return the tables of silos, then that of the test rows if there are any.
 
@@ -63,34 +78,40 @@ def split_rows(
         Number of silos; only the scheme ``column`` does without.
     scheme : str
         ``iid``: shuffled, equal sizes, a remainder to the first. ``linear``, ``square``:
-        shuffled, silo k gets a share of k + 1 or its square. ``label-skew:ALPHA``: of each label
-        the silos get shares drawn from Dirichlet(ALPHA); a number with more than 20 values is
-        cut at its 10 deciles first. ``column:NAME``: a value a silo, the most frequent first;
-        with fewer silos than values the next value goes to the silo with fewest rows.
+        shuffled, silo k gets a share of k + 1 or its square. ``label-skew:ALPHA``, also called
+        ``dirichlet:ALPHA``: of each label the silos get shares drawn from Dirichlet(ALPHA); a
+        number with more than 20 values is cut at its 10 deciles first. ``column:NAME``: a value a
+        silo, the most frequent first; with fewer silos than values the next value goes to the silo
+        with fewest rows.
     test : float
         Share of test rows.
     seed : int
     label : str
-        Column that ``label-skew`` looks at.
+        Column that ``label-skew`` and ``stratify`` look at.
+    stratify : bool
+        Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share
+        (of a number with more than 20 values, each tenth's), to within two rows.
 
     Raises
     ------
     DataError
     """
-    training, held_out = split_test(table.num_rows, test, seed)
-    rng = np.random.default_rng([seed, _SILOS])
     kind, _, argument = scheme.partition(":")
+    if kind not in ("column", *_SKEWED) and scheme not in _SHARES:
+        raise DataError(f"there is no scheme '{scheme}': {SCHEMES}")
+    if stratify and scheme not in _SHARES:
+        _needs_test(test, f"silos of {kind}")
+    strata = _strata(table, label) if stratify else None
+    training, held_out = split_test(table.num_rows, test, seed, strata)
+    rng = np.random.default_rng([seed, _SILOS])
     keys: list[str] = []
-    if kind == "column" and argument:
+    if kind == "column":
         parts, keys = _by_value(table, argument, training, silos)
-    elif kind == "label-skew":
+    elif kind in _SKEWED:
         parts = _skewed(table, label, training, _count(silos), argument, rng)
-    elif scheme in _SHARES:
-        parts = _proportional(training, _SHARES[scheme](_count(silos)), rng)
     else:
-        raise DataError(
-            f"there is no scheme '{scheme}': iid, linear, square, label-skew:ALPHA or column:NAME"
-        )
+        own = None if strata is None else strata[training]
+        parts = _proportional(training, _SHARES[kind](_count(silos)), rng, own)
     pieces = [
         Piece(f"silo-{k}", table.take(np.sort(rows)), keys[k] if keys else "")
         for k, rows in enumerate(parts)
@@ -101,7 +122,13 @@ def split_rows(
 
 
 def split_parties(
-    table: Any, parties: str, test: float, seed: int, label: str = "label"
+    table: Any,
+    parties: str,
+    test: float,
+    seed: int,
+    label: str = "label",
+    *,
+    stratify: bool = False,
 ) -> list[Piece]:
     """Return the tables of the parties, then those of their test rows if there are any.
 
@@ -114,6 +141,8 @@ def split_parties(
         a label is with the party that names it, and with no other. Each party gets its columns
         and ``_id``: the table's, else the row number.
     label : str
+    stratify : bool
+        Give the test part each label's share.
 
     Raises
     ------
@@ -123,7 +152,10 @@ def split_parties(
     columns = _parse_parties(parties, table.column_names, label)
     if "_id" not in table.column_names:
         table = table.append_column("_id", [np.arange(table.num_rows)])
-    training, held_out = split_test(table.num_rows, test, seed)
+    if stratify:
+        _needs_test(test, "parties")
+    strata = _strata(table, label) if stratify else None
+    training, held_out = split_test(table.num_rows, test, seed, strata)
     pieces = []
     for prefix, rows in (("", training), ("test-", held_out)):
         if prefix and not len(rows):
@@ -131,6 +163,30 @@ def split_parties(
         for party, names in columns.items():
             pieces.append(Piece(prefix + party, table.select(["_id", *names]).take(rows)))
     return pieces
+
+
+def cut(
+    table: Any,
+    silos: int | None,
+    scheme: str,
+    parties: str | None,
+    test: float,
+    seed: int,
+    label: str = "label",
+    *,
+    stratify: bool = False,
+) -> list[Piece]:
+    """Return the pieces of :func:`split_parties` where ``parties`` are given, else of silos.
+
+    Raises
+    ------
+    DataError
+    """
+    if parties is None:
+        return split_rows(table, silos, scheme, test, seed, label, stratify=stratify)
+    if silos is not None or scheme != "iid":
+        raise DataError("parties are cut by columns: they go without silos and scheme")
+    return split_parties(table, parties, test, seed, label, stratify=stratify)
 
 
 def write_pieces(pieces: Sequence[Piece], folder: Path) -> list[Path]:
@@ -159,6 +215,11 @@ def write_pieces(pieces: Sequence[Piece], folder: Path) -> list[Path]:
     return paths
 
 
+SCHEMES = "iid, linear, square, label-skew:ALPHA (or dirichlet:ALPHA) or column:NAME"
+"""How rows are dealt to silos, as messages name it."""
+
+_SKEWED = ("label-skew", "dirichlet")
+
 _SHARES: dict[str, Callable[[int], NDArray[np.float64]]] = {
     "iid": lambda n: np.ones(n),
     "linear": lambda n: np.arange(1.0, n + 1.0),
@@ -172,13 +233,51 @@ def _count(silos: int | None) -> int:
     return silos
 
 
-def _proportional(rows: Rows, shares: NDArray[np.float64], rng: np.random.Generator) -> list[Rows]:
+def _proportional(
+    rows: Rows,
+    shares: NDArray[np.float64],
+    rng: np.random.Generator,
+    strata: NDArray[np.int64] | None,
+) -> list[Rows]:
     """Deal shuffled rows in whole parts of the shares; what rounding leaves goes to the first."""
     sizes = np.floor(len(rows) * shares / shares.sum() + 1e-9).astype(np.int64)
     sizes[: len(rows) - sizes.sum()] += 1
     if (sizes == 0).any():
         raise DataError(f"{len(rows)} rows are too few for {len(shares)} silos of this scheme")
+    if strata is not None:
+        return _deal(rows, sizes.tolist(), rng, strata)
     return np.split(rng.permutation(rows), np.cumsum(sizes)[:-1])
+
+
+def _deal(
+    rows: Rows, sizes: Sequence[int], rng: np.random.Generator, strata: NDArray[np.int64]
+) -> list[Rows]:
+    """Deal rows, shuffled within their class and one class after another, evenly to parts.
+
+    The turns of a part of m rows are at (j + 1/2) / m of the way, as in Webster's apportionment:
+    of whatever stretch of rows each part gets its share, to within two.
+    """
+    order = rng.permutation(len(rows))
+    order = order[np.argsort(strata[order], kind="stable")]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    turns = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+    dealt = owners[np.argsort(turns, kind="stable")]
+    return [rows[order[dealt == part]] for part in range(len(sizes))]
+
+
+def _needs_test(test: float, what: str) -> None:
+    if not test:
+        raise DataError(f"{what} follow their own rule: only a test part could be stratified")
+
+
+def _strata(table: Any, label: str) -> NDArray[np.int64]:
+    """Return each row's class; of a number with more than 20 values, its tenth of the rows."""
+    codes, values = _codes(table, label)
+    if len(values) > 20 and all(isinstance(value, int | float) for value in values):
+        numbers = np.array([*values, np.nan], dtype=np.float64)[codes]
+        deciles = np.nanquantile(numbers, np.arange(0.1, 0.95, 0.1))
+        codes = np.searchsorted(deciles, numbers)
+    return codes
 
 
 def _codes(table: Any, name: str) -> tuple[NDArray[np.int64], list[Any]]:
@@ -233,11 +332,7 @@ def _skewed(
         concentration = 0.0
     if not 0.0 < concentration < float("inf"):
         raise DataError("label-skew needs a number above 0, such as label-skew:0.5")
-    codes, values = _codes(table, label)
-    if len(values) > 20 and all(isinstance(value, int | float) for value in values):
-        numbers = np.array([*values, np.nan], dtype=np.float64)[codes]
-        deciles = np.nanquantile(numbers, np.arange(0.1, 0.95, 0.1))
-        codes = np.searchsorted(deciles, numbers)
+    codes = _strata(table, label)
     parts: list[list[Rows]] = [[] for _ in range(silos)]
     for code in np.unique(codes[training]):
         rows = rng.permutation(training[codes[training] == code])

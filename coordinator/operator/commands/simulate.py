@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("--parties", default="", help="Of a vertical job: 'bank:label,f0;insurer:f1,f2'.")
 @click.option("--test", type=float, default=0.2, show_default=True, help="Share of test rows.")
+@click.option("--stratify", is_flag=True, help="As for `hedgerow split`.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Of the split and who is away."
 )
@@ -54,6 +55,7 @@ def simulate(
     scheme: str,
     parties: str,
     test: float,
+    stratify: bool,
     seed: int,
     away: float,
     crypto: bool,
@@ -75,7 +77,7 @@ def simulate(
         )
 
     found = run(
-        job, data, silos, scheme=scheme, parties=parties, test=test, seed=seed, away=away,
-        crypto=crypto, workers=workers, links=links, out=out, watch=show,
+        job, data, silos, scheme=scheme, parties=parties, test=test, stratify=stratify,
+        seed=seed, away=away, crypto=crypto, workers=workers, links=links, out=out, watch=show,
     )  # fmt: skip
     tell(found.document, f"{found.summary()}\nrun folder: {out}")

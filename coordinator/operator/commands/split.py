@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hedgerow.coordinator.operator.commands.options import csv_dialect
-from hedgerow.services.process.terminal import Refused, command, listing, tell
+from hedgerow.services.process.terminal import command, listing, tell
 
 
 @command()
@@ -24,12 +24,17 @@ from hedgerow.services.process.terminal import Refused, command, listing, tell
     help='Cut by columns: "guest:label,f0,f1;host:f2,f3"; "*" is all features that no party names.',
 )
 @click.option("--test", type=float, default=0.0, show_default=True, help="Share of test rows.")
+@click.option(
+    "--stratify",
+    is_flag=True,
+    help="Give the test part and silos of iid, linear and square each label's share.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--label",
     default="label",
     show_default=True,
-    help="Label column, for label-skew and --parties.",
+    help="Label column, for label-skew, --stratify and --parties.",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder."
@@ -41,6 +46,7 @@ def split(
     scheme: str,
     parties: str | None,
     test: float,
+    stratify: bool,
     seed: int,
     label: str,
     out: Path,
@@ -56,13 +62,8 @@ def split(
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import tables
 
-    if parties is not None and (silos is not None or scheme != "iid"):
-        raise Refused("--parties cuts by columns: it goes without --silos and --scheme")
     table = read_table(data, dialect=Dialect(delimiter, decimal))
-    if parties is None:
-        pieces = tables.split_rows(table, silos, scheme, test, seed, label)
-    else:
-        pieces = tables.split_parties(table, parties, test, seed, label)
+    pieces = tables.cut(table, silos, scheme, parties, test, seed, label, stratify=stratify)
     paths = tables.write_pieces(pieces, out)
     files = [
         {

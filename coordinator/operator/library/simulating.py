@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,55 @@ from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, table_of
 from hedgerow.coordinator.operator.library.memory import Away, Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
-from hedgerow.coordinator.operator.tables import split_parties, split_rows
+from hedgerow.coordinator.operator.tables import cut
 from hedgerow.services.rpc.in_memory import LineSpeed
 from hedgerow.services.wire.job_view import FinishedRound
+
+
+def split(
+    data: Tabular,
+    silos: int | None = None,
+    *,
+    scheme: str = "iid",
+    parties: str = "",
+    test: float = 0.0,
+    stratify: bool = False,
+    seed: int = 0,
+    label: str = "label",
+) -> dict[str, Any]:
+    """Return the tables of silos or parties, and of test rows, that one table is cut into.
+
+    Parameters
+    ----------
+    silos : int, optional
+        How many; the scheme ``column:NAME`` has a silo for each value without it.
+    scheme : str
+        ``iid``: shuffled, equally many. ``linear``, ``square``: silo k gets a share of k + 1 or its
+        square. ``dirichlet:ALPHA``, also called ``label-skew:ALPHA``: of each label a silo gets a
+        random share. ``column:NAME``: a value a silo.
+    parties : str
+        Of a vertical job, in place of ``silos``: ``bank:label,f0;insurer:f1,f2``.
+    test : float
+        Share of rows that are in no silo, below 1. The same rows whatever the silos are.
+    stratify : bool
+        Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share,
+        of a number with more than 20 values each tenth's, to within two rows.
+    label : str
+
+    Returns
+    -------
+    dict of str to pyarrow.Table
+        ``silo-0`` and so on and ``test``, or the parties and ``test-PARTY``: the rows of
+        ``hedgerow split``.
+
+    Raises
+    ------
+    FederationError
+        The table cannot be split so.
+    """
+    table, _ = frames.read(data, "the table")
+    pieces = cut(table, silos, scheme, parties or None, test, seed, label, stratify=stratify)
+    return {piece.name: piece.table for piece in pieces}
 
 
 def simulate(
@@ -30,6 +77,7 @@ def simulate(
     scheme: str = "iid",
     parties: str = "",
     test: float = 0.2,
+    stratify: bool = False,
     seed: int = 0,
     away: Mapping[int, Collection[str]] | float = 0.0,
     crypto: bool = True,
@@ -47,12 +95,13 @@ def simulate(
     silos : int, optional
         How many; the scheme ``column:NAME`` has a silo for each value without it.
     scheme : str
-        ``iid``, ``linear``, ``square``, ``dirichlet:ALPHA`` (also called ``label-skew:ALPHA``) or
-        ``column:NAME``; see ``hedgerow split``.
+        See :func:`split`.
     parties : str
         Of a vertical job, in place of ``silos``: ``bank:label,f0;insurer:f1,f2``.
     test : float
         Share of rows that are held out to score the model.
+    stratify : bool
+        See :func:`split`.
     seed : int
         Of the split and of who is away.
     away : Mapping or float
@@ -84,11 +133,9 @@ def simulate(
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
         raise InvalidJob("parties: a vertical job needs them, and no other job has any")
-    if parties:
-        pieces = split_parties(table, parties, test, seed)
-    else:
-        named = scheme.replace("dirichlet:", "label-skew:")
-        pieces = split_rows(table, silos, named, test, seed, parameters.label)
+    pieces = cut(
+        table, silos, scheme, parties or None, test, seed, parameters.label, stratify=stratify
+    )
     held = {piece.name: piece.table for piece in pieces if piece.name.startswith("test")}
     dealt = {piece.name: piece.table for piece in pieces if piece.name not in held}
     found = found.on(dealt, has_test="test" in held)

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.coordinator.operator.tables import split_parties, split_rows, split_test, write_pieces
+from hedgerow.coordinator.operator.tables import (
+    cut,
+    split_parties,
+    split_rows,
+    split_test,
+    write_pieces,
+)
 
 
 def table(n=1000, seed=0):
@@ -35,11 +41,13 @@ SCHEMES = ["iid", "linear", "square", "label-skew:0.5", "column:_silo"]
     scheme=st.sampled_from(SCHEMES),
     silos=st.integers(1, 3),
     test=st.sampled_from([0.0, 0.25, 0.5]),
+    stratify=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_every_row_is_in_exactly_one_file(scheme, silos, test, seed):
+def test_every_row_is_in_exactly_one_file(scheme, silos, test, stratify, seed):
     whole = table(300)
-    pieces = split_rows(whole, silos, scheme, test, seed)
+    stratify = stratify and (test > 0.0 or scheme in SCHEMES[:3])
+    pieces = split_rows(whole, silos, scheme, test, seed, stratify=stratify)
     assert sorted(rows(pieces)) == list(range(300))
     assert [p.name for p in pieces][:silos] == [f"silo-{k}" for k in range(silos)]
     assert all(p.table.schema.equals(whole.schema, check_metadata=True) for p in pieces)
@@ -75,6 +83,67 @@ def test_the_same_seed_gives_the_same_split_and_another_one_another():
 )
 def test_sizes_follow_the_scheme(scheme, n, silos, sizes):
     assert [p.table.num_rows for p in split_rows(table(n), silos, scheme, 0.0, 1)] == sizes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(40, 400),
+    shares=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6),
+    silos=st.integers(1, 6),
+    scheme=st.sampled_from(SCHEMES[:2]),
+    test=st.sampled_from([0.0, 0.1, 0.25]),
+    seed=st.integers(0, 99),
+)
+def test_stratified_parts_have_the_classes_shares(n, shares, silos, scheme, test, seed):
+    labels = np.random.default_rng(seed).choice(len(shares), n, p=np.divide(shares, sum(shares)))
+    whole = pa.table({"row": np.arange(n), "label": labels})
+    pieces = split_rows(whole, silos, scheme, test, seed, stratify=True)
+    plain = split_rows(whole, silos, scheme, test, seed)
+    assert [p.table.num_rows for p in pieces] == [p.table.num_rows for p in plain]
+    counts = np.bincount(labels, minlength=len(shares))
+    for piece in pieces:
+        own = np.bincount(piece.table["label"].to_numpy(), minlength=len(shares))
+        # Two of the test part, and the silo's share of that with two of its own.
+        off = np.abs(own - counts * piece.table.num_rows / n)
+        assert off.max() < (2.0 if piece.name == "test" or not test else 4.0)
+
+
+def test_stratified_test_rows_depend_on_the_seed_and_the_labels():
+    whole = table()
+    reference = rows(split_rows(whole, 2, "iid", 0.25, 7, stratify=True), "test")
+    for silos, scheme in [(5, "iid"), (3, "square"), (2, "dirichlet:1"), (None, "column:_silo")]:
+        pieces = split_rows(whole, silos, scheme, 0.25, 7, stratify=True)
+        assert rows(pieces, "test") == reference
+    parties = cut(whole, None, "iid", "a:f0,row;b:label", 0.25, 7, stratify=True)
+    assert {p.name: p for p in parties}["test-a"].table["row"].to_pylist() == reference
+    other = [p.table for p in split_rows(whole, 2, "iid", 0.25, 8, stratify=True)]
+    assert other != [p.table for p in split_rows(whole, 2, "iid", 0.25, 7, stratify=True)]
+
+
+def test_stratified_parts_have_a_numbers_tenths_and_the_share_of_rows_without_label():
+    numbers = np.random.default_rng(0).permutation(500.0 * np.arange(500))
+    for part in split_rows(pa.table({"label": numbers}), 5, "iid", 0.0, 1, stratify=True):
+        tenths = np.bincount((part.table["label"].to_numpy() // 25_000).astype(int))
+        assert tenths.tolist() == [10] * 10
+    gaps = pa.table({"label": [None if v < 90_000 else int(v) % 3 for v in numbers]})
+    parts = split_rows(gaps, 5, "iid", 0.0, 1, stratify=True)
+    assert [p.table["label"].null_count for p in parts] == [36] * 5
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"scheme": "column:_silo"}, "silos of column follow their own rule"),
+        ({"scheme": "label-skew:1"}, "silos of label-skew follow their own rule"),
+        ({"silos": None, "parties": "a:row;b:label"}, "parties follow their own rule"),
+        ({"label": "labl"}, "no column 'labl'; did you mean 'label'"),
+        ({"parties": "a:row;b:label"}, "they go without silos"),
+    ],
+)
+def test_a_stratified_split_that_could_not_be_one_is_refused(how, message):
+    given = {"silos": 2, "scheme": "iid", "parties": None, "test": 0.0, "seed": 0} | how
+    with pytest.raises(DataError, match=message):
+        cut(table(), **given, stratify=True)
 
 
 def test_rows_keep_the_tables_order_within_a_silo():
@@ -120,6 +189,7 @@ def test_fewer_silos_than_values_share_them_and_rows_without_key_stay_out():
     ("silos", "scheme", "test", "message"),
     [
         (2, "idd", 0.0, "no scheme 'idd'"),
+        (2, "iid:3", 0.0, "no scheme 'iid:3'"),
         (None, "iid", 0.0, "--silos N is needed"),
         (2, "label-skew:", 0.0, "number above 0"),
         (2, "label-skew:-1", 0.0, "number above 0"),

@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+import hedgerow
 from hedgerow.coordinator.operator.commands.split import split
 
 
@@ -39,6 +40,19 @@ def test_split_by_columns_writes_parties(data, tmp_path):
     ]
 
 
+def test_a_stratified_split_is_that_of_python(data, tmp_path):
+    given = {"silos": 3, "test": 0.2, "seed": 5, "stratify": True}
+    told = run(
+        data, "--silos", 3, "--test", 0.2, "--seed", 5, "--stratify", "--out", tmp_path / "o"
+    )
+    assert "silo-2" in told
+    pieces = hedgerow.split(data, **given)
+    assert list(pieces) == ["silo-0", "silo-1", "silo-2", "test"]
+    for name, piece in pieces.items():
+        assert piece.equals(pq.read_table(tmp_path / f"o/{name}.parquet"))
+    assert not pieces["test"].equals(hedgerow.split(data, **given | {"stratify": False})["test"])
+
+
 def test_split_lists_its_files_as_json(data, tmp_path):
     told = json.loads(run(data, "--scheme", "column:f1", "--out", tmp_path / "o", "--json"))
     assert [file["key"] for file in told["files"]][:2] == ["0", "1"]
@@ -49,7 +63,8 @@ def test_split_lists_its_files_as_json(data, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--silos", 2, "--parties", "a:f0"], "goes without --silos"),
+        (["--silos", 2, "--parties", "a:f0"], "go without silos"),
+        (["--silos", 2, "--stratify", "--scheme", "column:f1"], "follow their own rule"),
         (["--silos", 2, "--scheme", "zigzag"], "no scheme 'zigzag'"),
         (["--silos", 0], "0 is not in the range"),
         ([], "--silos N is needed"),

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import hedgerow
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.running import Run
 from tests.coordinator.operator.library.tables import people
@@ -42,6 +42,17 @@ def test_the_command_gives_the_model_of_split_and_local(tmp_path: Path) -> None:
     again = Run(tmp_path / "run")
     assert list(again.metrics["test.auc"]) == list(run.metrics["test.auc"])
     assert again.report().is_file()
+
+
+def test_a_stratified_run_is_that_of_the_tables_of_split() -> None:
+    table = people(300, 5)
+    parts = hedgerow.split(table, 3, test=0.2, stratify=True, seed=2)
+    test = parts.pop("test")
+    run = hedgerow.local(JOB, parts, test, quiet=True)
+    same = hedgerow.simulate(JOB, table, 3, stratify=True, seed=2)
+    assert (same.folder / "model.ubj").read_bytes() == (run.folder / "model.ubj").read_bytes()
+    with pytest.raises(DataError, match="parties are cut by columns"):
+        hedgerow.simulate(hedgerow.Job("secureboost", active="a"), table, 3, parties="a:label;b:*")
 
 
 def test_who_is_away_follows_from_the_seed_or_a_schedule() -> None:
