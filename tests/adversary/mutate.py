@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +25,7 @@ from typing import Any
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
+from hedgerow.crypto.threads import usable_cores
 from tests.adversary import oracle
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, WaitsForever, variant
 from tests.adversary.lies import Parts, Target, decoded, parts_of, targets, told
@@ -275,6 +277,14 @@ class Tally:
     models: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
 
+    def add(self, other: Tally) -> None:
+        """Count another worker's cases too."""
+        self.results += other.results
+        self.models += other.models
+        self.pairs |= other.pairs
+        self.faults += other.faults
+        self.cpu_seconds += other.cpu_seconds
+
     @property
     def n_told(self) -> int:
         """Cases that were lies."""
@@ -382,6 +392,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--variants", default=",".join(VARIANTS))
     options = parser.parse_args()
     names = tuple(options.variants.split(","))
@@ -391,7 +402,12 @@ def main() -> int:
             verdict = judge(case)
         print(f"{case}\n    {verdict.result}", *verdict.faults, sep="\n    ")
         return bool(verdict.faults)
-    tally = run(range(options.first, options.first + options.cases), options.seed, names, show=True)
+    numbers = range(options.first, options.first + options.cases)
+    tally = Tally()
+    with ThreadPoolExecutor(options.workers) as pool:
+        shares = [numbers[k :: options.workers] for k in range(options.workers)]
+        for done in pool.map(lambda share: run(share, options.seed, names, show=True), shares):
+            tally.add(done)
     print(json.dumps(tally.results))
     print(f"another model: {json.dumps(tally.models, indent=1)}")
     share = share_told(tally, names)
