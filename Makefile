@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 # Test files side by side; twice the cores, for tests wait for processes half of their time.
 WORKERS ?= 4
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --durations 60
 SEEDS ?= 20
 CASES ?= 10200
 SECONDS ?= 10
@@ -74,7 +74,7 @@ test-containers: setup images  ## the federation in containers, undisturbed and 
 	$(BIN)/python -m pytest tests/containers -o testpaths=tests/containers
 
 test-containers-quick: setup images  ## the demo, the profiles and one fault of each kind: part of CI
-	$(BIN)/python -m pytest tests/containers --quick -o testpaths=tests/containers
+	$(BIN)/python -m pytest tests/containers --quick -o testpaths=tests/containers --durations 20
 
 test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose pods, upgrade, leave
 	deploy/ci/kube-tools
