@@ -180,26 +180,42 @@ def _between(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.
     return np.where(middle > low, middle, high).astype(np.float32)
 
 
-def summary_points(
-    policy: str, max_bin: int, n_samples: int, n_total: int, n_largest: int, n_silos: int
-) -> int:
-    """Return the size of a silo's summary under a bin budget (PAX).
+MOST_BINS = 65_535
+"""Bins of a summary at most, which is as many as a feature can have."""
 
-    ``fixed``: 4 points a bin. ``pax_printed``: bins ``1 / (ε_A n_i / N)`` with ``ε_A`` such that
-    equal silos together have ``max_bin`` bins each, so a *smaller* silo gets more.
-    ``proportional``: ``max_bin n_i / max n`` between 8 and ``max_bin``. Only the summary varies;
-    the cuts are global.
+
+def summary_points(
+    policy: str,
+    max_bin: int,
+    n_samples: int,
+    n_total: int,
+    n_largest: int,
+    n_silos: int,
+    epsilon: float = 0.0,
+) -> int:
+    """Return the size of a silo's summary under a bin budget (PAX): four points a bin.
+
+    ``fixed``: ``max_bin`` bins. ``pax_printed``: ``1 / (ε_A n_i / N)``, so a *smaller* silo gets
+    more, from 8 to :data:`MOST_BINS`. ``proportional``: ``max_bin n_i / max n`` between 8 and
+    ``max_bin``. Only the summary varies; the cuts are global.
+
+    Parameters
+    ----------
+    epsilon : float
+        ``ε_A`` of ``pax_printed``; 0 is ``n_silos / max_bin``, with which equal silos have
+        ``max_bin`` bins each.
 
     References
     ----------
-    Ong et al., Adaptive histogram-based gradient boosted trees for federated learning, 2020.
+    Ong et al., Adaptive histogram-based gradient boosted trees for federated learning, 2020;
+    equation 1 of the paper of F-XGB.
     """
     if policy == "fixed":
         bins = max_bin
     elif policy == "pax_printed":
         share = max(n_samples, 1) / max(n_total, 1)
-        bins = round(max_bin / (n_silos * share))
-        bins = min(max(bins, 8), 16 * max_bin)
+        bins = round(1 / ((epsilon or n_silos / max_bin) * share))
+        bins = min(max(bins, 8), MOST_BINS)
     elif policy == "proportional":
         bins = round(max_bin * n_samples / max(n_largest, 1))
         bins = min(max(bins, min(8, max_bin)), max_bin)

@@ -379,14 +379,20 @@ def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     assert len(kept) == last.best_round + 1, "importance counts the best round's trees only"
 
 
-def test_a_score_that_is_hardly_better_does_not_count() -> None:
-    stops = {"validation": 0.3, "early_stopping_rounds": 3}
-    strategy = Histogram(rounds=40, binning="summary", tol=0.02, **stops)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("share", "scored"), [(0.3, "valid"), (0.0, "train")])
+@pytest.mark.parametrize("tested", [False, True])
+def test_a_score_that_is_hardly_better_does_not_count(
+    share: float, scored: str, tested: bool
+) -> None:
+    stops = {"validation": share, "early_stopping_rounds": 3}
+    strategy = Histogram(rounds=60, binning="summary", tol=0.02, **stops)  # type: ignore[arg-type]
     job = job_of(strategy, Task.BINARY, Booster(max_depth=2, max_bin=16), metrics=("logloss",))
-    outcome = run(job, silos_of(DATA, (500, 400, 300, 300)))
+    outcome = run(job, silos_of(DATA, (500, 400, 300, 300)), test=DATA if tested else None)
     assert outcome.error is None
+    assert not outcome.errors
+    assert set(outcome.rounds[0].metrics) == {scored, *(["test"] * tested)}
     best, at = np.inf, 0
-    scores = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
+    scores = [result.metrics[scored]["logloss"] for result in outcome.rounds]
     for r, score in enumerate(scores):
         best, at = (score, r) if score < best - 0.02 else (best, at)
     assert at == outcome.rounds[-1].best_round == len(scores) - 4
@@ -456,7 +462,9 @@ def test_given_cut_points_are_used_as_they_are() -> None:
     [
         ({"sampling": "best"}, {}, "sampling"),
         ({"ring_bits": 16}, {}, "ring_bits"),
-        ({"early_stopping_rounds": 3}, {}, "early_stopping_rounds"),
+        ({"blind_coordinator": True, "early_stopping_rounds": 3}, {}, "early_stopping_rounds"),
+        ({"pax_epsilon": 0.1, "binning": "summary"}, {}, "pax_epsilon: it would have no effect"),
+        ({"bins_policy": "pax_printed"}, {}, "bins_policy: it would have no effect"),
         ({"tol": 0.1}, {}, "tol"),
         ({"binning": "given"}, {}, "cut_points"),
         ({"blind_coordinator": True, "binning": "summary"}, {}, "binning"),

@@ -13,6 +13,7 @@ from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
 from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
+from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, Widest
@@ -99,7 +100,7 @@ def forecast(
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 80, 80, 12)
     if parameters.binning == "summary":
-        points = min(4 * max_bin, max(n_samples.values(), default=0))
+        points = _mean_points(parameters, max_bin, list(n_samples.values()))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
     elif parameters.binning == "recursive":
         counts = _bisections(parameters.binning_error, max_bin, n_rows)
@@ -147,18 +148,20 @@ def forecast(
         bill.exchange(Call.HISTOGRAMS, SMALL, SMALL + grown, rounds - played)
         whole.add(bill)
         bill = whole
-    if parameters.validation:
+    stops = bool(parameters.validation or parameters.early_stopping_rounds)
+    scored = not parameters.blind_coordinator and (stops or not job.has_test)
+    if scored:
         names = job.metrics or metrics.defaults(schema.task)
         bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
         bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), SMALL, rounds)
-    if not (job.has_test or parameters.blind_coordinator):  # scores on the silos' own rows
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
     if parameters.binning == "recursive":
         notes.append("how many values are counted until cut points are found depends on the values")
-    if not parameters.validation and not parameters.blind_coordinator:
-        notes.append("without test rows at the coordinator, rounds are scored by secure sums")
+    if scored:
+        rows = "validation" if parameters.validation else "training"
+        notes.append(f"rounds are scored on the silos' {rows} rows by secure sums")
     notes += _drawn_notes(parameters, job, cohorts)
     all_rows = sorted(silo for silo, n in n_samples.items() if parameters.sampler.keeps_all(n))
     if parameters.sampling == "goss" and all_rows:
@@ -172,6 +175,17 @@ def forecast(
         "seconds" if cells < 1e9 else "minutes" if cells < 1e12 else "hours",
         bill.work,
     )
+
+
+def _mean_points(parameters: Histogram, max_bin: int, n_samples: Sequence[int]) -> float:
+    """Return a silo's mean number of points in the summary of a feature without equal values."""
+    total, largest = sum(n_samples), max(n_samples, default=0)
+    policy, epsilon = parameters.bins_policy, parameters.pax_epsilon
+    points = [
+        min(n, summary_points(policy, max_bin, n, total, largest, len(n_samples), epsilon))
+        for n in n_samples
+    ]
+    return sum(points) / max(len(points), 1)
 
 
 def _drawn_notes(parameters: Histogram, job: JobParameters, cohorts: Sequence[Cohort]) -> list[str]:

@@ -252,6 +252,7 @@ class SiloOpening:
                 n_rows,
                 n_largest,
                 self._n_silos,
+                plan.parameters.pax_epsilon,
             )
             summaries = each_column(
                 readers, lambda x, _: summarise(x, n_points, data.weight), self._n_threads

@@ -58,6 +58,9 @@ class Histogram:
         Rank error of ``recursive``, relative to the rows.
     bins_policy : str
         Size of a silo's summary: ``fixed``, ``pax_printed`` or ``proportional`` (PAX).
+    pax_epsilon : float
+        Of ``pax_printed``: ε of the paper's equation 1; a silo with a share s of the rows has
+        ``1 / (pax_epsilon s)`` bins. 0 gives equal silos ``max_bin``.
     growth : str
         ``depthwise`` or ``lossguide``; empty takes ``grow_policy`` of ``[booster]``.
     multi_output : bool
@@ -88,8 +91,8 @@ class Histogram:
     validation : float
         Share of each silo's rows held out to score rounds on.
     early_stopping_rounds : int
-        Rounds without a better score on validation rows that end the job; 0 is never. The result
-        is then the model of the best round.
+        Rounds without a better score on validation rows, or without these on the training rows,
+        that end the job; 0 is never. The result is then the model of the best round.
     tol : float
         Only a score that is better by more than this counts as better for
         ``early_stopping_rounds``.
@@ -110,6 +113,7 @@ class Histogram:
     cut_points: tuple[str, ...] = ()
     binning_error: Annotated[float, Within(0.0, 0.1)] = 1e-4
     bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
+    pax_epsilon: Annotated[float, Within(0.0, 1.0)] = 0.0
     growth: Annotated[str, OneOf(("", "depthwise", "lossguide"))] = ""
     multi_output: bool = False
     sampling: str = "none"
@@ -239,8 +243,6 @@ class Histogram:
             raise InvalidJob(
                 "[histogram] cut_points: expected values with binning = 'given', received none"
             )
-        if self.early_stopping_rounds and not self.validation:
-            raise InvalidJob("[histogram] early_stopping_rounds: expected validation above 0")
         if self.blind_coordinator:
             self._validate_blind(job, tree, objective.start_rule)
         if self.silos_per_round:
@@ -257,6 +259,7 @@ class Histogram:
             (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
             (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
             (self.binning == "summary", "binning = 'summary'", ("bins_policy",)),
+            (self.bins_policy == "pax_printed", "bins_policy = 'pax_printed'", ("pax_epsilon",)),
             (self.binning == "given", "binning = 'given'", ("cut_points",)),
             (not self.blind_coordinator, "blind_coordinator = false", ("filled_bins",)),
             (self.secure, "secure = true", ("dropout_recovery", "threshold")),
@@ -294,11 +297,12 @@ class Histogram:
                 "[histogram] binning: expected 'recursive' or 'given', since a blind coordinator "
                 "sees no summaries"
             )
-        if self.validation:
-            raise InvalidJob(
-                f"[histogram] validation: expected 0, received {self.validation}; a blind "
-                "coordinator learns no scores"
-            )
+        for name in ("validation", "early_stopping_rounds"):
+            if value := getattr(self, name):
+                raise InvalidJob(
+                    f"[histogram] {name}: expected 0, received {value}; a blind coordinator learns "
+                    "no scores"
+                )
         if self.shares_threshold:
             raise InvalidJob(
                 "[histogram] sampling_scope: expected local, since a blind coordinator finds no "

@@ -25,7 +25,8 @@ class RoundScores:
     scored : RowsScored
         Rows of the silos that are scored each round.
     best_round : int
-        By the validation rows; the last round where there are none, or no score is defined.
+        By the validation rows, or by the training rows where the job stops by these; else, or where
+        no score is defined, the last round.
     best_score : float
     """
 
@@ -39,8 +40,10 @@ class RoundScores:
         if not plan.parameters.blind_coordinator:
             if plan.parameters.validation:
                 self.scored = RowsScored.VALID
-            elif start.test is None:
+            elif start.test is None or plan.parameters.early_stopping_rounds:
                 self.scored = RowsScored.TRAIN
+        chooses = plan.parameters.validation or plan.parameters.early_stopping_rounds
+        self._chooses = bool(chooses)
 
     def stop(self, round_: int) -> bool:
         """Return whether too many rounds up to this one had no better score."""
@@ -77,7 +80,7 @@ class RoundScores:
             hub, sums, SCORES, Place(round_), width, self._plan.least_silos
         )
         scores = metrics.combine(names, total.total, n_outputs=n_outputs)
-        if self.scored is RowsScored.VALID and metrics.better(
+        if self._chooses and metrics.better(
             names[0], scores[names[0]], self.best_score, self._plan.parameters.tol
         ):
             self.best_round, self.best_score = round_, scores[names[0]]

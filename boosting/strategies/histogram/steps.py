@@ -30,7 +30,8 @@ sampling_scope = "global" the number of rows by size of their gradients. Of each
 masks: its name and when it takes part, its exact number of rows, its column names, category and
 class lists; the power of two above its largest row weight, each round above its largest gradient
 where the loss has no bound or gradients are coarse, and each scored round above its largest metric
-sum; with binning = "summary" quantile summaries of every feature, which are values of its rows. To
+sum; with binning = "summary" quantile summaries of every feature, which are values of its rows, and
+of a silo with fewer rows than points all of them. To
 every silo: the trees, the cut points, the union of all silos' lists, the total number of rows and
 the powers of two; with bins_policy = "proportional" the row count of the largest silo; unless the
 coordinator is blind, of the nodes that are summed next how many bits their sums need (powers of two

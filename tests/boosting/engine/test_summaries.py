@@ -79,6 +79,10 @@ def test_bin_budgets_follow_their_policy() -> None:
     assert proportional == [1024, 4 * 73, 32]
     printed = [summary_points("pax_printed", 256, n, 900, 300, 3) for n in (300, 150)]
     assert printed == [1024, 2048]
+    # Equation 1: ε_i = ε_A n_i / N, and 1 / ε_i bins.
+    given = [summary_points("pax_printed", 256, n, 900, 600, 3, 0.02) for n in (600, 300, 9, 1)]
+    assert given == [4 * 75, 4 * 150, 4 * 5000, 4 * 45_000]
+    assert [summary_points("pax_printed", 256, n, 900, 899, 2, 1.0) for n in (899, 0)] == [32, 3600]
     with pytest.raises(DataError, match="bins_policy"):
         summary_points("wide", 256, 1, 1, 1, 1)
 

@@ -378,6 +378,7 @@ class Histogram(_message.Message):
     FILLED_BINS_FIELD_NUMBER: _builtins.int
     SILOS_PER_ROUND_FIELD_NUMBER: _builtins.int
     TOL_FIELD_NUMBER: _builtins.int
+    PAX_EPSILON_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -427,7 +428,9 @@ class Histogram(_message.Message):
     silos_per_round: _builtins.int
     """Silos drawn for a round, at least; all when zero."""
     tol: _builtins.float
-    """By how much a validation score must be better to count."""
+    """By how much a score must be better to count."""
+    pax_epsilon: _builtins.float
+    """Epsilon of pax_printed; 0 gives equal silos max_bin bins each."""
     @_builtins.property
     def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
@@ -461,10 +464,11 @@ class Histogram(_message.Message):
         filled_bins: _builtins.bool | None = ...,
         silos_per_round: _builtins.int | None = ...,
         tol: _builtins.float | None = ...,
+        pax_epsilon: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
@@ -492,6 +496,8 @@ class Histogram(_message.Message):
     _WhichOneofArgType__mvs_lambda: _TypeAlias = _typing.Literal["_mvs_lambda", b"_mvs_lambda"]  # noqa: Y015
     _WhichOneofReturnType__other_rate: _TypeAlias = _typing.Literal["other_rate"]  # noqa: Y015
     _WhichOneofArgType__other_rate: _TypeAlias = _typing.Literal["_other_rate", b"_other_rate"]  # noqa: Y015
+    _WhichOneofReturnType__pax_epsilon: _TypeAlias = _typing.Literal["pax_epsilon"]  # noqa: Y015
+    _WhichOneofArgType__pax_epsilon: _TypeAlias = _typing.Literal["_pax_epsilon", b"_pax_epsilon"]  # noqa: Y015
     _WhichOneofReturnType__reweight: _TypeAlias = _typing.Literal["reweight"]  # noqa: Y015
     _WhichOneofArgType__reweight: _TypeAlias = _typing.Literal["_reweight", b"_reweight"]  # noqa: Y015
     _WhichOneofReturnType__ring_bits: _TypeAlias = _typing.Literal["ring_bits"]  # noqa: Y015
@@ -542,6 +548,8 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mvs_lambda) -> _WhichOneofReturnType__mvs_lambda | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__other_rate) -> _WhichOneofReturnType__other_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pax_epsilon) -> _WhichOneofReturnType__pax_epsilon | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reweight) -> _WhichOneofReturnType__reweight | None: ...
     @_typing.overload
