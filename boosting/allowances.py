@@ -102,18 +102,22 @@ class Allowance:
     streamed: bool = False
 
 
-def most_levels(booster: Booster, deepest: int) -> int:
+def most_levels(booster: Booster, deepest: int, most_nodes: int = 0) -> int:
     """Return how many sums of histograms a tree takes at most; without a limit, no limit.
 
     Parameters
     ----------
     deepest : int
         Levels at most, 0 for any.
+    most_nodes : int
+        Nodes of a level that are summed at a time, one of each pair; 0 for all.
     """
     most = booster.max_leaves - 1 if booster.max_leaves else UNBOUNDED
     if deepest:
         loss_guided = booster.grow_policy == "lossguide"
-        most = min(most, (1 << min(deepest, 61)) - 1 if loss_guided else deepest)
+        deepest = min(deepest, 61)
+        levels = (-(-(1 << level) // (most_nodes or 1 << level)) for level in range(deepest - 1))
+        most = min(most, (1 << deepest) - 1 if loss_guided else 1 + sum(levels))
     return max(1, most)
 
 

@@ -190,6 +190,9 @@ class Grower:
         Sums over all rows in the tree: the root.
     columns : ColumnSampler or None
         ``None`` uses all features everywhere.
+    most_nodes : int
+        Nodes that :attr:`request` has at most, 0 for any; a level then takes several requests, and
+        is divided after the last one, into the same tree.
     """
 
     def __init__(
@@ -200,6 +203,7 @@ class Grower:
         totals: NDArray[np.int64],
         columns: ColumnSampler | None = None,
         n_threads: int = 1,
+        most_nodes: int = 0,
     ) -> None:
         if parameters.monotone and totals.shape[0] > 2:
             raise InvalidJob(
@@ -218,6 +222,8 @@ class Grower:
         self._histograms: dict[int, NDArray[np.int64]] = {}
         self._open: list[tuple[float, int]] = []
         self._n_leaves = 1
+        self._most_nodes = most_nodes
+        self._waiting: list[int] = []
         self.request: tuple[int, ...] = (0,)
 
     def supply(self, histograms: NDArray[np.int64]) -> Splits:
@@ -243,6 +249,9 @@ class Grower:
                 f"expected {len(self.request)} histograms, received {histograms.shape[0]}"
             )
         self._evaluate(self._with_siblings(histograms))
+        if self._waiting:
+            self._ask()
+            return self._splits([])
         chosen = self._choose()
         request = self._open_children(chosen)
         while not request and self._open and not self._full:
@@ -250,8 +259,14 @@ class Grower:
             more = self._choose()
             request = self._open_children(more)
             chosen += more
-        self.request = tuple(request)
+        self._waiting = request
+        self._ask()
         return self._splits(chosen)
+
+    def _ask(self) -> None:
+        """Request as many of the waiting nodes as may be at a time."""
+        most = self._most_nodes or len(self._waiting)
+        self.request, self._waiting = tuple(self._waiting[:most]), self._waiting[most:]
 
     def parent_of(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the histogram of a requested node's parent, and the node's own sums."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import checkpoints
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.exchange import Place, Step
+from hedgerow.boosting.exchange import Call, Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -379,6 +379,40 @@ def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     assert len(kept) == last.best_round + 1, "importance counts the best round's trees only"
 
 
+@pytest.mark.parametrize("max_leaves", [0, 11])
+def test_a_level_summed_in_parts_gives_the_same_trees(max_leaves: int) -> None:
+    booster = Booster(
+        max_depth=5, max_bin=16, max_leaves=max_leaves, min_child_weight=0.0,
+        colsample_bylevel=0.7, colsample_bynode=0.7,
+    )  # fmt: skip
+    models, exchanges = [], []
+    for most in (0, 3, 1):
+        strategy = Histogram(rounds=3, binning="summary", max_split_nodes=most)
+        job = job_of(strategy, Task.MULTICLASS, booster)
+        strategy.validate(job)
+        data = oracles.generated(Task.MULTICLASS, 1500, seed=3)
+        outcome = run(job, silos_of(data, (500, 400, 300, 300)), make_link=LevelLink)
+        assert outcome.error is None, outcome.error
+        assert not outcome.errors
+        assert outcome.artefact is not None
+        models.append(outcome.artefact.files["model.ubj"])
+        exchanges.append(len(LevelLink.levels))
+        LevelLink.levels.clear()
+    assert models[0] == models[1] == models[2]
+    assert exchanges[0] < exchanges[1] < exchanges[2]
+
+
+class LevelLink(MemoryLink):
+    """Notes the places of histogram sums."""
+
+    levels: ClassVar[set[tuple[int, int, int]]] = set()
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        if step.call is Call.HISTOGRAMS:
+            self.levels.add((at.round, at.level, at.passing))
+        return super().exchange(step, at, offer)
+
+
 @pytest.mark.parametrize(("share", "scored"), [(0.3, "valid"), (0.0, "train")])
 @pytest.mark.parametrize("tested", [False, True])
 def test_a_score_that_is_hardly_better_does_not_count(
@@ -464,6 +498,8 @@ def test_given_cut_points_are_used_as_they_are() -> None:
         ({"ring_bits": 16}, {}, "ring_bits"),
         ({"blind_coordinator": True, "early_stopping_rounds": 3}, {}, "early_stopping_rounds"),
         ({"pax_epsilon": 0.1, "binning": "summary"}, {}, "pax_epsilon: it would have no effect"),
+        ({"max_split_nodes": 2, "growth": "lossguide"}, {"max_leaves": 4}, "max_split_nodes"),
+        ({"max_split_nodes": 2, "blind_coordinator": True}, {}, "max_split_nodes: it would have"),
         ({"bins_policy": "pax_printed"}, {}, "bins_policy: it would have no effect"),
         ({"tol": 0.1}, {}, "tol"),
         ({"binning": "given"}, {}, "cut_points"),

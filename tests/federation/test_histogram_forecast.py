@@ -71,6 +71,7 @@ class CountingLink(MemoryLink):
         {"dropout_recovery": False},
         {"validation": 0.3},
         {"early_stopping_rounds": 6},
+        {"max_split_nodes": 3},
         {"bins_policy": "pax_printed", "pax_epsilon": 0.05},
         {"silos_per_round": 4},
         {"silos_per_round": 3, "secure": False, "coarse_bits": 5},

@@ -104,6 +104,7 @@ CASES = {
                 {"binning": "summary", "bins_policy": "pax_printed", "max_bin": 64},
             ),
             "growth": ("lossguide", {"max_leaves": 4}),
+            "max_split_nodes": (1, {}),
             "multi_output": (True, {"task": Task.MULTICLASS}),
             "sampling": ("goss", {}),
             "sampling_rate": (0.3, {"sampling": "uniform"}),

@@ -134,8 +134,11 @@ def forecast(
             if parameters.filled_bins and 6 <= level < n_levels - 1:
                 reply += plan.n_padded(0, level + 1) / plan.width / 8
             n_bytes = plan.n_padded(0, level) * _bits_a_number(plan, n_rows, level) / 8
-        bill.sum(Call.HISTOGRAMS, n_bytes, reply + SMALL, played, whole=level > 0)
-        bill.do(Call.HISTOGRAMS, Work.EXCHANGE, 0.6 * played)  # cuts, splits, routing; measured
+        nodes = 1 << max(level - 1, 0)  # one of each pair
+        n_sums = -(-nodes // (parameters.max_split_nodes or nodes))
+        times = n_sums * played
+        bill.sum(Call.HISTOGRAMS, n_bytes / n_sums, reply / n_sums + SMALL, times, whole=level > 0)
+        bill.do(Call.HISTOGRAMS, Work.EXCHANGE, 0.6 * times)  # cuts, splits, routing; measured
     # Below the root the smaller child of each node is counted, and the rows are routed.
     cells_a_tree = n_rows / bill.n_silos * schema.n_features * (1 + 0.5 * (n_levels - 1)) * 1.5
     bill.do(Call.HISTOGRAMS, Work.CELL, cells_a_tree * plan.n_trees * played)
@@ -237,7 +240,8 @@ def allowances(
         found.append(Allowance(BOUNDS, 2 * rounds, rounds))
     if parameters.shares_threshold:
         sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
-    levels = most_levels(parameters.booster_of(job), job.booster.max_depth)
+    booster, most_nodes = parameters.booster_of(job), parameters.max_split_nodes
+    levels = most_levels(booster, booster.max_depth, most_nodes)
     # Below the root a level may take a second pass.
     passes = levels if blind else 2 * levels - 1
     add(HISTOGRAMS, rounds * passes, rounds, levels)

@@ -42,7 +42,8 @@ def memory(
     bins = [n or most for n in schema.n_categories]
     booster = parameters.booster_of(job)
     nodes = 1 << max(booster.max_depth - 2, 0) if booster.max_depth else n_rows
-    nodes = max(1, min(nodes, booster.max_leaves or nodes, n_rows, _MOST_LEVEL_NODES))
+    most_nodes = min(booster.max_leaves or nodes, parameters.max_split_nodes or nodes)
+    nodes = max(1, min(nodes, most_nodes, n_rows, _MOST_LEVEL_NODES))
     vectors = _VECTORS * 16 * outputs * nodes * sum(bins)
     width = 1 if max(bins, default=0) <= 1 << 8 else 2
     return MemoryNeed(n_rows * max(training, reading) + vectors, n_rows * schema.n_features * width)

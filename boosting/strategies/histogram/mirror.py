@@ -33,19 +33,21 @@ class TreeMirror:
     Parameters
     ----------
     n_bins : ndarray of shape (n_features,), int64
-    max_depth, max_leaves : int
-        Of the job, 0 for any.
+    max_depth, max_leaves, most_nodes : int
+        Of the job, 0 for any; ``most_nodes`` are requested at a time.
     """
 
     n_bins: NDArray[np.int64]
     max_depth: int = 0
     max_leaves: int = 0
+    most_nodes: int = 0
     left: list[int] = field(default_factory=lambda: [-1])
     depth: list[int] = field(default_factory=lambda: [0])
     splits: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     categories: dict[int, NDArray[np.int32]] = field(default_factory=dict)
     parent: list[int] = field(default_factory=lambda: [-1])
     request: tuple[int, ...] = (0,)
+    waiting: set[int] = field(default_factory=set)
     rings: NodeRings | None = None
     reached: dict[int, Mask] = field(default_factory=dict)
 
@@ -89,14 +91,19 @@ class TreeMirror:
         if self.max_leaves and len(self.left) // 2 >= self.max_leaves:
             raise OfferRejected(f"splits: expected at most {self.max_leaves} leaves")
         # One child of each new pair, since the other follows: never a node's histogram again.
-        fresh = set(range(len(self.left) - 2 * n, len(self.left)))
+        n_pairs = len(self.left) // 2
+        fresh = set(range(n_pairs - n + 1, n_pairs + 1))
+        self.waiting = self.waiting | fresh if self.most_nodes else fresh
         pairs = {(node + 1) // 2 for node in self.request}
         if (
-            not set(self.request) <= fresh
+            not pairs <= self.waiting
             or len(pairs) != len(self.request)
-            or any(self.left[node] >= 0 for node in self.request)
+            or any(not 0 < node < len(self.left) or self.left[node] >= 0 for node in self.request)
         ):
             raise OfferRejected("splits: expected new leaves, one of a pair, as requested next")
+        if self.most_nodes and len(pairs) > self.most_nodes:
+            raise OfferRejected(f"splits: expected a request of at most {self.most_nodes} nodes")
+        self.waiting -= pairs
         # A received array is read-only, which would compile the kernels once more.
         default_left = decided.default_left.copy()
         return Splits(decided.node, lefts, decided.feature, decided.bin, default_left, categories)

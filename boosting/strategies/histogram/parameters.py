@@ -63,6 +63,9 @@ class Histogram:
         ``1 / (pax_epsilon s)`` bins. 0 gives equal silos ``max_bin``.
     growth : str
         ``depthwise`` or ``lossguide``; empty takes ``grow_policy`` of ``[booster]``.
+    max_split_nodes : int
+        Nodes of a level whose sums are made at a time, by tree, which bounds a silo's vectors; 0
+        for all. The trees are the same for any value.
     multi_output : bool
         One tree with vector leaves a round instead of one tree a class.
     sampling : str
@@ -115,6 +118,7 @@ class Histogram:
     bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
     pax_epsilon: Annotated[float, Within(0.0, 1.0)] = 0.0
     growth: Annotated[str, OneOf(("", "depthwise", "lossguide"))] = ""
+    max_split_nodes: Annotated[int, Within(0, 1 << 16)] = 0
     multi_output: bool = False
     sampling: str = "none"
     sampling_rate: float = 0.5
@@ -267,6 +271,9 @@ class Histogram:
             (job.task is Task.MULTICLASS, "a multi-class job", ("multi_output",)),
         ):
             only_with(condition, needed, table, self, *names)
+        depthwise = self.booster_of(job).grow_policy != "lossguide" and not self.blind_coordinator
+        needed = "depthwise growth and blind_coordinator = false"
+        only_with(depthwise, needed, table, self, "max_split_nodes")
         one_of("booster", "tree_method", booster.tree_method, ("hist",))
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)

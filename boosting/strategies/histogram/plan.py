@@ -169,6 +169,7 @@ class HistogramPlan:
             self.width,
             self._columns(round_),
             self.parameters.filled_bins,
+            self.parameters.max_split_nodes,
         )
 
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:

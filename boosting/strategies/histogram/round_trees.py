@@ -51,6 +51,8 @@ class RoundShape:
         One a tree.
     filled_bins : bool
         Whether bins that a node's parent has empty stay out, which tells silos about each other.
+    most_nodes : int
+        Nodes of a tree that are summed at a time, 0 for a whole level.
     """
 
     cuts: Cuts
@@ -58,6 +60,7 @@ class RoundShape:
     width: int
     columns: tuple[ColumnSampler | None, ...]
     filled_bins: bool
+    most_nodes: int = 0
 
     @property
     def layouts(self) -> list[Layout]:
@@ -66,7 +69,8 @@ class RoundShape:
 
     def mirror(self) -> TreeMirror:
         """Return the copy of a tree that is about to grow."""
-        return TreeMirror(self.cuts.n_bins, self.parameters.max_depth, self.parameters.max_leaves)
+        p = self.parameters
+        return TreeMirror(self.cuts.n_bins, p.max_depth, p.max_leaves, self.most_nodes)
 
     def rings(
         self, mirrors: Sequence[TreeMirror], scale: Scale, *, first: bool, wide: bool = False
@@ -215,6 +219,7 @@ class RoundTrees:
                     totals,
                     self._shape.columns[t],
                     self._n_threads,
+                    self._shape.most_nodes,
                 )
                 self._growers.append(grower)
             grower = self._growers[t]

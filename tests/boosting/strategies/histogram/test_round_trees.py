@@ -110,3 +110,27 @@ def sets(split: list[int], size: list[int], n_bytes: int) -> CategorySets:
 def test_splits_that_do_not_fit_the_tree_are_refused(bad: TreeSplits) -> None:
     with pytest.raises(OfferRejected):
         TreeMirror(np.array([4, 4])).apply(bad)
+
+
+def test_a_level_asked_in_parts_gives_each_pair_once_and_no_more_nodes_than_agreed() -> None:
+    def mirror() -> TreeMirror:
+        found = TreeMirror(np.full(3, N_BINS), most_nodes=1)
+        found.apply(level_of(request=[1]))
+        found.apply(level_of(node=[1, 2], request=[3]))
+        return found
+
+    nothing = level_of(node=[])
+    part = mirror()
+    part.apply(replace(nothing, request=np.array([6], np.int32)))
+    for parted, request in ((mirror(), [4]), (mirror(), [2]), (part, [5]), (part, [9])):
+        with pytest.raises(OfferRejected, match="one of a pair"):
+            parted.apply(replace(nothing, request=np.array(request, np.int32)))
+    wide = TreeMirror(np.full(3, N_BINS), most_nodes=1)
+    wide.apply(level_of(request=[1]))
+    with pytest.raises(OfferRejected, match="at most 1 nodes"):
+        wide.apply(level_of(node=[1, 2], request=[3, 5]))
+    whole = TreeMirror(np.full(3, N_BINS))
+    whole.apply(level_of(request=[1]))
+    whole.apply(level_of(node=[1, 2], request=[3]))
+    with pytest.raises(OfferRejected, match="one of a pair"):
+        whole.apply(replace(nothing, request=np.array([6], np.int32)))
