@@ -9,7 +9,9 @@ Protocol (per split): 20 % of the rows, shuffled by the split's seed, are the co
 others go to 20 silos at random. Both halves of the strategies run in this process through the real
 rendezvous and codecs. Scores are F1 (class 1 of two, macro of more) or mean squared
 error on the test rows, averaged over the silos, then over splits and runs; ``delta`` is the mean
-over silos of the federated score's change relative to the silo's own tree. ``who`` is a tree:
+over silos of the federated score's change relative to the silo's own tree; ``edit_distance`` the
+mean over silos of that between the structures of the silo's federated tree and of its CART at
+FedGA's depth, which the search starts from (:mod:`._structures`). ``who`` is a tree:
 
 - ``fedga``;
 - ``own``: CART at the silo's own cross-validated depth;
@@ -38,6 +40,7 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
+from benchmarks._structures import Nodes, edit_distance, n_decisions
 from benchmarks.secure_sums import CountingLink
 from hedgerow.boosting import metrics
 from hedgerow.boosting.budget import BudgetLedger
@@ -250,15 +253,15 @@ def local_trees(strategy: FedGA, silos: dict[Silo, Dataset], seed: int) -> dict[
     }
 
 
-def federated_scores(ran: Ran, test: Dataset) -> tuple[list[float], list[int]]:
-    """Return the test score and the decision nodes of each silo's federated tree."""
-    scores, nodes = [], []
+def federated_scores(ran: Ran, test: Dataset) -> tuple[list[float], list[Nodes]]:
+    """Return the test score and the nodes of each silo's federated tree."""
+    scores: list[float] = []
+    nodes: list[Nodes] = []
     for silo in sorted(ran.kept):
         kept = ran.kept[silo]
         assert kept is not None
         scores.append(score_file(kept.files["model.ubj"], test))
-        found = json.loads(kept.files["tree.json"])["nodes"]
-        nodes.append(sum("feature" in node for node in found))
+        nodes.append(json.loads(kept.files["tree.json"])["nodes"])
     return scores, nodes
 
 
@@ -276,6 +279,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
         tally.add("decision_nodes", "own", statistics.fmean(t.n_decisions for t in own))
         tally.add(metric, "forest", forest_score(own, test))
         depth = 0
+        federated: list[list[Nodes]] = []
         for run in range(runs):
             job = JobParameters("bench", FedGA(), task=task, seed=1000 * run + seed)
             ran = federate(job, silos)
@@ -283,7 +287,8 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
             generation = SearchState.decode(ran.rounds[-1].checkpoint).generation
             depth = depth_of(generation.population.shape[1])
             tally.add(metric, "fedga", statistics.fmean(scores))
-            tally.add("decision_nodes", "fedga", statistics.fmean(nodes))
+            tally.add("decision_nodes", "fedga", statistics.fmean(map(n_decisions, nodes)))
+            federated.append(nodes)
             _add_change(tally, "fedga", np.array(scores), own_scores, sign)
             tally.add("depth", "fedga", depth)
             tally.add("rounds", "fedga", len(ran.rounds))
@@ -294,6 +299,10 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
                 for who, strategy in DP_TREES.items():
                     _run_dp_tree(tally, who, strategy, silos, test, own_scores)
         at_depth = [side.cart(depth) for side in own_side.values()]
+        local: list[Any] = [tree.document()["nodes"] for tree in at_depth]
+        for nodes in federated:
+            apart = statistics.fmean(map(edit_distance, nodes, local))
+            tally.add("edit_distance", "fedga", apart)
         found = np.array([score_margins(tree.margins(test.X), test) for tree in at_depth])
         tally.add(metric, "own-at-depth", float(found.mean()))
         tally.add(
@@ -328,7 +337,7 @@ def _run_dp_tree(
     score = score_file(ran.artefact.files["model.ubj"], test)
     found = json.loads(ran.artefact.files["tree.json"])["nodes"]
     tally.add(primary(test.schema.task), who, score)
-    tally.add("decision_nodes", who, sum("feature" in node for node in found))
+    tally.add("decision_nodes", who, n_decisions(found))
     _add_change(tally, who, np.full(len(own), score), own, 1.0)
 
 

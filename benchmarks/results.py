@@ -96,7 +96,17 @@ def _samplers(parts: dict[str, list[Row]]) -> Lines:
 def _fedga(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FedGA's trees: by set, scores of all kinds of trees, change and nodes."""
     kinds = ("own", "fedga", "own-at-depth", "forest", "central", "dp-tree", "dp-tree-private")
-    lines = [["set", "metric", *kinds, "change, %", "silos gaining, %", "nodes own, FedGA"]]
+    lines = [
+        [
+            "set",
+            "metric",
+            *kinds,
+            "change, %",
+            "silos gaining, %",
+            "nodes own, FedGA",
+            "edit distance",
+        ]
+    ]
     for part, rows in parts.items():
         metric = "mse" if any(row["metric"] == "mse" for row in rows) else "f1"
         scores = [[r for r in rows if (r["metric"], r["who"]) == (metric, kind)] for kind in kinds]
@@ -106,6 +116,7 @@ def _fedga(parts: dict[str, list[Row]]) -> Lines:
         lines.append([
             part, metric, *(f"{own[0]['value']:.4g}" if own else "–" for own in scores),
             f"{change['value']:+.1f}", f"{100 * gaining:.0f}", f"{nodes[0]:.1f}, {nodes[1]:.1f}",
+            f"{_one(rows, metric='edit_distance', who='fedga')['value']:.2f}",
         ])  # fmt: skip
     return lines
 
@@ -187,6 +198,14 @@ TABLES = {
             )
         },
         _gates,
+    ),
+    "fedga-small": Table(
+        "fedga",
+        {
+            name: ("--data", DATA, "--sets", name, "--splits", "1", "--runs", "1")
+            for name in ("abalone", "tb_wine_quality", "adult")
+        },
+        _fedga,
     ),
     "fedga": Table(
         "fedga",
