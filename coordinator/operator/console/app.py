@@ -49,6 +49,7 @@ from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import CHECKS, JobView, PlanView
+from hedgerow.services.wire.results import check_file_names
 
 PAGE_JOBS = 25
 MOST_COMPARED = 8
@@ -207,12 +208,12 @@ class Console:
         asked = request.query_params.get("tree", "")
         number = max(int(asked), 1) if re.fullmatch("[0-9]{1,7}", asked) else 1
         view = self._client.get(request.path_params["job_id"])
+        check_file_names(view.artefacts, f"the result of job {view.job_id}")  # they become paths
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as name:
             folder = Path(name)
             for artefact in view.artefacts:
-                target = folder / artefact
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(self._client.download(view.job_id, artefact)[1])
+                data = self._client.download(view.job_id, artefact)[1]
+                (folder / artefact).write_bytes(data)
             run = replace(run_of(replace(view, rounds=()), None), folder=folder)
             forest = forest_of(run, slice(number - 1, number))
         if forest and not forest.drawings:
