@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import platform
@@ -26,7 +27,8 @@ SCHEMA_FILE = "schema.json"
 """File of a result that has the schema on which the silos agreed."""
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     """Return the versions that a result depends on."""
     found = {"python": platform.python_version()}
     for name in ("hedgerow", "xgboost-cpu", "xgboost", "numpy", "grpcio", "torch"):
@@ -59,8 +61,8 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
         by_step.setdefault(step.method, Counter(dict.fromkeys(moved, 0))).update(moved)
         of_silo.setdefault(step.silo, {})[step.method] = moved
     silo_bytes = {
-        silo.name: dict(zip(("up", "down"), view.bytes_of(silo.name), strict=True))
-        for silo in view.silos
+        silo: {way: sum(step[way] for step in steps.values()) for way in ("up", "down")}
+        for silo, steps in of_silo.items()
     }
     return {
         "schema": REPORT_SCHEMA,

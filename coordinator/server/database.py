@@ -45,6 +45,12 @@ JOBS = sql.Table(
     sql.Column("control_bytes_up", sql.BigInteger, nullable=False, default=0),
     sql.Column("control_bytes_down", sql.BigInteger, nullable=False, default=0),
 )
+sql.Index("jobs_state", JOBS.c.state)
+for _of_whom in ((), (JOBS.c.operator,)):  # a page of all jobs, and of an operator's
+    sql.Index(
+        "_".join(("jobs", *(c.name for c in _of_whom), "newest")),
+        *_of_whom, JOBS.c.created.desc(), JOBS.c.job_id,
+    )  # fmt: skip
 
 
 def _job_key() -> sql.Column[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -396,15 +395,19 @@ class Jobs:
         self, page_size: int, page_token: str, operator: str | None
     ) -> tuple[tuple[JobView, ...], str]:
         """Return a page of an operator's jobs, or of all, newest first; and the next token."""
-        offset = int(page_token) if re.fullmatch("[0-9]{1,9}", page_token) else 0
-        size = min(page_size, 1000)
+        size, store = min(page_size, 1000), self._environment.store
 
-        def read() -> tuple[_Stored, ...]:
-            records = self._environment.store.jobs(size, offset, operator)
-            return tuple(self._whole(record, True) for record in records)
+        def read() -> tuple[_Stored, ...] | None:
+            records = store.jobs(size, page_token, operator)
+            if records is None:
+                return None
+            silos = store.silos_of([record.job_id for record in records])
+            return tuple(_Stored(record, silos[record.job_id]) for record in records)
 
         found = await asyncio.to_thread(read)
-        token = str(offset + size) if len(found) == size else ""
+        if found is None:
+            raise NotFound("the page token is of no page of these jobs: begin with the first page")
+        token = found[-1].record.job_id if len(found) == size else ""
         return tuple(self._shown(stored, NewTraffic()) for stored in found), token
 
     async def cancel(self, job_id: str) -> JobState:

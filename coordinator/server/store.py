@@ -7,7 +7,7 @@ loop makes them through a thread. Time is an argument everywhere: seconds since 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -158,18 +158,35 @@ class Store:
             return None if row is None else _job_record(row)
 
     def jobs(
-        self, limit: int = 100, offset: int = 0, operator: str | None = None
-    ) -> tuple[JobRecord, ...]:
-        """Return the jobs of an operator, or of all, newest first."""
-        whose = sql.true() if operator is None else JOBS.c.operator == operator
+        self, limit: int = 100, after: str = "", operator: str | None = None
+    ) -> tuple[JobRecord, ...] | None:
+        """Return the jobs of an operator, or of all, newest first.
+
+        Parameters
+        ----------
+        after : str
+            The job behind which to begin; from the newest one if empty.
+
+        Returns
+        -------
+        tuple of JobRecord or None
+            None where there is no job ``after`` among them.
+        """
+        created, job_id = JOBS.c.created, JOBS.c.job_id
+        whose = [] if operator is None else [JOBS.c.operator == operator]
         query = (
             sql.select(*_columns(JobRecord, JOBS))
-            .where(whose)
-            .order_by(JOBS.c.created.desc(), JOBS.c.job_id)
+            .where(*whose)
+            .order_by(created.desc(), job_id)
             .limit(limit)
-            .offset(offset)
         )
         with self._reading() as connection:
+            if after:
+                at = connection.execute(sql.select(created).where(job_id == after, *whose)).scalar()
+                if at is None:
+                    return None
+                # The first condition is what an index finds, the second one divides equal times.
+                query = query.where(created <= at, sql.or_(created < at, job_id > after))
             return tuple(_job_record(row) for row in connection.execute(query))
 
     def states(self) -> dict[JobState, int]:
@@ -267,12 +284,21 @@ class Store:
 
     def job_silos(self, job_id: str) -> tuple[JobSilo, ...]:
         """Return the silos of a job, sorted by name."""
-        query = sql.select(JOB_SILOS).where(JOB_SILOS.c.job_id == job_id)
+        return self.silos_of([job_id])[job_id]
+
+    def silos_of(self, job_ids: Sequence[str]) -> dict[str, tuple[JobSilo, ...]]:
+        """Return the silos of each of some jobs, sorted by name."""
+        found: dict[str, list[JobSilo]] = {job_id: [] for job_id in job_ids}
+        query = sql.select(JOB_SILOS).where(JOB_SILOS.c.job_id.in_(job_ids))
         with self._reading() as connection:
-            rows = connection.execute(query).all()
-            # An older version stored texts of any length.
-            found = (JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(r.detail)) for r in rows)
-            return tuple(sorted(found, key=lambda silo: silo.name))
+            for r in connection.execute(query).all():
+                # An older version stored texts of any length.
+                silo = JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(r.detail))
+                found[r.job_id].append(silo)
+        return {
+            job_id: tuple(sorted(silos, key=lambda silo: silo.name))
+            for job_id, silos in found.items()
+        }
 
     def add_round(self, job_id: str, done: FinishedRound, best_round: int | None = None) -> None:
         """Record a finished round.

@@ -219,17 +219,21 @@ def _field(name: str, kind: Any, message: Descriptor) -> _Field:
 
 def _repeated(name: str, descriptor: FieldDescriptor, kind: Any, nested: bool) -> _Field:
     put_one, take_one = _value(kind, descriptor)
+    as_it_is = put_one is _identity  # lists of thousands of names are most of a large job's view
 
     def put(message: Message, values: Any, tail: _Tail) -> None:
         field = getattr(message, name)
-        if nested:
+        if as_it_is:
+            field.extend(values)
+        elif nested:
             for value in values:
                 put_one(field.add(), value, tail)
         else:
             field.extend(put_one(value, tail) for value in values)
 
     def take(message: Any, tail: _Tail) -> Any:
-        return tuple(take_one(value, tail) for value in getattr(message, name))
+        found = getattr(message, name)
+        return tuple(found) if as_it_is else tuple(take_one(value, tail) for value in found)
 
     return _Field(name, put, take)
 

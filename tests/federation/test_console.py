@@ -187,7 +187,7 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
     try:
         expect(page.locator("#now")).to_contain_text("s2", timeout=PATIENCE)
 
-        def row(silo: str) -> str:  # others' rows may say whom they wait for
+        def row(silo: str) -> str:  # a job's identifier in another row may contain it
             named = page.locator("th", has_text=re.compile(f"^{silo}"))
             return seen.open("/").locator("tbody tr").filter(has=named).inner_text()
 

@@ -82,6 +82,9 @@ def test_strangers_are_refused_before_a_page_is_made(fed: Federation, address: s
     assert asked(address, "POST", f"/jobs/{long}/cancel", form, Cookie=cookie,
                  Origin=own).status == 303  # fmt: skip
     assert fed.end(long).state == "CANCELLED"
+    page = asked(address, "GET", "/jobs?after=none", Cookie=cookie)
+    assert page.status == 404
+    assert "the page token is of no page of these jobs" in page.body
     unknown = asked(address, "GET", "/jobs/none", Cookie=cookie)
     assert unknown.status == 404
     assert "has no job none" in unknown.body

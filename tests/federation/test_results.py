@@ -29,6 +29,7 @@ from hedgerow.client_agent.results import SCHEMA, check_schema, check_signed
 from hedgerow.client_agent.sources import Rows
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.console.seen import downloaded
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import Identities
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -146,6 +147,9 @@ def test_a_coordinator_writes_nowhere_but_in_the_folder_of_its_job(
         read_result(pieces(pb.FetchResultResponse, lied))
     with pytest.raises(ModelRejected, match="job 1: expected files with a name"):
         run_folder.write(tmp_path / "operator", cast(Any, SimpleNamespace(job_id="1")), lied)
+    view = cast(Any, SimpleNamespace(job_id="1", artefacts=tuple(lied)))
+    with pytest.raises(ModelRejected, match="job 1: expected files with a name"):
+        downloaded(cast(Any, None), view, tmp_path)  # nothing is asked for
     if "/" in name or name.startswith("."):
         state = StateFolder(tmp_path / "silo")
         with pytest.raises(FederationError, match="no path"):

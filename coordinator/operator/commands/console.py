@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import secrets
 import socket
 import sys
@@ -93,6 +94,7 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
         timeout_graceful_shutdown=1,  # pages that watch a job would keep it for ever
     )
     with _bound(host, int(port)) as bound:
+        gc.freeze()  # what is imported stays; to look through it again would hold up a page
         address = url.rstrip("/") if url else f"http://{host}:{bound.getsockname()[1]}"
         if sign_on is None:
             address += f"/?secret={secret}"

@@ -100,6 +100,17 @@ def sign(
     _sign_one(requests[0], folder, Role(role), name, hosts, days, out)
 
 
+def _confirm(request: Path) -> None:
+    try:
+        sure = click.confirm("Is this who you know, with this SHA-256?", err=True)
+    except click.Abort:  # or there is nobody to answer
+        sure = False
+    if not sure:
+        raise click.ClickException(
+            f"{request} is not signed: answer y, or give --yes after comparing"
+        )
+
+
 def _sign_bundles(
     requests: tuple[Path, ...], folder: Path, address: str, days: float, yes: bool
 ) -> None:
@@ -113,7 +124,7 @@ def _sign_bundles(
         if found.address:
             click.echo(f"  all bundles will name the coordinator {found.address}", err=True)
         if not yes:
-            click.confirm("Is this who you know, with this SHA-256?", abort=True, err=True)
+            _confirm(path)
         bundle = joining.sign(folder, found, address, time.time(), days)
         stem = path.name.removesuffix(joining.REQUEST).removesuffix(".json")
         target = path.with_name(stem + joining.BUNDLE)

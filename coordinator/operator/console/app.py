@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import secrets
 import tempfile
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import structlog
 from altair.utils import schemapi
 from starlette.applications import Starlette
@@ -32,24 +34,24 @@ from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.operator.console.guard import REPORT, USER, Guard, form_token, read_form
 from hedgerow.coordinator.operator.console.seen import (
     SENT_HEADS,
+    downloaded,
     events_of,
     row_of,
     run_of,
     sent_of,
 )
 from hedgerow.coordinator.operator.console.watching import Watching
-from hedgerow.coordinator.operator.library.clients import fetch, shown
+from hedgerow.coordinator.operator.library.clients import shown
 from hedgerow.coordinator.operator.preflight import MARKS, remarks
 from hedgerow.coordinator.operator.report import page as report
+from hedgerow.coordinator.operator.report.drawing import drawn, values
 from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
-from hedgerow.coordinator.operator.report.runs import read_runs
 from hedgerow.coordinator.operator.report.trees import forest_of
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import CHECKS, JobView, PlanView
-from hedgerow.services.wire.results import check_file_names
 
 PAGE_JOBS = 25
 MOST_COMPARED = 8
@@ -116,6 +118,14 @@ class Console:
             Route("/static/{name}", self.static),
         ]
 
+    def warm_up(self) -> None:
+        """Load what first pages would wait for: templates, and in a thread the script of plots."""
+        importlib.import_module("xgboost")
+        drawn(alt.Chart(values(())).mark_line().properties(width="container"), "", "")
+        for name in self._templates.list_templates(("html",)):
+            self._templates.get_template(name)
+        threading.Thread(target=report.vega, daemon=True).start()
+
     def _page(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(name).render(**values), status)
 
@@ -143,12 +153,12 @@ class Console:
         """Return what of a job's page changes."""
         view = self._client.get(request.path_params["job_id"])
 
-        def drawn() -> Response:
+        def made() -> Response:
             shown = self._shown(view)
             html = self._templates.get_template("now.html").render(**shown)
             return JSONResponse({"html": html, "specs": shown["specs"]})
 
-        return self._kept("live", (view,), drawn)
+        return self._kept("live", (view,), made)
 
     def _kept(
         self, kind: str, views: tuple[JobView, ...], make: Callable[[], Response]
@@ -164,7 +174,7 @@ class Console:
                 while len(self._drawn) >= MOST_DRAWN:
                     del self._drawn[next(iter(self._drawn))]
                 self._drawn[key] = (views, page)
-        return Response(page.body, page.status_code, media_type=page.media_type)
+        return Response(page.body, page.status_code, page.headers)
 
     def _shown(self, view: JobView) -> dict[str, Any]:
         run = run_of(view, self._plan(view))
@@ -197,24 +207,25 @@ class Console:
 
     def report(self, request: Request) -> Response:
         """Show the report of a finished job, trees and all."""
-        with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
-            fetch(self._client, request.path_params["job_id"], Path(folder))
-            (run,) = read_runs([Path(folder)])
-            page = report.render([replace(run, label=run.report.name or run.report.job)])
-        return HTMLResponse(page, headers={"content-security-policy": REPORT})
+        view = self._client.get(request.path_params["job_id"])
+
+        def made() -> Response:
+            with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
+                page = report.render([downloaded(self._client, view, Path(folder))])
+            return HTMLResponse(page, headers={"content-security-policy": REPORT})
+
+        return self._kept("report", (view,), made)
 
     def trees(self, request: Request) -> Response:
         """Show what the features give to a finished job's trees, and one of these."""
         asked = request.query_params.get("tree", "")
         number = max(int(asked), 1) if re.fullmatch("[0-9]{1,7}", asked) else 1
         view = self._client.get(request.path_params["job_id"])
-        check_file_names(view.artefacts, f"the result of job {view.job_id}")  # they become paths
+        return self._kept(f"tree {number}", (view,), lambda: self._forest(view, number))
+
+    def _forest(self, view: JobView, number: int) -> Response:
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as name:
-            folder = Path(name)
-            for artefact in view.artefacts:
-                data = self._client.download(view.job_id, artefact)[1]
-                (folder / artefact).write_bytes(data)
-            run = replace(run_of(replace(view, rounds=()), None), folder=folder)
+            run = downloaded(self._client, replace(view, rounds=()), Path(name))
             forest = forest_of(run, slice(number - 1, number))
         if forest and not forest.drawings:
             raise NotFound(f"the model has {len(forest.names)} trees, none of number {number}")
@@ -232,7 +243,12 @@ class Console:
     def ledger(self, request: Request) -> Response:
         """Show what each silo says that it sent for a job, beside what was counted."""
         view = self._client.get(request.path_params["job_id"])
-        return self._page("ledger.html", job=row_of(view), rows=sent_of(view), heads=SENT_HEADS)
+
+        def made() -> Response:
+            rows = sent_of(view)
+            return self._page("ledger.html", job=row_of(view), rows=rows, heads=SENT_HEADS)
+
+        return self._kept("ledger", (view,), made)
 
     def compare(self, request: Request) -> Response:
         """Show several jobs side by side."""
@@ -332,6 +348,7 @@ def make_app(
     """Return the console as an application, behind its guard, whose parameters it takes."""
     schemapi.disable_debug_mode()  # that plots are sound Vega-Lite is for the tests to check
     console = Console(client, about)
+    console.warm_up()
     app = Starlette(routes=console.routes, exception_handlers={FederationError: console.failed})
     return Guard(app, secret, hosts, secure=secure, signed_on=signed_on)
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.coordinator.operator import run_folder
-from hedgerow.coordinator.operator.library.clients import listed
+from hedgerow.coordinator.operator.library.clients import files_of, listed
 from hedgerow.coordinator.operator.report.runs import FinishedRun, Report
 from hedgerow.services.process.terminal import utc
+from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView, PlanView, SiloState
 
 
@@ -34,6 +36,23 @@ def run_of(view: JobView, plan: PlanView | None, label: str = "") -> FinishedRun
     report = Report.model_validate(run_folder.report(view, part))
     label = label or report.name or view.job_id
     return FinishedRun(Path(), label, report, "", {}, {}, None)
+
+
+def downloaded(client: JobClient, view: JobView, folder: Path) -> FinishedRun:
+    """Write the files of a job's result into a folder and return the job as the run with them.
+
+    Raises
+    ------
+    FederationError
+        A file cannot be had, or its name has a path.
+    """
+    files = files_of(client, view)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    found = run_folder.report(view, run_folder.planned(view, files))
+    report = Report.model_validate(found)
+    text = job_file.dump(view.spec)
+    return FinishedRun(folder, report.name or view.job_id, report, text, {}, {}, None)
 
 
 def events_of(view: JobView) -> list[tuple[str, str]]:

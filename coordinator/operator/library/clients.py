@@ -21,6 +21,7 @@ from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import JobState, JobView, SiloView
+from hedgerow.services.wire.results import check_file_names
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
 
@@ -45,9 +46,20 @@ def client_for(address: str, identity: Path, server_name: str | None) -> JobClie
 def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
     """Write the run folder of a job and return its last view."""
     view = client.get(job_id)
-    files = {name: client.download(job_id, name)[1] for name in view.artefacts}
-    run_folder.write(out, view, files, plan)
+    run_folder.write(out, view, files_of(client, view), plan)
     return view
+
+
+def files_of(client: JobClient, view: JobView) -> dict[str, bytes]:
+    """Return the files of a job's result by their names.
+
+    Raises
+    ------
+    ModelRejected
+        A name has a path: a coordinator may lie about names, too.
+    """
+    check_file_names(view.artefacts, f"the result of job {view.job_id}")
+    return {name: client.download(view.job_id, name)[1] for name in view.artefacts}
 
 
 def listed(view: JobView) -> dict[str, Any]:

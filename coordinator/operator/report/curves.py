@@ -25,6 +25,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     drawn,
     number,
     text,
+    tips,
     values,
 )
 from hedgerow.coordinator.operator.report.runs import EvaluatedTable, FinishedRun
@@ -150,21 +151,21 @@ def _lines(
         .encode(
             x=x,
             y=y,
-            order="order:Q",
+            order=alt.Order("order:Q"),
             color=alt.Color(
                 "series:N", sort=names, title=None, legend=alt.Legend() if names[1:] else None
             ),
-            tooltip=[
+            tooltip=tips(
                 "series:N",
                 alt.Tooltip("x:Q", format=".1%"),
                 alt.Tooltip("y:Q", format=".1%"),
-            ],
+            ),
         )
     )
     line = (
         alt.Chart(values(chance))
         .mark_line(strokeDash=[6, 4], color=PLAIN, strokeWidth=1.5)
-        .encode(x=x, y=y, detail="series:N")
+        .encode(x=x, y=y, detail=alt.Detail("series:N"))
     )
     return alt.layer(line, lines).properties(width="container", height=320)
 
@@ -315,7 +316,7 @@ def _confusion(name: str, table: EvaluatedTable) -> Figure:
                 scale=alt.Scale(domain=[0, 1], range=["#7b879422", PALETTE[0]]),
                 legend=alt.Legend(format=".0%", gradientLength=120),
             ),
-            tooltip=["class:N", "taken for:N", "rows:Q", alt.Tooltip("share:Q", format=".1%")],
+            tooltip=tips("class:N", "taken for:N", "rows:Q", alt.Tooltip("share:Q", format=".1%")),
         )
     )
     title = f"Confusion matrix: {name}"
@@ -359,7 +360,7 @@ def _regression(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
             x=x,
             y=y,
             color=alt.Color("series:N", sort=names, title=None, legend=legend),
-            tooltip=["series:N", "predicted:Q", "true:Q", "rows:Q"],
+            tooltip=tips("series:N", "predicted:Q", "true:Q", "rows:Q"),
         )
     )
     title = "Predictions and labels"
@@ -391,8 +392,10 @@ def _shap(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
     encodings: dict[str, Any] = {
         "x": alt.X("mean:Q", title="mean of |SHAP value|", axis=alt.Axis(tickCount=5)),
         "y": alt.Y("feature:N", sort=top, title=None, axis=alt.Axis(labelLimit=200)),
-        "tooltip": ["series:N", "feature:N",
-                    *(alt.Tooltip(f"{key}:Q", format=".4f") for key in ("mean", "low", "high"))],
+        "tooltip": tips(
+            "series:N", "feature:N",
+            *(alt.Tooltip(f"{key}:Q", format=".4f") for key in ("mean", "low", "high")),
+        ),
     }  # fmt: skip
     if names[1:]:
         encodings["yOffset"] = alt.YOffset("series:N", sort=names)

@@ -6,12 +6,14 @@ page's style sheet, so one drawing serves both colour schemes and the printer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 from altair.utils import schemapi
+from markupsafe import escape
 
 from hedgerow.coordinator.operator.progress import size
 
@@ -31,6 +33,11 @@ class Cell:
 
     text: str
     value: str = ""
+
+    def __html__(self) -> str:
+        """Return the element that templates show; large runs have ten thousand."""
+        exact = f' class="number" data-value="{escape(self.value)}"' if self.value else ""
+        return f"<td{exact}>{escape(self.text)}</td>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +82,22 @@ def amount(n_bytes: float) -> Cell:
 
 def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
     """Return a chart as a specification in the page's style, with a description."""
-    described = chart.properties(
-        description=f"{title}. {lead}",
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-    )
-    found: dict[str, Any] = described.configure(
+    found: dict[str, Any] = chart.to_dict(validate=schemapi.DEBUG_MODE)
+    config = dict(found["config"])
+    for name, value in _style().items():
+        config[name] = {**config.get(name, {}), **value} if isinstance(value, dict) else value
+    # Written here, because each method of a chart copies all of it.
+    return {
+        **found,
+        "description": f"{title}. {lead}",
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": config,
+    }
+
+
+@functools.cache
+def _style() -> dict[str, Any]:
+    found: dict[str, Any] = alt.Config(
         background="transparent",
         font="system-ui, sans-serif",
         axis=alt.AxisConfig(labelFontSize=12, titleFontSize=12, titleFontWeight="normal"),
@@ -94,7 +112,7 @@ def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
         ),
         view=alt.ViewConfig(stroke=None),
         range=alt.RangeConfig(category=list(PALETTE)),
-    ).to_dict(validate=schemapi.DEBUG_MODE)
+    ).to_dict()
     return found
 
 
@@ -105,9 +123,21 @@ def axis_of_counts(most: int, **more: Any) -> alt.Axis:
     return alt.Axis(tickMinStep=1, format="d", **more)
 
 
+class _Rows(alt.InlineData):
+    """Rows that charts share: Altair copies a chart, data and all, at each of its methods."""
+
+    def __deepcopy__(self, memo: object) -> _Rows:
+        return self
+
+
 def values(rows: Iterable[Row]) -> alt.InlineData:
     """Return rows as data inside the specification."""
-    return alt.InlineData(values=list(rows))
+    return _Rows(values=list(rows))
+
+
+def tips(*channels: str | alt.Tooltip) -> list[alt.Tooltip]:
+    """Return what is shown of a point under the pointer; Altair is slow to see what words mean."""
+    return [alt.Tooltip(one) if isinstance(one, str) else one for one in channels]
 
 
 def bytes_axis(**more: Any) -> alt.Axis:

@@ -19,6 +19,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     drawn,
     number,
     text,
+    tips,
     values,
 )
 from hedgerow.coordinator.operator.report.runs import FinishedRun
@@ -141,14 +142,14 @@ def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
     layers = [
         base.mark_rule(strokeWidth=4, opacity=0.45).encode(
             x=alt.X("least:Q", scale=scale, title=x_title, axis=bytes_axis(grid=False)),
-            x2="most:Q",
+            x2=alt.X2("most:Q"),
         ),
         base.mark_point(filled=True, size=80, opacity=1).encode(
             x=alt.X("mean:Q", scale=scale, title=x_title),
-            tooltip=[
+            tooltip=tips(
                 "run:N", "step:N", "direction:N", alt.Tooltip("mean:Q", format=",.0f"),
                 alt.Tooltip("least:Q", format=","), alt.Tooltip("most:Q", format=","),
-            ],
+            ),
         ),
     ]  # fmt: skip
     if planned:
@@ -157,7 +158,7 @@ def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
             .mark_tick(thickness=3, height=14)
             .encode(
                 y=y, yOffset=offset, color=color, x=alt.X("planned:Q", scale=scale, title=x_title),
-                tooltip=["step:N", "direction:N", alt.Tooltip("planned:Q", format=",")],
+                tooltip=tips("step:N", "direction:N", alt.Tooltip("planned:Q", format=",")),
             )
         )  # fmt: skip
     chart = alt.layer(*layers).properties(
@@ -213,8 +214,8 @@ def _stacked(
             x=x,
             y=alt.Y("who:N", sort=None, title=None, axis=alt.Axis(labelLimit=240)),
             color=alt.Color(f"{part}:N", sort=parts, title=None),
-            order="at:O",
-            tooltip=["who:N", f"{part}:N", alt.Tooltip(f"{value}:Q", format=",.4~g")],
+            order=alt.Order("at:O"),
+            tooltip=tips("who:N", f"{part}:N", alt.Tooltip(f"{value}:Q", format=",.4~g")),
         )
     )
     return drawn(chart, title, lead)
@@ -261,7 +262,7 @@ def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
                 y=y,
                 color=alt.Color(f"{color}:N", sort=order, title=None,
                                 legend=alt.Legend() if len(order) > 1 else None),
-                tooltip=[f"{color}:N", "round:Q", alt.Tooltip(y.shorthand, format=",.4~g")],
+                tooltip=tips(f"{color}:N", "round:Q", alt.Tooltip(y.shorthand, format=",.4~g")),
             )
         )  # fmt: skip
         return Figure(key, title, lead, drawn(chart, title, lead), headings, table)
@@ -355,7 +356,9 @@ def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
             else axis_of_counts(max(row["splits"] for row in rows)),
         ),
         "y": alt.Y("feature:N", sort=shown, title=None, axis=alt.Axis(labelLimit=200)),
-        "tooltip": ["run:N", "feature:N", alt.Tooltip("gain:Q", format=".2%"), "splits:Q"],
+        "tooltip": tips(
+            "run:N", "feature:N", alt.Tooltip("gain:Q", format=".2%"), "splits:Q"
+        ),
     }  # fmt: skip
     if many:
         order = [run.label for run, _ in forests]

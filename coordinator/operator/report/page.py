@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -21,8 +25,13 @@ from hedgerow.coordinator.operator.report.rates import rates
 from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest, forest_of
 
-_VEGA = "window.vegaEmbed = vegaEmbed;"
-"""What of the bundled library the page's script uses."""
+_BUNDLING = threading.Lock()
+_BUNDLE = (
+    "import sys, vl_convert\n"
+    "code = vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')\n"
+    "sys.stdout.buffer.write(code.encode())"
+)
+"""Prints the library with what the page's script uses of it."""
 
 
 def render(runs: Sequence[FinishedRun], title: str = "") -> str:
@@ -40,34 +49,42 @@ def render(runs: Sequence[FinishedRun], title: str = "") -> str:
     RunUnusable
         A model file in a run folder is damaged.
     """
-    import jinja2
-
     forests = [
         (run, forest)
         for run in runs
         if (forest := forest_of(run) or forest_of_parties(run)) is not None
     ]
-    environment = templates(jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"))
     sections = sections_of(runs, forests)
     specs = specs_of(sections)
     cuts = {f.key: f.thresholds for _, _, found in sections for f in found if f.thresholds}
-    page: str = environment.get_template("page.html").render(
-        title=title or _title(runs),
-        runs=runs,
-        overview=overview(runs),
-        sentences=[(run.label, sentence(run)) for run in runs],
-        warnings=[(run.label, why) for run in runs for why in warnings(run)],
-        sections=sections,
-        forests=forests,
-        summaries=[(run, _summary_of(run)) for run in runs],
-        silos=[(run, _silos(run), _rounded(run)) for run in runs],
-        specs=_script_safe(json.dumps(specs, allow_nan=False)),
-        thresholds=_script_safe(json.dumps(cuts, allow_nan=False)),
-        vega=vega(),
-        style=Markup(asset("page.css")),  # noqa: S704
-        script=Markup(asset("page.js")),  # noqa: S704
+    page: str = (
+        _pages()
+        .get_template("page.html")
+        .render(
+            title=title or _title(runs),
+            runs=runs,
+            overview=overview(runs),
+            sentences=[(run.label, sentence(run)) for run in runs],
+            warnings=[(run.label, why) for run in runs for why in warnings(run)],
+            sections=sections,
+            forests=forests,
+            summaries=[(run, _summary_of(run)) for run in runs],
+            silos=[(run, _silos(run), _rounded(run)) for run in runs],
+            specs=_script_safe(json.dumps(specs, allow_nan=False)),
+            thresholds=_script_safe(json.dumps(cuts, allow_nan=False)),
+            vega=vega(),
+            style=Markup(asset("page.css")),  # noqa: S704
+            script=Markup(asset("page.js")),  # noqa: S704
+        )
     )
     return page
+
+
+@functools.cache
+def _pages() -> Any:
+    import jinja2
+
+    return templates(jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"))
 
 
 def specs_of(sections: Sequence[tuple[str, str, list[Figure]]]) -> dict[str, Any]:
@@ -90,12 +107,21 @@ def templates(*loaders: Any) -> Any:
     return environment
 
 
-@functools.cache
 def vega() -> Markup:
-    """Return Vega, Vega-Lite and Vega-Embed as one script."""
-    import vl_convert
+    """Return Vega, Vega-Lite and Vega-Embed as one script; the first time takes seconds."""
+    with _BUNDLING:
+        return _vega()
 
-    code = vl_convert.javascript_bundle(_VEGA)
+
+@functools.cache
+def _vega() -> Markup:
+    import vl_convert  # noqa: F401  # so that it is named where it is missing
+
+    # In a process of its own: for seconds no other thread of its process would run. Ctrl-C is for
+    # this process only.
+    command = [sys.executable, "-c", _BUNDLE]
+    made = subprocess.run(command, capture_output=True, check=True, start_new_session=True)
+    code = made.stdout.decode()
     return Markup(code.replace("</script", "<\\/script"))  # noqa: S704
 
 
@@ -153,6 +179,7 @@ def _rounded(run: FinishedRun) -> bool:
 def _silos(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
     """Return a row for each silo: rows, bytes, standing, ledger."""
     rows = []
+    rounds_of = Counter(name for r in run.report.rounds for name in r.silos)
     for silo in run.report.silos:
         ledger = run.ledgers.get(silo.name)
         checked = "not in the run folder"
@@ -161,7 +188,7 @@ def _silos(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
             checked = f"{len(ledger.entries):,} lines hold, bytes equal"
             if more:
                 checked = f"{len(ledger.entries):,} lines hold, {size(more)} sent again"
-        present = sum(silo.name in r.silos for r in run.report.rounds)
+        present = rounds_of[silo.name]
         standing = silo.state + (f": {silo.detail}" if silo.detail else "")
         rows.append(
             (

@@ -20,6 +20,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     drawn,
     number,
     text,
+    tips,
     values,
 )
 from hedgerow.coordinator.operator.report.runs import Curve, FinishedRun
@@ -155,8 +156,8 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
         "x": alt.X("round:Q", title="round", axis=axis_of_counts(last)),
         "y": alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
         "color": alt.Color("series:N", sort=order, title=None, legend=alt.Legend()),
-        "detail": "who:N",
-        "tooltip": ["who:N", "round:Q", alt.Tooltip("value:Q", format=".6g", title=name)],
+        "detail": alt.Detail("who:N"),
+        "tooltip": tips("who:N", "round:Q", alt.Tooltip("value:Q", format=".6g", title=name)),
     }
     if _kinds(rows):
         dashes = alt.Scale(
@@ -228,8 +229,8 @@ def cost_of_quality(runs: Sequence[FinishedRun]) -> Figure | None:
             x=alt.X("bytes:Q", scale=alt.Scale(type="log"), title="bytes moved", axis=bytes_axis()),
             y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
             color=alt.Color("run:N", sort=[run.label for run in scored], title=None),
-            order="bytes:Q",
-            tooltip=["run:N", alt.Tooltip("bytes:Q", format=".3~s"), "value:Q"],
+            order=alt.Order("bytes:Q"),
+            tooltip=tips("run:N", alt.Tooltip("bytes:Q", format=".3~s"), "value:Q"),
         )
     )
     chart, said = _with_chance(chart, name, rows)

@@ -22,6 +22,8 @@ from hedgerow.coordinator.operator.report.drawing import (
     drawn,
     number,
     text,
+    tips,
+    values,
 )
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 
@@ -121,19 +123,19 @@ def _by_silo(found: list[tuple[FinishedRun, Rates]]) -> Figure:
     )
     y = alt.Y("silo:N", sort=None, title=None, axis=alt.Axis(labelLimit=280))
     x_title = "learnt rate"
-    base = alt.Chart(alt.InlineData(values=rows)).encode(y=y)
-    tooltip = [
+    base = alt.Chart(values(rows)).encode(y=y)
+    tooltip = tips(
         "silo:N", "trees:Q", alt.Tooltip("mean:Q", format=".4g"),
         alt.Tooltip("least:Q", format=".4g"), alt.Tooltip("largest:Q", format=".4g"),
         alt.Tooltip("share:Q", format=".1%"),
-    ]  # fmt: skip
+    )  # fmt: skip
     chart = alt.layer(
         base.mark_rule(strokeWidth=5, opacity=0.45, color=PALETTE[0]).encode(
-            x=alt.X("least:Q", title=x_title), x2="largest:Q"
+            x=alt.X("least:Q", title=x_title), x2=alt.X2("largest:Q")
         ),
-        base.mark_tick(thickness=3, height=20, color=PLAIN).encode(x="plain:Q"),
+        base.mark_tick(thickness=3, height=20, color=PLAIN).encode(x=alt.X("plain:Q")),
         base.mark_point(filled=True, size=90, opacity=1, color=PALETTE[0]).encode(
-            x="mean:Q", tooltip=tooltip
+            x=alt.X("mean:Q"), tooltip=tooltip
         ),
     ).properties(width="container", height=max(30 * len(rows), 60))
     return Figure(
@@ -185,15 +187,15 @@ def _by_tree(found: list[tuple[FinishedRun, Rates]]) -> Figure:
         )
     if several:
         lead += " A dot for each class that a step has a tree for."
-    base = alt.Chart(alt.InlineData(values=rows))
+    base = alt.Chart(values(rows))
     dots = base.mark_point(filled=True, size=36, opacity=0.85).encode(
         x=alt.X("step:Q", title="boosting step", axis=axis_of_counts(n_steps)),
         y=alt.Y("rate:Q", title="learnt rate", scale=alt.Scale(zero=alike)),
         color=alt.Color("series:N", sort=order, title=None),
-        tooltip=[
+        tooltip=tips(
             alt.Tooltip("series:N", title="silo"), "step:Q",
             *(["output:Q"] if several else []), alt.Tooltip("rate:Q", format=".5g"),
-        ],
+        ),
     )  # fmt: skip
     line = base.mark_rule(strokeDash=[6, 4], color=PLAIN, strokeWidth=1.5).encode(
         y=alt.Y("mean(plain):Q", title="learnt rate")

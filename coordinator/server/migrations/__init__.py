@@ -66,6 +66,8 @@ def prepare(engine: Engine) -> None:
             copy = _copied(engine, found)
             _migrate(connection, found)
         META.create_all(connection)
+        for index in (index for table in META.tables.values() for index in table.indexes):
+            index.create(connection, checkfirst=True)  # the tables may be older
         guard(connection, anew=found < SCHEMA_VERSION)
         connection.execute(VERSION.delete().where(VERSION.c.version != SCHEMA_VERSION))
         if connection.execute(sql.select(VERSION)).first() is None:

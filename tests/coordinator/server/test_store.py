@@ -72,10 +72,29 @@ def test_an_operators_jobs_are_listed_alone(store):
 
 
 def test_jobs_are_listed_newest_first_in_pages(store):
-    for k in range(5):
-        add_job(store, f"job-000{k}", created=float(k))
-    assert [job.job_id for job in store.jobs(limit=2)] == ["job-0004", "job-0003"]
-    assert [job.job_id for job in store.jobs(limit=2, offset=4)] == ["job-0000"]
+    for k, at in enumerate((1.0, 2.0, 2.0, 2.0, 3.0)):
+        add_job(store, f"job-000{k}", created=at)
+    add_job(store, "job-0005", created=2.0, operator="operator-b")
+    found = []
+    while page := store.jobs(2, found[-1] if found else "", "operator-a"):
+        found += [job.job_id for job in page]
+    assert found == ["job-0004", "job-0001", "job-0002", "job-0003", "job-0000"]
+    assert [job.job_id for job in store.jobs(2, "job-0003")] == ["job-0005", "job-0000"]
+
+
+def test_a_page_begins_behind_a_job_of_the_same_operator_only(store):
+    add_job(store, "job-0001")
+    assert store.jobs(after="job-0002") is None
+    assert store.jobs(after="job-0001", operator="operator-b") is None
+
+
+def test_silos_of_several_jobs_are_read_at_once(store):
+    silos = [JobSilo(name, 10, SiloState.PRESENT, "") for name in ("a", "b")]
+    for k, own in ((1, silos), (2, silos[:1]), (3, [])):
+        add_job(store, f"job-000{k}")
+        store.set_job_silos(f"job-000{k}", reversed(own))
+    ids = ["job-0003", "job-0001"]
+    assert store.silos_of(ids) == {"job-0003": (), "job-0001": tuple(silos)}
 
 
 def test_unfinished_jobs_are_listed_oldest_first(store):

@@ -76,8 +76,10 @@ def test_a_port_that_is_taken_is_not_chosen(trial: Path) -> None:
 
 def test_signing_asks_and_shows_whom_it_is_for(trial: Path) -> None:
     words = ("pki", "sign", "coordinator/coordinator.request.json", "--ca", "ca")
-    refused = hedgerow(*words, typed="n\n")
-    assert refused.exit_code == 1
+    for typed in ("n\n", ""):  # at the end of the input nobody answers
+        refused = hedgerow(*words, typed=typed)
+        assert refused.exit_code == 1
+        assert "coordinator.request.json is not signed: answer y, or give --yes" in refused.stderr
     assert "coordinator coordinator of trial at c.example" in refused.stderr
     assert "all bundles will name the coordinator c.example:" in refused.stderr
     assert not (trial / "coordinator/coordinator.bundle.json").exists()
