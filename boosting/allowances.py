@@ -64,6 +64,8 @@ class Safeguards:
     key_bits : int or None
         Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
         strategy has no such key.
+    torch : str
+        What of the job trains with PyTorch in the silos, for people; empty where nothing does.
     """
 
     deepest: int
@@ -78,6 +80,7 @@ class Safeguards:
     filled_bins: bool = False
     drawn_silos: int = 0
     close_sums: int = 0
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

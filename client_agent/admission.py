@@ -8,6 +8,7 @@ looked at any more. Whether the crypto process answers and the disk has room is 
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import threading
 import time
@@ -67,6 +68,7 @@ def admit(
     policy = parts.policy
     job.parameters.validate(job)
     check_silos(job, silos, parts.silo)
+    check_torch(job)
     entering("policy")
     policy.check_revoked(parts.revoked.age)
     policy.check_asker(job.strategy.name, operator, silos)
@@ -87,6 +89,23 @@ def admit(
         allowances=job.strategy.allowances(job.parameters, job, dataset.schema, len(silos)),
     )
     return dataset, forecast
+
+
+def check_torch(job: JobParameters) -> None:
+    """Raise :class:`InvalidJob` where a job trains with PyTorch and this process has none."""
+    wanted = job.parameters.safeguards(job).torch
+    if not wanted:
+        return
+    try:
+        found = importlib.util.find_spec("torch")
+    except ImportError:
+        found = None
+    if found is None:
+        raise InvalidJob(
+            f"{wanted}, for which this silo's agent has no PyTorch: the silo may run the image "
+            "hedgerow/agent-torch or install hedgerow[torch], or the job choose combiner 'leaves', "
+            "'ridge', 'logit_ridge' or 'mean'"
+        )
 
 
 class Preflights:

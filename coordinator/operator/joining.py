@@ -370,9 +370,10 @@ WantedBy=multi-user.target
         volumes = [f"{folder}:{folder}"]
         if kind == "agent" and data and "://" not in data:
             volumes.append(f"{Path(data).absolute().parent}:{Path(data).absolute().parent}:ro")
+        image = "${HEDGEROW_AGENT_IMAGE:-agent}" if kind == "agent" else kind
         lines += [
             f"  {kind}:",
-            f"    image: hedgerow/{kind}:${{HEDGEROW_TAG:-dev}}",
+            f"    image: hedgerow/{image}:${{HEDGEROW_TAG:-dev}}",
             f'    command: ["{kind}", "--config", "{folder}/{kind}.toml"]',
             f'    user: "{os.getuid()}:{os.getgid()}"',
             "    network_mode: host  # the settings' addresses are this machine's",

@@ -14,7 +14,9 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LISTS = tuple(HERE / f"{image}.txt" for image in ("crypto", "coordinator", "console", "agent"))
+LISTS = tuple(
+    HERE / f"{image}.txt" for image in ("crypto", "coordinator", "console", "agent-torch")
+)
 PYTHON = "3.11"
 MACHINES = ("x86_64", "aarch64")
 LIBRARIES = ("_2_28", "_2_27", "2014", "_2_17", "1", "_2_5")

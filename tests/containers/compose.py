@@ -21,6 +21,7 @@ from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView
 
+TAG = os.environ.get("HEDGEROW_TAG", "dev")
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = (
     "database",
@@ -98,7 +99,7 @@ class Project:
         self.compose("create", "--no-build", "--pull", "never", "coordinator", "agent-1")
         docker("run", "--detach", "--name", f"{self.name}-hold-{name}", "--network", "none",
                "--volume", f"{self.volume(name)}:/held", "--entrypoint", "sleep",
-               "hedgerow/crypto:dev", "infinity")  # fmt: skip
+               f"hedgerow/crypto:{TAG}", "infinity")  # fmt: skip
 
     def fill(self, volume: str) -> None:
         """Fill one of the small volumes to the last byte."""
@@ -154,7 +155,7 @@ class Project:
             identity = self.folder / "operator"
             packed = run("docker", "run", "--rm", "--network", "none", "--volume",
                          f"{self.volume('operator-identity')}:/identity:ro", "--entrypoint", "tar",
-                         "hedgerow/crypto:dev", "-c", "-C", "/identity", ".")  # fmt: skip
+                         f"hedgerow/crypto:{TAG}", "-c", "-C", "/identity", ".")  # fmt: skip
             with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
                 archive.extractall(identity, filter="data")
             self._client = client_for(f"127.0.0.1:{self.port}", identity, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.compose import Project, docker, eventually, project, run
+from tests.containers.compose import TAG, Project, docker, eventually, project, run
 from tests.containers.matrix import FILE, Matrix
 
 
@@ -41,7 +41,7 @@ def engine() -> None:
         docker("info")
         run("docker", "compose", "version")
         for image in ("coordinator", "console", "agent", "crypto", "demo"):
-            docker("image", "inspect", f"hedgerow/{image}:dev")
+            docker("image", "inspect", f"hedgerow/{image}:{TAG}")
     except (OSError, AssertionError) as error:
         pytest.exit(f"container tests need a Docker engine and `make images`: {error}", 2)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.compose import Project, docker, eventually, project, run
+from tests.containers.compose import TAG, Project, docker, eventually, project, run
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -29,7 +29,7 @@ def test_jobs_and_models_come_back_from_a_dump_and_the_artefacts(tmp_path: Path)
         run("docker", "exec", "-i", database, "psql", "-q", "-U", "hedgerow", "hedgerow",
             stdin=dump)  # fmt: skip
         run("docker", "run", "--rm", "-i", "--network", "none", "--volumes-from", coordinator,
-            "--entrypoint", "tar", "hedgerow/coordinator:dev", "-x", "-C", artefacts,
+            "--entrypoint", "tar", f"hedgerow/coordinator:{TAG}", "-x", "-C", artefacts,
             stdin=kept)  # fmt: skip
         made.compose("start", "coordinator")
         eventually(made.healthy, 120, "healthy")

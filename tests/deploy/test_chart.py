@@ -153,6 +153,7 @@ def test_every_helm_renders_the_same(values: Path) -> None:
         ("north-clinic", "silo.policy.min_key_bits=1024", "min_key_bits"),
         ("north-clinic", "certificates.cryptoSecret=", "cryptoSecret"),
         ("north-clinic", "image.tag=latest", "tag"),
+        ("north-clinic", "silo.agent.image=torch", "image"),
         ("coordinator", "coordinator.replicas=2", "replicas"),
         ("coordinator", "role=operator", "role"),
         ("coordinator", "certificates.secret=", "secret"),

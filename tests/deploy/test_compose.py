@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections import Counter
@@ -110,7 +111,20 @@ def test_prometheus_scrapes_every_process() -> None:
         assert re.search(rf"\b{re.escape(service)}\b", text), service
 
 
-@pytest.mark.parametrize("image", ["crypto", "coordinator", "console", "agent"])
+def test_agents_run_the_image_that_is_chosen_and_built() -> None:
+    chosen = "${HEDGEROW_AGENT_IMAGE:-agent}"
+    for agent in AGENTS:
+        assert SERVICES[agent]["image"].startswith(f"hedgerow/{chosen}:")
+        assert SERVICES[agent]["build"]["target"] == chosen
+    targets = re.findall(
+        r"^FROM \S+ AS (agent\S*)$", (ROOT / "deploy/Dockerfile").read_text(), re.M
+    )
+    schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
+    agent = schema["properties"]["silo"]["properties"]["agent"]["properties"]
+    assert agent["image"]["enum"] == targets == ["agent", "agent-torch"]
+
+
+@pytest.mark.parametrize("image", ["crypto", "coordinator", "console", "agent-torch"])
 def test_every_package_of_an_image_is_pinned(image: str) -> None:
     def plain(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()

@@ -55,6 +55,7 @@ class Federation:
         self.fresh = fresh
         self.processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
         self.ports: dict[str, dict[str, int]] = {}
+        self.own: dict[str, dict[str, str]] = {}
         self._clients: dict[str, JobClient] = {}
         self.coordinator_settings: dict[str, Any] = {
             "lease_seconds": 12.0,
@@ -137,7 +138,7 @@ class Federation:
 
     def environment(self, name: str) -> dict[str, str]:
         """Return what a process finds in its environment besides ours."""
-        return {}
+        return self.own.get(name, {})
 
     @property
     def address(self) -> str:

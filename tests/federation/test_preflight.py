@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,10 @@ JOB = 'strategy = "{strategy}"\nmin_silos = 3\n{extra}\n[{strategy}]\nrounds = {
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Three silos that are fit, one of them with a crypto process, and two that are not."""
+    """Three silos that are fit, one of them with a crypto process, and two that are not.
+
+    s2 has no PyTorch.
+    """
     folder = tmp_path_factory.mktemp("preflight")
     with federation(folder, 5, start=False, lease_seconds=4.0) as made:
         words = np.array(["no", "yes", "maybe"])[np.arange(400) % 3]
@@ -33,6 +37,12 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         made.start_agent(
             "s1", policy={"announce": True, "max_rounds": 5000, "peers": ["s0", "s1", "s2"]}
         )
+        lacks = folder / "lacks"
+        lacks.mkdir()
+        (lacks / "sitecustomize.py").write_text(
+            "from hedgerow.services.process.imports import without\nwithout('torch')\n"
+        )
+        made.own["agent-s2"] = {"PYTHONPATH": f"{lacks}:{os.environ.get('PYTHONPATH', '')}"}
         made.start_agent("s2")
         made.start_agent("s3", policy={"operators": ["oscar"]})
         made.start_agent("s4")
@@ -129,6 +139,24 @@ def test_a_crypto_process_that_dies_is_named_by_the_job_and_in_the_list_of_silos
     fed.client.cancel(job_id)
     start_crypto(fed, "s0")
     wait_until(lambda: crypto()["s0"] is True, 20, "the crypto process answers again")
+
+
+def test_a_silo_without_pytorch_declines_a_network_and_names_image_and_extra(
+    fed: Federation,
+) -> None:
+    pytest.importorskip("torch")
+    asked = 'silos = ["s0", "s1", "s2"]\n'
+    found = fed.client.preflight(spec("fedxgbllr", asked))
+    assert [one.silo for one in found.silos if not one.fit] == ["s2"]
+    (said,) = (c.detail for one in found.silos for c in one.checks if c.state.value == "failed")
+    assert said.startswith("combiner 'cnn' trains a network, for which this silo's agent has no")
+    assert "hedgerow/agent-torch" in said
+    assert "hedgerow[torch]" in said
+    job = JOB.format(strategy="fedxgbllr", extra=asked, rounds=3)
+    ended = fed.end(fed.submit(job))
+    assert said in ended.detail
+    text = job + 'combiner = "leaves"\n'
+    assert fed.client.preflight(job_file.parse(text)).refusal == ""
 
 
 def test_silos_are_listed_with_what_they_announce(fed: Federation) -> None:

@@ -185,7 +185,8 @@ class FedXGBllr:
         booster = job.booster
         bins = max(booster.max_bin, self.shared_cuts + 1)
         leaf_rows = rows_of_leaf(job.objective, booster)
-        return Safeguards(booster.max_depth, bins=bins, leaf_rows=leaf_rows)
+        torch = f"combiner {self.combiner!r} trains a network" if self.is_network else ""
+        return Safeguards(booster.max_depth, bins=bins, leaf_rows=leaf_rows, torch=torch)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
