@@ -21,7 +21,7 @@ DATA ?= ../shared/data
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos soak adversary fuzz coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos soak adversary fuzz coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,6 +69,16 @@ images:  ## the container images
 
 image-pins: setup  ## versions and hashes of the images' packages, after a change of constraints.txt
 	$(BIN)/python -m deploy.images.pin
+
+licences: setup  ## docs/licences.md from the packages' own metadata, after a change of constraints.txt
+	$(BIN)/python -m deploy.licences
+
+sbom: setup-base  ## CycloneDX of the wheel's packages and of each image's, in build/sbom
+	test -x build/tools/bin/cyclonedx-py || { $(PYTHON) -m venv build/tools \
+		&& build/tools/bin/python -m pip install --quiet 'cyclonedx-bom>=7,<8'; }
+	test -x build/wheel/bin/python || $(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt .
+	PATH=build/tools/bin:$$PATH $(BIN)/python -m deploy.sbom build/sbom build/wheel/bin/python
 
 test-containers: setup images  ## the federation in containers, undisturbed and with faults
 	$(BIN)/python -m pytest tests/containers -o testpaths=tests/containers
