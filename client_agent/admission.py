@@ -103,8 +103,9 @@ def check_torch(job: JobParameters) -> None:
     if found is None:
         raise InvalidJob(
             f"{wanted}, for which this silo's agent has no PyTorch: the silo may run the image "
-            "hedgerow/agent-torch or install hedgerow[torch], or the job choose combiner 'leaves', "
-            "'ridge', 'logit_ridge' or 'mean'"
+            "hedgerow/agent-torch (HEDGEROW_AGENT_IMAGE=agent-torch for compose, silo.agent.image "
+            "of the chart) or install hedgerow[torch], or the job choose combiner 'leaves', 'ridge', "
+            "'logit_ridge' or 'mean'"
         )
 
 
