@@ -104,8 +104,8 @@ def check_torch(job: JobParameters) -> None:
         raise InvalidJob(
             f"{wanted}, for which this silo's agent has no PyTorch: the silo may run the image "
             "hedgerow/agent-torch (HEDGEROW_AGENT_IMAGE=agent-torch for compose, silo.agent.image "
-            "of the chart) or install hedgerow[torch], or the job choose combiner 'leaves', 'ridge', "
-            "'logit_ridge' or 'mean'"
+            "of the chart) or install hedgerow[torch], or the job choose combiner 'leaves', "
+            "'ridge', 'logit_ridge' or 'mean'"
         )
 
 
