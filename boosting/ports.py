@@ -138,16 +138,14 @@ class SiloStart:
 
     Parameters
     ----------
-    silo : Silo
-        This silo.
-    silos : tuple[Silo, ...]
-        The job's roster, sorted.
+    silo, silos : Silo, tuple[Silo, ...]
+        This silo, and the job's roster, sorted.
     dataset : Dataset
         This silo's rows; never leaves the process.
     first_round : int
         Round at which the attempt goes on; above zero after a restart.
-    test : Dataset or None
-        Evaluation rows of this silo: of a vertical party, or to score a model of its own.
+    test, validation : Dataset or None
+        Of this silo: of a vertical party, or to score a model of its own (``test`` only).
     trainer : LocalTrainer or None
         Where stock XGBoost's trees grow; None for this process.
     limits : PartyLimits
@@ -171,6 +169,7 @@ class SiloStart:
     dataset: Dataset
     first_round: int = 0
     test: Dataset | None = None
+    validation: Dataset | None = None
     n_threads: int = 1
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
@@ -301,8 +300,9 @@ class Vertical(Generic[P]):
     ----------
     active : callable
         The party that holds the labels.
-    scores_only : callable
-        Whether the job scores tables with an earlier model; then labels are optional.
+    validates, scores_only : callable
+        Whether each party must bring a table of validation rows; whether the job scores tables with
+        an earlier model, when labels are optional.
     starts_from : callable
         Name of the job whose model this one starts from; empty where it starts anew.
     row_columns : callable
@@ -314,6 +314,7 @@ class Vertical(Generic[P]):
     """
 
     active: Callable[[P], Silo]
+    validates: Callable[[P], bool]
     scores_only: Callable[[P], bool]
     starts_from: Callable[[P], str]
     row_columns: Callable[[P], tuple[str, tuple[str, ...]]]

@@ -86,7 +86,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     rows, n_columns = sources.extent(config.data)
     files = MappedFiles(config.state / "scratch")
     tables = _rows(config, silo, state)
-    memory = MemoryLimit(config.memory_limit, files, tables.n_test, config.threads)
+    memory = MemoryLimit(config.memory_limit, files, tables.n_scored, config.threads)
     tables = replace(tables, most_read=memory.most_read, scratch=config.state / "scratch")
     parts = AgentParts(
         silo=silo,
@@ -105,6 +105,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         ),
         load=tables.train,
         load_test=tables.test,
+        load_validation=tables.validation,
         memory=memory,
         secrets=SecretKeeper(state, vaults),
         registration=Registration(
@@ -140,7 +141,9 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
 def _rows(config: AgentSettings, silo: Silo, state: StateFolder) -> sources.Rows:
     """Return the silo's tables; which rows are held back nobody else can tell."""
     secret = hashlib.sha256(f"held back by {state.instance_id}".encode()).digest()
-    return sources.Rows(config.data, config.test, config.hold_back, silo, secret)
+    return sources.Rows(
+        config.data, config.test, config.hold_back, silo, secret, validation_data=config.validation
+    )
 
 
 def _answering(config: AgentSettings, file: Path | None, parts: AgentParts) -> Callable[[], None]:

@@ -175,7 +175,7 @@ class Attempt:
         parts.policy.check_cohort(agreement.silos)
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
-            test = parts.load_test(job)
+            test, validation = parts.load_test(job), parts.load_validation(job)
         except (DataError, SchemaMismatch) as unfit:
             raise DataError(shown_refusal(job, unfit)) from unfit
         if not job.vertical:
@@ -191,6 +191,7 @@ class Attempt:
             dataset=dataset,
             first_round=agreement.first_round,
             test=test,
+            validation=validation,
             n_threads=parts.n_threads,
             identity=identity,
             trainer=parts.trainer,

@@ -83,6 +83,10 @@ class AgentSettings(FileSettings):
     )
     data: Source
     test: Source | None = Field(default=None, description="Evaluation rows of this silo.")
+    validation: Source | None = Field(
+        default=None,
+        description="Validation rows of this silo, for vertical jobs with validation_tables.",
+    )
     hold_back: float = Field(
         default=0.0,
         ge=0.0,

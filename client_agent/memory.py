@@ -93,8 +93,8 @@ class MemoryLimit:
     limit : int or None
         Bytes of the whole process; None for no limit.
     files : MappedFiles
-    n_test : callable
-        From the training rows of a job to the silo's test rows.
+    n_scored : callable
+        From the training rows of a job to the silo's rows that only score models.
     n_threads : int
     """
 
@@ -102,12 +102,12 @@ class MemoryLimit:
         self,
         limit: int | None,
         files: MappedFiles,
-        n_test: Callable[[int], int] = lambda _: 0,
+        n_scored: Callable[[int], int] = lambda _: 0,
         n_threads: int = 1,
     ) -> None:
         self._limit = limit
         self._files = files
-        self._n_test = n_test
+        self._n_scored = n_scored
         self._n_threads = n_threads
         self._lock = threading.Lock()
         self._taken: dict[tuple[str, int], _Part] = {}
@@ -175,9 +175,9 @@ class MemoryLimit:
         return _Part(need.held + room, room)
 
     def _need(self, job: JobParameters, dataset: Dataset, n_rows: int) -> MemoryNeed:
-        schema, n_test = dataset.schema, self._n_test(n_rows)
+        schema, n_scored = dataset.schema, self._n_scored(n_rows)
         need = job.strategy.memory(job.parameters, job, schema, n_rows, self._n_threads)
-        test = n_test * (_TEST_VALUE_BYTES * schema.n_features + _TEST_ROW_BYTES)
+        test = n_scored * (_TEST_VALUE_BYTES * schema.n_features + _TEST_ROW_BYTES)
         return MemoryNeed(need.held + test, need.bins)
 
 

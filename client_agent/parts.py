@@ -32,9 +32,9 @@ class AgentParts:
         Returns the channel to the coordinator, a fresh one after certificates were renewed.
     identity : callable
         Returns the silo's identity, the new one after certificates were renewed.
-    load, load_test : callable
-        From a job to the silo's table under its own schema, and to its test rows, None where it has
-        none; raise DataError.
+    load, load_test, load_validation : callable
+        From a job to the silo's table under its own schema, and to its test and validation rows,
+        None where it has none; raise DataError.
     accepted : AcceptedJobs
         Knows the jobs that the silo has accepted.
     account : TableAccount
@@ -71,4 +71,5 @@ class AgentParts:
     rates: Callable[[], Rates] = dict
     n_threads: int = 1
     load_test: Callable[[JobParameters], Dataset | None] = lambda _: None
+    load_validation: Callable[[JobParameters], Dataset | None] = lambda _: None
     trainer: LocalTrainer | None = None

@@ -70,8 +70,8 @@ class Rows:
 
     Parameters
     ----------
-    data, test_data : Source
-        ``test_data`` is None where there is no table of test rows.
+    data, test_data, validation_data : Source
+        None where there is no table of test rows, or of validation rows for vertical jobs.
     hold_back : float
         Share of ``data`` that is test rows of horizontal jobs instead; a vertical one's rows are
         matched with other parties', so nothing is held back there.
@@ -88,17 +88,20 @@ class Rows:
     secret: bytes
     most_read: int | None = None
     scratch: Path | None = None
+    validation_data: Source | None = None
 
-    def n_test(self, n_train: int) -> int:
-        """Return how many test rows there are beside that many, as far as that is known."""
+    def n_scored(self, n_train: int) -> int:
+        """Return how many rows only score models beside that many, as far as that is known."""
+        found = 0 if self.validation_data is None else extent(self.validation_data)[0]
         if self.test_data is not None:
-            return extent(self.test_data)[0]
-        return int(n_train * self.hold_back / (1.0 - self.hold_back))
+            return found + extent(self.test_data)[0]
+        return found + int(n_train * self.hold_back / (1.0 - self.hold_back))
 
     def train(self, job: JobParameters) -> Dataset:
         """Return the rows that a job trains on."""
-        if self.test_data is not None:
-            _check_reading(self.test_data, self.most_read)
+        for source in (self.test_data, self.validation_data):
+            if source is not None:
+                _check_reading(source, self.most_read)
         return self._part(job, 0)
 
     def test(self, job: JobParameters) -> Dataset | None:
@@ -106,6 +109,12 @@ class Rows:
         if self.test_data is not None:
             return load(self.test_data, job, self.silo, self.most_read, self.scratch)
         return None if job.vertical or not self.hold_back else self._part(job, 1)
+
+    def validation(self, job: JobParameters) -> Dataset | None:
+        """Return the validation rows of a vertical job, None where there are none."""
+        if self.validation_data is None or not job.vertical:
+            return None
+        return load(self.validation_data, job, self.silo, self.most_read, self.scratch)
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
         whole = load(self.data, job, self.silo, self.most_read, self.scratch)

@@ -121,7 +121,7 @@ def test_silos_own_test_rows_count(tmp_path: Path) -> None:
     with pytest.raises(LimitReached):
         limit.check(job, data)
     rows = sources.Rows(Source(path="t.parquet"), None, 0.2, "s", b"")
-    assert rows.n_test(80) == 20
+    assert rows.n_scored(80) == 20
 
 
 def test_a_file_that_is_read_whole_is_not_begun_where_it_cannot_fit(tmp_path: Path) -> None:

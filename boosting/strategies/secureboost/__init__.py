@@ -55,6 +55,7 @@ STRATEGY = Strategy(
     parameters=SecureBoost,
     layout=Vertical(
         active=lambda parameters: Silo(parameters.active),
+        validates=lambda parameters: parameters.validation_tables and not parameters.predict_from,
         scores_only=lambda parameters: bool(parameters.predict_from),
         starts_from=lambda parameters: parameters.predict_from or parameters.warm_start,
         row_columns=lambda parameters: (parameters.weight, parameters.base_margin),

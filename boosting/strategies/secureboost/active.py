@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
@@ -184,9 +184,10 @@ class ActiveParty(Party):
                 f"the label has {schema.n_outputs}"
             )
         self.n_train = train.n_samples
-        self.train, self.test = train, rows.test
-        self.valid = held_back(parameters.validation, job.seed, self.n_train)
-        self.fit = np.setdiff1d(np.arange(self.n_train, dtype=np.int32), self.valid)
+        self.train = train
+        held = held_back(parameters.validation, job.seed, self.n_train)
+        self.fit = np.setdiff1d(np.arange(self.n_train, dtype=np.int32), held)
+        self._note_scored(rows, held)
         self.weight = None if train.weight is None else train.weight[self.fit]
         self.y = train.labels[self.fit]
         margin = 0.0
@@ -220,6 +221,30 @@ class ActiveParty(Party):
         self.first_round = 0
         self._best, self._best_value, self._stale = 0, math.nan, 0
         self.names = job.metrics or metrics.defaults(job.task)
+
+    def _note_scored(self, rows: AlignedRows, held: NDArray[np.int32]) -> None:
+        """Note which rows each round is scored on, with their labels and weights."""
+        self.scored: dict[RowSet, NDArray[np.integer]] = {RowSet.TRAIN: self.fit}
+        if len(held):
+            self.scored[RowSet.VALID] = held
+        first = self.n_train
+        for kind, table in rows.scored:
+            if table.y is None:
+                raise DataError(
+                    f"rows of the {kind.value} table of {self.parties[0]} have no label"
+                )
+            self.scored[kind] = np.arange(first, first + table.n_samples)
+            first += table.n_samples
+        self.labels = np.concatenate([table.labels for table in rows.tables])
+        weights = [table.weight for table in rows.tables]
+        self.weights = None
+        if any(own is not None for own in weights):
+            self.weights = np.concatenate(
+                [
+                    np.ones(table.n_samples, np.float32) if own is None else own
+                    for own, table in zip(weights, rows.tables, strict=True)
+                ]
+            )
 
     def _restore(self, record: dict[str, str]) -> None:
         self.part = ActivePart.load(record["part"].encode())
@@ -303,20 +328,15 @@ class ActiveParty(Party):
     def _close(self, r: int) -> bool:
         """Score the round, make it durable, and report it."""
         parameters = self.parameters
-        scores = _scores_of(RowSet.TRAIN, self._evaluated(self.fit, self.train))
-        if len(self.valid):
-            found = self._evaluated(self.valid, self.train)
-            scores += _scores_of(RowSet.VALID, found)
-            value = found[self.names[0]]
+        found = {kind: self._evaluated(rows) for kind, rows in self.scored.items()}
+        if RowSet.VALID in found:
+            value = found[RowSet.VALID][self.names[0]]
             if metrics.better(self.names[0], value, self._best_value):
                 self._best, self._best_value, self._stale = r, value, 0
             else:
                 self._stale += 1
         else:
             self._best = r
-        if self.test is not None:
-            at = np.arange(self.n_train, len(self.margins))
-            scores += _scores_of(RowSet.TEST, self._evaluated(at, self.test))
         patience = parameters.early_stopping_rounds
         final = r == parameters.rounds - 1 or bool(patience and self._stale >= patience)
         best = [self._best, None if math.isnan(self._best_value) else self._best_value, self._stale]
@@ -337,19 +357,18 @@ class ActiveParty(Party):
             SCORES,
             boxes=dict.fromkeys(self.parties[1:], state),
             then=StepName.END if final else self._opening(r + 1),
-            scores=scores,
+            scores=tuple(s for kind, own in found.items() for s in _scores_of(kind, own)),
             best_round=self._best,
         )
         return final
 
-    def _evaluated(self, rows: NDArray[np.integer], table: Dataset) -> dict[str, float]:
-        at = rows - (0 if table is self.train else self.n_train)
+    def _evaluated(self, rows: NDArray[np.integer]) -> dict[str, float]:
         return metrics.evaluate(
             self.names,
-            table.labels[at],
+            self.labels[rows],
             self.margins[rows].astype(np.float64),
             objective=self.job.objective,
-            weight=None if table.weight is None else table.weight[at],
+            weight=None if self.weights is None else self.weights[rows],
         )
 
 

@@ -210,7 +210,8 @@ def forecast(
     notes: tuple[str, ...] = (
         f"about {exchanges} exchanges between {n_parties} parties, larger ones in passes",
         "a bound: full trees, and features with max_bin bins; small nodes need fewer sums",
-        "as many columns at each passive party as in this silo's table; no evaluation rows",
+        "as many columns at each passive party as in this silo's table; no rows of tests or "
+        "validation tables: each such table is an intersection and a bitmap more",
     )
     if scoring:
         notes = (
@@ -318,7 +319,8 @@ def allowances(
     """
     scoring, routed = bool(strategy.predict_from), bool(strategy.warm_start)
     rounds = 1 if scoring else strategy.rounds
-    align = 2 * max(n_exchanges(n_silos), 3)  # rows of training and of evaluation
+    # Rows of training and of evaluation, and those of validation.
+    align = (2 + strategy.validation_tables) * max(n_exchanges(n_silos), 3)
     trees = strategy.trees_per_round(job)
     deepest = job.booster.max_depth
     if strategy.mode == "layered":

@@ -86,8 +86,11 @@ class SecureBoost:
         Layered: levels of the passive, then of the active party; they replace ``max_depth``.
     validation : float in [0, 0.9]
         Share of the rows that is kept from training, scored each round and used to stop early.
+    validation_tables : bool
+        Whether all parties bring tables of validation rows, in place of ``validation``.
     early_stopping_rounds : int
-        0 for never.
+        Rounds without a better validation score, after which the best round is what is kept; 0 for
+        never.
     inference : {"standard", "eini"}
         How a prediction job scores rows, see ``docs/strategies/secureboost.md``.
     predict_from : str
@@ -128,6 +131,7 @@ class SecureBoost:
     host_depth: Annotated[int, Within(1, 16)] = 3
     guest_depth: Annotated[int, Within(1, 16)] = 2
     validation: Annotated[float, Within(0, 0.9)] = 0.0
+    validation_tables: bool = False
     early_stopping_rounds: Annotated[int, Within(0, 1 << 20)] = 0
     inference: Annotated[str, OneOf(("standard", "eini"))] = "standard"
     predict_from: str = ""
@@ -186,8 +190,15 @@ class SecureBoost:
                 "[secureboost] encryption: plain shows gradients, and with them labels, to all "
                 "parties; it needs allow_insecure = true"
             )
-        if self.early_stopping_rounds and not self.validation:
-            raise InvalidJob("[secureboost] early_stopping_rounds: needs validation above 0")
+        if self.early_stopping_rounds and not (self.validation or self.validation_tables):
+            raise InvalidJob(
+                "[secureboost] early_stopping_rounds: needs validation above 0, or "
+                "validation_tables"
+            )
+        if self.validation and self.validation_tables:
+            raise InvalidJob(
+                "[secureboost] validation: expected 0, the parties bring validation_tables"
+            )
         if self.inference == "eini" and self.encryption == "plain":
             raise InvalidJob("[secureboost] inference: eini encrypts, encryption = plain does not")
         if self.predict_from and self.warm_start:

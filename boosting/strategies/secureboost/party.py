@@ -19,7 +19,7 @@ from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.plain_vault import PlainVault
-from hedgerow.boosting.strategies.secureboost.steps import StepName
+from hedgerow.boosting.strategies.secureboost.steps import RowSet, StepName
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.psi import PsiPolicy
 
@@ -52,31 +52,40 @@ def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class AlignedRows:
-    """Aligned rows of training, then of evaluation."""
+    """Aligned rows of training, then those that are only scored.
+
+    Parameters
+    ----------
+    scored : tuple of (RowSet, Dataset)
+        The validation table's, then the test table's, as far as the job has them.
+    """
 
     train: Dataset
-    test: Dataset | None
+    scored: tuple[tuple[RowSet, Dataset], ...]
     rows: NDArray[np.int64]
     categories: dict[str, list[str]]
     report: dict[str, int]
     then: StepName
 
     @property
+    def tables(self) -> list[Dataset]:
+        """The tables of all rows, in their order."""
+        return [self.train, *(table for _, table in self.scored)]
+
+    @property
     def raw(self) -> NDArray[np.float32]:
         """The features of all rows."""
-        return self.train.X if self.test is None else np.concatenate([self.train.X, self.test.X])
+        return np.concatenate([table.X for table in self.tables]) if self.scored else self.train.X
 
     @property
     def base_margin(self) -> NDArray[np.float32] | None:
         """The base margins of all rows, if the table has any."""
-        tables = [self.train] if self.test is None else [self.train, self.test]
-        own = [table.base_margin for table in tables if table.base_margin is not None]
-        return np.concatenate(own) if len(own) == len(tables) else None
+        own = [table.base_margin for table in self.tables if table.base_margin is not None]
+        return np.concatenate(own) if len(own) == len(self.tables) else None
 
     def values(self, cuts: Cuts) -> NDArray[np.float32]:
         """Return the features of all rows, as far as bins go."""
-        tables = [self.train.X] if self.test is None else [self.train.X, self.test.X]
-        return np.concatenate([within(X, cuts) for X in tables])
+        return np.concatenate([within(table.X, cuts) for table in self.tables])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +139,20 @@ class Party:
             raise DataError("a vertical job needs the silo's vault")
 
     def align(self, with_test: bool, then: StepName | None) -> AlignedRows:
-        """Bring training rows and evaluation rows into the order of all parties."""
+        """Bring training rows, and those that are only scored, into the order of all parties."""
         found: list[Alignment] = []
-        tables = [self.table]
-        if with_test and self.start.test is not None:
-            tables.append(recode(self.start.test, self.table.schema))
+        start, trains = self.start, not self.parameters.predict_from
+        more: list[tuple[RowSet, Dataset]] = []
+        if self.parameters.validation_tables and trains:
+            if start.validation is None:
+                raise DataError(
+                    "[secureboost] validation_tables: this party has no validation table"
+                )
+            more.append((RowSet.VALID, start.validation))
+        if with_test and start.test is not None:
+            more.append((RowSet.TEST, start.test))
+        more = [(kind, recode(table, self.table.schema)) for kind, table in more]
+        tables = [self.table, *(table for _, table in more)]
         for k, table in enumerate(tables):
             found.append(
                 align(
@@ -152,9 +170,11 @@ class Party:
                 )
             )
         train, categories = numeric(found[0].dataset)
-        test = numeric(found[1].dataset)[0] if len(found) > 1 else None
+        scored = tuple(
+            (kind, numeric(own.dataset)[0]) for (kind, _), own in zip(more, found[1:], strict=True)
+        )
         return AlignedRows(
-            train, test, found[0].rows, categories, dict(found[0].report), found[-1].then
+            train, scored, found[0].rows, categories, dict(found[0].report), found[-1].then
         )
 
     def tree_setup(self, rows: AlignedRows, cuts: Cuts) -> TreeSetup:

@@ -19,9 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import click
@@ -43,6 +43,13 @@ class _Interrupted(BaseException):
 @click.argument("job", type=click.Path(path_type=Path))
 @silo_tables
 @click.option(
+    "--validation",
+    "validations",
+    multiple=True,
+    metavar="PARTY=FILE",
+    help="Validation rows of a vertical job with validation_tables; once for each party.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
@@ -63,13 +70,15 @@ def local(
     job: Path,
     silos: tuple[str, ...],
     tests: tuple[str, ...],
+    validations: tuple[str, ...],
     out: Path,
     threads: int,
     model: Path | None,
 ) -> None:
     """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
     console = Console(stderr=wants_json())
-    report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model)
+    validation = parse_pairs(validations, "--validation")
+    report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model, validation)
 
     def show() -> None:
         from hedgerow.coordinator.operator.progress import summary
@@ -92,6 +101,7 @@ def run(
     console: Console,
     threads: int = 0,
     model: Path | None = None,
+    validation: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Run a job to its end and return its report; the run folder is written.
 
@@ -101,6 +111,8 @@ def run(
         A job file, or a serialised JobSpec.
     model : Path, optional
         Run folder with the parts of a vertical model that the job starts from.
+    validation : Mapping
+        Each party's table of validation rows, where the job has them.
 
     Raises
     ------
@@ -115,6 +127,7 @@ def run(
     found = Job.from_spec(job) if isinstance(job, bytes) else Job.load(job)
     found = found.on(silos, has_test=bool(test))
     raw, parameters = found.spec, found.parameters
+    _check_validation(parameters, silos, validation)
     shown = ({"test": test} if test else {}) | party_tests
     if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)
@@ -132,7 +145,10 @@ def run(
         n_threads = threads or max((os.cpu_count() or 1) // len(silos), 1)
         if model is not None:
             _bring_parts(model, parameters, folder, silos)
-        address = _start(family, folder, silos, test, party_tests, n_threads)
+        own = {silo: {"test": path} for silo, path in party_tests.items()}
+        for silo, path in validation.items():
+            own.setdefault(silo, {})["validation"] = path
+        address = _start(family, folder, silos, test, own, n_threads)
         plan = None
         if parameters.vertical:
             plan = _plan_of_parties(raw, silos)
@@ -150,6 +166,25 @@ def run(
     if report["state"] == "SUCCEEDED" and report["model"] and shown:
         _evaluate(out, shown, console)
     return report
+
+
+def _check_validation(
+    job: JobParameters, silos: Iterable[str], validation: Mapping[str, str]
+) -> None:
+    """Refuse validation tables that the job does not use, and a job that lacks some."""
+    layout = job.strategy.layout
+    wanted = set(silos) if isinstance(layout, Vertical) and layout.validates(job.parameters) else ()
+    if foreign := sorted(set(validation) - set(silos)):
+        raise InvalidJob(f"--validation: {foreign[0]} is no party of the job")
+    if validation and not wanted:
+        raise InvalidJob(
+            "--validation: only a vertical job with validation_tables = true has validation tables"
+        )
+    if missing := sorted(set(wanted) - set(validation)):
+        raise InvalidJob(
+            f"validation_tables: expected --validation PARTY=FILE for each party, received none "
+            f"for {', '.join(missing)}"
+        )
 
 
 def _evaluate(out: Path, tests: dict[str, str], console: Console) -> None:
@@ -265,7 +300,7 @@ def _start(
     folder: Path,
     silos: dict[str, str],
     test: str,
-    party_tests: dict[str, str],
+    own: Mapping[str, Mapping[str, str]],
     n_threads: int,
 ) -> str:
     """Fork all processes and return the coordinator's address."""
@@ -339,8 +374,8 @@ def _start(
                 "max_close_sums": 100_000,
             },
         }
-        if silo in party_tests:
-            config["test"] = {"path": absolute(party_tests[silo])}
+        for kind, file in own.get(silo, {}).items():
+            config[kind] = {"path": absolute(file)}
         fork(f"agent-{silo}", "client_agent", config)
     return address
 

@@ -160,6 +160,7 @@ def local(
     out: str | os.PathLike[str] | None = None,
     threads: int = 0,
     model: Run | str | os.PathLike[str] | None = None,
+    validation: Mapping[str, Tabular] | None = None,
     quiet: bool = False,
 ) -> Run:
     """Run a job on this machine as ``hedgerow local`` does: real processes, mTLS, every byte.
@@ -178,6 +179,8 @@ def local(
         Of each silo's training; 0 shares the cores out.
     model : Run or path, optional
         The vertical run whose model ``warm_start`` or ``predict_from`` means.
+    validation : Mapping, optional
+        Of a vertical job with ``validation_tables``, each party's table of validation rows.
     quiet : bool
         Whether to print no progress.
 
@@ -205,6 +208,10 @@ def local(
         elif test is not None:
             shared = frames.as_file(cast("Tabular", test), inputs, "test")
             arguments.append(f"--test={shared}")
+        arguments += [
+            f"--validation={name}={_file(table, inputs, f'validation-{name}', 'validation of')}"
+            for name, table in (validation or {}).items()
+        ]
         if model is not None:
             arguments.append(f"--model={model.folder if isinstance(model, Run) else model}")
         found.save(inputs / "job.toml")
