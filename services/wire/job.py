@@ -133,7 +133,7 @@ def fill(kind: type[Parameters], message: Message) -> Parameters:
             continue
         if descriptor.is_repeated:
             if getattr(message, name):
-                values[field.name] = tuple(getattr(message, name))
+                values[field.name] = tuple(map(_item, getattr(message, name)))
         elif not descriptor.has_presence or message.HasField(name):
             values[field.name] = getattr(message, name)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -144,6 +144,14 @@ def fill(kind: type[Parameters], message: Message) -> Parameters:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise InvalidJob(str(error)) from error
+
+
+def _item(value: Any) -> Any:
+    """Return a list's item; a message is a list itself, its only field."""
+    if not isinstance(value, Message):
+        return value
+    [only] = value.DESCRIPTOR.fields
+    return tuple(getattr(value, only.name))
 
 
 def decode_known(spec: bytes) -> JobParameters:

@@ -101,6 +101,10 @@ def _set(message: Message, field: Any, value: Any, where: str) -> None:
     elif field.is_repeated:
         if not isinstance(value, list):
             raise _wrong(where, "a list", value)
+        if field.message_type is not None:
+            for i, item in enumerate(value):
+                _set(getattr(message, field.name).add(), _only(field), item, f"{where}[{i}]")
+            return
         getattr(message, field.name).extend(
             _scalar(field, item, f"{where}[{i}]") for i, item in enumerate(value)
         )
@@ -128,7 +132,7 @@ def _is_map(field: Any) -> bool:
 
 
 def _only(field: Any) -> Any:
-    """Return the only field of a map's messages: a job file has its values as the map's."""
+    """Return the only field of a map's or list's messages: a job file has its values as theirs."""
     [only] = field.message_type.fields
     return only
 
@@ -248,7 +252,7 @@ def _dump(
 
 
 def _value(field: Any, value: Any) -> str:
-    """Return a value of a map."""
+    """Return a value of a map or list."""
     if field.message_type is None:
         return _text(field, value)
     only = _only(field)
@@ -256,7 +260,7 @@ def _value(field: Any, value: Any) -> str:
 
 
 def _list(field: Any, values: Iterable[Any]) -> str:
-    return f"[{', '.join(_text(field, value) for value in values)}]"
+    return f"[{', '.join(_value(field, value) for value in values)}]"
 
 
 def _text(field: Any, value: Any) -> str:

@@ -118,6 +118,8 @@ def _kind(field: Any) -> str:
         value = field.message_type.fields_by_name["value"]
         inner = value.message_type.fields[0] if value.message_type is not None else value
         return f"table of {_kind(inner)}"
+    if field.message_type is not None:
+        return f"list of {_kind(field.message_type.fields[0])}"
     if field.cpp_type == Fd.CPPTYPE_ENUM:
         prefix = field.enum_type.name
         prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", prefix).upper() + "_"

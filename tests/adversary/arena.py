@@ -245,6 +245,7 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "vertical-mix": lambda: _vertical(
         mode="mix", encryption="elgamal", fraction_bits=16, rounds=2,
         increasing=("host-1:host-1_0",), decreasing=("host-1:host-1_1",),
+        interaction_constraints=(("guest:guest_0", "host-1:host-1_0"), ("host-1:host-1_1",)),
     ),
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gra
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
+from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 from hedgerow.boosting.strategies.secureboost.meeting import meet
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Party, held_back
@@ -200,6 +201,12 @@ class ActiveParty(Party):
         self.tree_parameters = replace(
             TreeParameters.of(job.booster, schema.n_features), monotone=self.monotone(schema)
         )
+        self.groups = self.groups_of(schema)
+        self.constrained = {
+            party: (bool(parameters.monotone(party)), tuple(parameters.groups(party)))
+            for party in self.parties[1:]
+            if parameters.monotone(party) or parameters.groups(party)
+        }
         self.sampler = parameters.sampler(job.booster)
         self.part = ActivePart(
             party=self.parties[0],
@@ -281,8 +288,10 @@ class ActiveParty(Party):
                 rng = generator(self.job.seed, 0, r * len(groups) + t, Purpose.COLUMNS)
                 columns = ColumnSampler(self.train.schema.n_features, tree_parameters, rng)
             guard = PurityGuard(parameters.max_purity, self.objective.positive_scale)
-            constrained = [p for p in self.parties[1:] if parameters.monotone(p)]
-            tree = ActiveTree(self.setup, turn, tree_parameters, columns, guard, constrained)
+            interactions = Interactions(self.groups) if len(self.groups) else None
+            tree = ActiveTree(
+                self.setup, turn, tree_parameters, columns, guard, self.constrained, interactions
+            )
             then = StepName.SCORES if t == len(groups) - 1 else StepName.GRADIENTS
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
             trees.append(tree.grow(sample, gradients, group, self.first_round + r, then))

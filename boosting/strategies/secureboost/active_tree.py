@@ -7,8 +7,9 @@ party owns one).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from hedgerow.boosting.strategies.secureboost.bitmaps import (
 )
 from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, Wanted
 from hedgerow.boosting.strategies.secureboost.courier import Delivery
+from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 from hedgerow.boosting.strategies.secureboost.model import Skeleton, numbers
 from hedgerow.boosting.strategies.secureboost.parameters import Turn
 from hedgerow.boosting.strategies.secureboost.party import TreeSetup
@@ -95,8 +97,11 @@ class ActiveTree:
     ----------
     columns : ColumnSampler or None
         Of the active party's own columns.
-    constrained : collection of str
-        Passive parties of whose features the job constrains some.
+    constrained : Mapping
+        Passive parties of whose features the job constrains some: whether by monotone constraints,
+        and the groups of interaction constraints in which it names some.
+    interactions : Interactions or None
+        New ones; None where every feature may follow every other one.
     """
 
     def __init__(
@@ -106,7 +111,8 @@ class ActiveTree:
         parameters: TreeParameters,
         columns: ColumnSampler | None,
         guard: PurityGuard,
-        constrained: Collection[str] = (),
+        constrained: Mapping[str, tuple[bool, tuple[int, ...]]] = MappingProxyType({}),
+        interactions: Interactions | None = None,
     ) -> None:
         self._setup = setup
         self._courier = setup.courier
@@ -117,6 +123,7 @@ class ActiveTree:
         self._columns = columns
         self._guard = guard
         self._constrained = constrained
+        self._interactions = interactions
         self._n_candidates: list[int] = [0] * (len(setup.parties) - 1)
         self._sides_bound: dict[int, NDArray[np.int8]] = {}
         self._picked: dict[int, int] = {}
@@ -143,6 +150,7 @@ class ActiveTree:
             self._setup.cuts, self._parameters, gradients.scale, root, self._columns,
             self._setup.n_threads,
             guard=self._guard, n_candidates=self._n_candidates, sides_bound=self._sides_bound,
+            interactions=self._interactions,
         )  # fmt: skip
         passive = bool(self._turn.passive)
         while self._grower.request:
@@ -185,10 +193,24 @@ class ActiveTree:
                         f"received {self._n_candidates[k]}"
                     )
                 self._take_sides(k + 1, party, said)
+                self._take_groups(k + 1, party, said)
+
+    def _take_groups(self, number: int, party: str, said: CandidateCount) -> None:
+        """Note which candidates of a party are in which groups of interaction constraints."""
+        _, groups = self._constrained.get(party, (False, ()))
+        if said.groups and not groups:
+            raise OfferRejected(
+                f"{party} sent groups of its candidates, the job has none of its features in any"
+            )
+        if self._interactions is not None:
+            n = said.n_candidates
+            masks = unpack_masks(said.groups, [n] * len(groups), party)
+            self._interactions.note(number, dict(zip(groups, masks, strict=True)), n)
 
     def _take_sides(self, number: int, party: str, said: CandidateCount) -> None:
         """Note which candidates of a party are under a monotone constraint."""
-        if party not in self._constrained:
+        monotone, _ = self._constrained.get(party, (False, ()))
+        if not monotone:
             if said.no_more or said.no_less:
                 raise OfferRejected(
                     f"{party} sent monotone constraints, the job has none of its features"
@@ -289,15 +311,19 @@ class ActiveTree:
         if passive:
             masks |= self._announce_divisions(chosen, masks)
         left, n_rows, directions = {}, {}, {}
+        taken = {w.node: self._grower.division(w.node)[0] for w in chosen if w.owner == 0}
         for w in chosen:
             rows = self.partition.rows(w.node)
             mask = masks[w.node]
             left[w.node] = self._gradients.searched[rows[mask]].sum(axis=0)
             if w.owner:
-                directions[w.node] = self._check(w, left[w.node])
+                taken[w.node], directions[w.node] = self._check(w, left[w.node])
             n_left = int(self._sampled[rows[mask]].sum())
             n_rows[w.node] = (n_left, int(self._sampled[rows].sum()) - n_left)
         splits = self._grower.settle(chosen, left, n_rows, directions)
+        if self._interactions is not None:
+            for w, child in zip(chosen, splits.left.tolist(), strict=True):
+                self._interactions.divide(w.node, child, w.owner, taken[w.node])
         self.partition.split_by_masks(splits, [masks[w.node] for w in chosen])
 
     def _own_mask(self, w: Wanted) -> NDArray[np.bool_]:
@@ -357,12 +383,13 @@ class ActiveTree:
             return StepName.HISTOGRAMS
         return StepName.SPLITS if self._grower.unfinished else self._then
 
-    def _check(self, w: Wanted, left: Integers) -> int:
+    def _check(self, w: Wanted, left: Integers) -> tuple[int, int]:
         """Refuse a division whose rows do not have the sums that were sent for it.
 
         Returns
         -------
-        int
+        candidate : int
+        direction : int
             Its monotone constraint: 1 where the left side weighs no more, -1 where it weighs no
             less, 0 for none.
         """
@@ -379,11 +406,12 @@ class ActiveTree:
             raise OfferRejected(
                 f"{self._parties[w.owner]} sent rows that do not have the sums it sent before"
             )
+        candidate = int(tied[0])
         if w.owner not in self._sides_bound:
-            return 0
+            return candidate, 0
         # Sides of the same sums are no division that gains.
-        direction = int(self._sides_bound[w.owner][tied[0]])
-        return direction if is_left[0] else -direction
+        direction = int(self._sides_bound[w.owner][candidate])
+        return candidate, direction if is_left[0] else -direction
 
     def _finish(self, groups: Sequence[int], round: int) -> Skeleton:
         grower = self._grower

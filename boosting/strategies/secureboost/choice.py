@@ -27,6 +27,7 @@ from hedgerow.boosting.engine.splitting import (
     gains_under_constraints,
 )
 from hedgerow.boosting.errors import SumCorrupt
+from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 
 Integers = NDArray[np.int64]
 
@@ -105,6 +106,8 @@ class PartyGrower(Grower):
     sides_bound : Mapping[int, ndarray of shape (n_candidates,), int8]
         By number of a passive party under monotone constraints: 1 where the side that a candidate's
         sums are of must weigh no more than the other one, -1 where no less, else 0.
+    interactions : Interactions or None
+        None where every feature may follow every other one.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class PartyGrower(Grower):
         guard: PurityGuard,
         n_candidates: Sequence[int] = (),
         sides_bound: Mapping[int, NDArray[np.int8]] | None = None,
+        interactions: Interactions | None = None,
     ) -> None:
         super().__init__(cuts, parameters, scale, totals, columns, n_threads)
         edges = np.cumsum([self.layout.n_bins, *n_candidates])
@@ -126,6 +130,7 @@ class PartyGrower(Grower):
         self._n_own = cuts.n_features
         self._guard = guard
         self._sides_bound = sides_bound or {}
+        self._interactions = interactions
         self._directions: Mapping[int, int] = {}
         self._wanted: dict[int, Wanted] = {}
         self.own_features = True
@@ -264,6 +269,10 @@ class PartyGrower(Grower):
         if self._columns is not None:
             used = [self._columns.of_node(self._nodes[node].depth) for node in nodes]
             allowed = np.stack([np.isin(self.layout.features, u) for u in used])
+        if self._interactions is not None:
+            may = np.stack([self._interactions.allowed(node, 0) for node in nodes])
+            may = may[:, self.layout.features]
+            allowed = may if allowed is None else allowed & may
         own = self._edges[0]
         return find_splits(
             [self._histograms[node][:own] for node in nodes],
@@ -296,6 +305,8 @@ class PartyGrower(Grower):
                 sides, totals, self._parameters, self._scale, bound, bounds
             )
         ok = mask
+        if self._interactions is not None and len(sides):
+            ok = ok & self._interactions.allowed(node, party)
         if node in self.labels and totals.shape[0] == 2:
-            ok = mask & self._guard.allows(sides, totals, *self.labels[node])
+            ok = ok & self._guard.allows(sides, totals, *self.labels[node])
         return np.where(ok & (gains < np.inf), gains, np.float32(-np.inf)).astype(np.float32)

@@ -396,7 +396,10 @@ def _tree(
     leads, involved = me == parties[0], me in turn
     n = len(turn)
     copies = 1 if len(turn) == len(parties) - 1 else n
-    about, offer = box_bytes(math.ceil(sizes.rows / 8), 24), box_bytes(4)
+    bits = sizes.candidates * len(
+        strategy.interaction_constraints
+    )  # a bound: a party may have none
+    about, offer = box_bytes(math.ceil(sizes.rows / 8), 24), box_bytes(4, math.ceil(bits / 8))
     up, down = 0.0, 0.0
     if leads:
         up, down = copies * sizes.gradients + n * about, n * offer

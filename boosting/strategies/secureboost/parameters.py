@@ -105,6 +105,9 @@ class SecureBoost:
     increasing, decreasing : tuple of str
         Monotone constraints: features with which no prediction falls, or rises, all others equal;
         each as ``PARTY:COLUMN``.
+    interaction_constraints : tuple of tuple of str
+        Groups of features, each as ``PARTY:COLUMN``, that may divide nodes of one path; as
+        XGBoost's.
     allow_insecure : bool
         Allow ``plain``. For tests and measurements.
     """
@@ -140,6 +143,7 @@ class SecureBoost:
     base_margin: tuple[str, ...] = ()
     increasing: tuple[str, ...] = ()
     decreasing: tuple[str, ...] = ()
+    interaction_constraints: tuple[tuple[str, ...], ...] = ()
     allow_insecure: bool = False
 
     @property
@@ -272,19 +276,25 @@ class SecureBoost:
                     found[column] = direction
         return found
 
+    def groups(self, party: str) -> dict[int, tuple[str, ...]]:
+        """Return a party's columns in groups of interaction constraints, by number of a group."""
+        found = {}
+        for number, group in enumerate(self.interaction_constraints):
+            pairs = (name.partition(":") for name in group)
+            if columns := tuple(column for owner, _, column in pairs if owner == party):
+                found[number] = columns
+        return found
+
     def _validate_constraints(self, job: JobParameters) -> None:
         names, where = (*self.increasing, *self.decreasing), "[secureboost] increasing, decreasing:"
-        for name in names:
-            owner, _, column = name.partition(":")
-            if not owner or not column:
-                raise InvalidJob(f"{where} expected PARTY:COLUMN, received {name!r}")
-            if job.silos and owner not in job.silos:
-                silos = ", ".join(job.silos)
-                raise InvalidJob(f"{where} expected one of the silos {silos}, received {owner!r}")
-            if names.count(name) > 1:
-                raise InvalidJob(f"{where} {name!r} is there more than once")
+        _check_names(names, job, where)
         if names and self.multi_output:
             raise InvalidJob(f"{where} trees with several outputs (multi_output) have none")
+        for number, group in enumerate(self.interaction_constraints):
+            where = f"[secureboost] interaction_constraints[{number}]:"
+            if not group:
+                raise InvalidJob(f"{where} expected features, received none")
+            _check_names(group, job, where)
 
     def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where so many parties cannot train in this mode."""
@@ -329,3 +339,16 @@ class SecureBoost:
             return Turn(parties[1:], own=False, passive_depth=self.host_depth)
         turn = (round - self.complete_secure) // self.rounds_per_party % len(parties)
         return Turn((parties[turn],), own=False) if turn else Turn(())
+
+
+def _check_names(names: tuple[str, ...], job: JobParameters, where: str) -> None:
+    """Raise :class:`InvalidJob` unless these are different columns of the job's parties."""
+    for name in names:
+        owner, _, column = name.partition(":")
+        if not owner or not column:
+            raise InvalidJob(f"{where} expected PARTY:COLUMN, received {name!r}")
+        if job.silos and owner not in job.silos:
+            silos = ", ".join(job.silos)
+            raise InvalidJob(f"{where} expected one of the silos {silos}, received {owner!r}")
+        if names.count(name) > 1:
+            raise InvalidJob(f"{where} {name!r} is there more than once")

@@ -17,6 +17,7 @@ from hedgerow.boosting.errors import DataError, SchemaMismatch
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.interactions import membership
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.plain_vault import PlainVault
 from hedgerow.boosting.strategies.secureboost.steps import RowSet, StepName
@@ -214,6 +215,32 @@ class Party:
             if self.table.schema.features[schema.names.index(name)].is_categorical:
                 raise SchemaMismatch(f"monotone constraint: feature '{name}' is text")
         return tuple(own.get(name, 0) for name in schema.names) if names else ()
+
+    def groups_of(self, schema: Schema) -> NDArray[np.bool_]:
+        """Return which of this party's features are in which groups that may divide one path.
+
+        Returns
+        -------
+        ndarray of shape (n_groups, n_features), bool
+
+        Raises
+        ------
+        DataError
+            A group names a party that is not in the job.
+        SchemaMismatch
+            A group names a column that is not there.
+        """
+        names = self.parameters.interaction_constraints
+        owners = {name.partition(":")[0] for group in names for name in group}
+        if foreign := sorted(owners - set(self.parties)):
+            raise DataError(
+                f"[secureboost] interaction_constraints: {foreign[0]} is no party of the job"
+            )
+        own = self.parameters.groups(self.courier.party)
+        for name in (name for columns in own.values() for name in columns):
+            if name not in schema.names:
+                raise SchemaMismatch(f"interaction constraint: there is no feature '{name}'")
+        return membership(own, len(names), tuple(schema.names))
 
     def earlier_part(self) -> bytes:
         """Return this party's part of the model that the job starts from.

@@ -63,6 +63,7 @@ class PassiveParty(Party):
             check=self._check_layout,
             fewest=parameters.sampler(self.job.booster).fewest(len(self.fit)),
             least_rows=start.limits.least_bin_rows,
+            groups=self.groups,
         )
         self.number = self.part.n_trees
         self.begun = 0
@@ -159,6 +160,7 @@ class PassiveParty(Party):
             TreeParameters.of(self.job.booster, train.schema.n_features),
             monotone=self.monotone(train.schema),
         )
+        self.groups = self.groups_of(train.schema)
         self.part = PassivePart(
             party=self.courier.party,
             model=self.start.job_id,

@@ -61,6 +61,8 @@ class PassiveFeatures:
         Rows of ``fit`` that a sample has at least.
     least_rows : int
         Rows that any two sums of a feature at a node differ by, unless they are the same.
+    groups : ndarray of shape (n_groups, n_features), bool
+        Features of each group of the job's interaction constraints.
     """
 
     has_missing: NDArray[np.bool_]
@@ -71,6 +73,7 @@ class PassiveFeatures:
     check: Callable[[PairLayout], None]
     fewest: int
     least_rows: int
+    groups: NDArray[np.bool_]
 
 
 class PassiveTree:
@@ -125,11 +128,13 @@ class PassiveTree:
         self._known = {0: np.ones(len(self._table), np.bool_)}
         """By node: the divisions whose sums the active party knows, or for the root may know."""
         self._parents: dict[int, int] = {}
+        self._alone: int | None = None
+        """The feature that divides the root, if it is this party's and may go with no other."""
 
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
         active, setup = self._active, self._setup
-        offer = CandidateCount(len(self._table), *self._sides_bound())
+        offer = CandidateCount(len(self._table), *self._sides_bound(), groups=self._groups())
         received = self._courier.send(GRADIENTS, boxes={active: offer})
         content = received.read(active, TreeGradients)
         self._own.check(content.layout)
@@ -172,6 +177,11 @@ class PassiveTree:
         side = monotone[self._table.feature] * np.where(self._table.default_left, -1, 1)
         return tuple(pack_masks([side[self._order] == sign]) for sign in (1, -1))
 
+    def _groups(self) -> bytes:
+        """Return which candidates are in each group that has features of this party."""
+        own = self._own.groups[self._own.groups.any(axis=1)]
+        return pack_masks([group[self._table.feature][self._order] for group in own])
+
     def answer(self) -> StepName:
         """Send the sums of the requested nodes."""
         if not self._request:
@@ -184,6 +194,8 @@ class PassiveTree:
             self._own.min_leaf,
         )  # fmt: skip
         allowed &= np.stack([self._known[node] for node in fresh])
+        if self._alone is not None and fresh != [0]:
+            allowed &= self._table.feature == self._alone
         if self._columns is not None:
             for k, node in enumerate(fresh):
                 columns = self._columns.of_node(self._depths[node])
@@ -206,6 +218,9 @@ class PassiveTree:
         of = {k: [d.node for d in content.divisions if d.owner == k] for k in self._numbers}
         masks = self._unpacked(content.left, of[0], active)
         mine = {d.node: self._chosen(d) for d in content.divisions if d.owner == self._me}
+        if 0 in mine and len(self._own.groups):
+            feature = int(self._table.feature[mine[0]])
+            self._alone = None if self._own.groups[:, feature].any() else feature
         for d in content.divisions:
             if d.owner not in (0, self._me):
                 self._part.next_owner[f"{self._number}:{d.node}"] = self._setup.parties[d.owner]
@@ -320,7 +335,7 @@ class PassiveTree:
         features = [int(self._table.feature[division]) for division in mine.values()]
         names = tuple(self._own.names[features].tolist())
         picked: tuple[int, ...] = ()
-        if any(self._own.parameters.monotone):
+        if any(self._own.parameters.monotone) or self._own.groups.any():
             picked = tuple(
                 int(np.flatnonzero(self._order[list(tied[node])] == own)[0])
                 for node, own in mine.items()

@@ -38,11 +38,12 @@ REVEALS = (
     "and which rows the chosen ones send left; not features, thresholds or values, but how often "
     "each anonymous feature divides; how many ids each table of a party has and, with three or "
     "more parties, how many ids each group of parties shares, not which; of a party with monotone "
-    "constraints, which candidates are of a constrained feature, which way, and which one it took "
-    "of those that tie (the job names the features to all who see it). Silos that collude with the "
-    "active party show it their own columns, nothing of others. In mode layered and mix passive "
-    "parties see the rows only of the levels and trees that are theirs. With encryption = plain "
-    "gradients are readable by passive parties and the coordinator: labels follow from them."
+    "or interaction constraints, which candidates are of a constrained feature, which way and in "
+    "which groups, and which one it took of those that tie (the job names the features to all who "
+    "see it). Silos that collude with the active party show it their own columns, nothing of "
+    "others. In mode layered and mix passive parties see the rows only of the levels and trees "
+    "that are theirs. With encryption = plain gradients are readable by passive parties and the "
+    "coordinator: labels follow from them."
 )
 EVERYONE = ""
 """Receiver of ciphertexts and keys that all other parties get."""
@@ -272,11 +273,15 @@ class CandidateCount:
     no_more, no_less : bytes
         A bit a candidate, where the job constrains features of the sender: whether the side that
         its sums are of must weigh no more, or no less, than the other one.
+    groups : bytes
+        A bit a candidate, for each of the job's interaction constraints that names features of the
+        sender, in the job's order: whether it is of one of these.
     """
 
     n_candidates: int
     no_more: bytes = b""
     no_less: bytes = b""
+    groups: bytes = b""
 
 
 Sources = NDArray[np.int16] | NDArray[np.int32]
@@ -345,7 +350,7 @@ class LeftRows:
         To the active party: for each of these nodes the number under which the sender keeps its
         feature anonymous.
     picked : tuple of int
-        To the active party, where the job constrains features of the sender: which of the
+        To the active party, where the job constrains features of the sender at all: which of the
         candidates that tie divides the node, as a position in :attr:`NodeDivision.tied`.
     """
 

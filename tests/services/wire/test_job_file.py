@@ -152,6 +152,9 @@ def messages(draw, descriptor, depth=0):
             kind = messages(inner.message_type, depth + 1) if inner.message_type else values(inner)
             keys = values(field.message_type.fields_by_name["key"])
             message[field.name] = draw(st.dictionaries(keys, kind, max_size=3))
+        elif field.is_repeated and field.message_type:
+            [only] = field.message_type.fields
+            message[field.name] = draw(st.lists(st.lists(values(only), max_size=3), max_size=3))
         elif field.is_repeated:
             message[field.name] = draw(st.lists(values(field), max_size=3))
         elif field.cpp_type == Fd.CPPTYPE_MESSAGE:

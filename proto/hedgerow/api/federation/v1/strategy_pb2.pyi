@@ -11,10 +11,10 @@ import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -911,6 +911,7 @@ class SecureBoost(_message.Message):
     INCREASING_FIELD_NUMBER: _builtins.int
     DECREASING_FIELD_NUMBER: _builtins.int
     VALIDATION_TABLES_FIELD_NUMBER: _builtins.int
+    INTERACTION_CONSTRAINTS_FIELD_NUMBER: _builtins.int
     active: _builtins.str
     """Silo that holds the labels."""
     rounds: _builtins.int
@@ -977,6 +978,10 @@ class SecureBoost(_message.Message):
     def decreasing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Features with which no prediction rises, each as PARTY:COLUMN."""
 
+    @_builtins.property
+    def interaction_constraints(self) -> _containers.RepeatedCompositeFieldContainer[Global___FeatureGroup]:
+        """Groups of features that may divide nodes of one path, each feature as PARTY:COLUMN."""
+
     def __init__(
         self,
         *,
@@ -1010,10 +1015,11 @@ class SecureBoost(_message.Message):
         increasing: _abc.Iterable[_builtins.str] | None = ...,
         decreasing: _abc.Iterable[_builtins.str] | None = ...,
         validation_tables: _builtins.bool | None = ...,
+        interaction_constraints: _abc.Iterable[Global___FeatureGroup] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "_warm_start", b"_warm_start", "_weight", b"_weight", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "complete_secure", b"complete_secure", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "_warm_start", b"_warm_start", "_weight", b"_weight", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "base_margin", b"base_margin", "complete_secure", b"complete_secure", "decreasing", b"decreasing", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "increasing", b"increasing", "inference", b"inference", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_alignment", b"_alignment", "_allow_insecure", b"_allow_insecure", "_complete_secure", b"_complete_secure", "_early_stopping_rounds", b"_early_stopping_rounds", "_encryption", b"_encryption", "_fraction_bits", b"_fraction_bits", "_guest_depth", b"_guest_depth", "_host_depth", b"_host_depth", "_inference", b"_inference", "_key_bits", b"_key_bits", "_max_purity", b"_max_purity", "_max_split_nodes", b"_max_split_nodes", "_min_leaf", b"_min_leaf", "_mode", b"_mode", "_multi_output", b"_multi_output", "_other_rate", b"_other_rate", "_predict_from", b"_predict_from", "_rounds", b"_rounds", "_rounds_per_party", b"_rounds_per_party", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "_warm_start", b"_warm_start", "_weight", b"_weight", "active", b"active", "alignment", b"alignment", "allow_insecure", b"allow_insecure", "base_margin", b"base_margin", "complete_secure", b"complete_secure", "decreasing", b"decreasing", "early_stopping_rounds", b"early_stopping_rounds", "encryption", b"encryption", "fraction_bits", b"fraction_bits", "guest_depth", b"guest_depth", "host_depth", b"host_depth", "increasing", b"increasing", "inference", b"inference", "interaction_constraints", b"interaction_constraints", "key_bits", b"key_bits", "max_purity", b"max_purity", "max_split_nodes", b"max_split_nodes", "min_leaf", b"min_leaf", "mode", b"mode", "multi_output", b"multi_output", "other_rate", b"other_rate", "predict_from", b"predict_from", "rounds", b"rounds", "rounds_per_party", b"rounds_per_party", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
@@ -1125,6 +1131,30 @@ class SecureBoost(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___SecureBoost: _TypeAlias = SecureBoost  # noqa: Y015
+
+@_typing.final
+class FeatureGroup(_message.Message):
+    """Features that may divide nodes of one path from the root to a leaf."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEATURES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Each as PARTY:COLUMN."""
+
+    def __init__(
+        self,
+        *,
+        features: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeatureGroup: _TypeAlias = FeatureGroup  # noqa: Y015
 
 @_typing.final
 class SimFl(_message.Message):

@@ -631,6 +631,7 @@ class CandidateCount(_message.Message):
     N_CANDIDATES_FIELD_NUMBER: _builtins.int
     NO_MORE_FIELD_NUMBER: _builtins.int
     NO_LESS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     n_candidates: _builtins.int
     """How many."""
     no_more: _builtins.bytes
@@ -639,16 +640,21 @@ class CandidateCount(_message.Message):
     """
     no_less: _builtins.bytes
     """The same, where it must weigh no less."""
+    groups: _builtins.bytes
+    """A bit a candidate, for each interaction constraint of the job that names features of the sender,
+    in the job's order: whether it is of one of these; empty where there is none.
+    """
     def __init__(
         self,
         *,
         n_candidates: _builtins.int = ...,
         no_more: _builtins.bytes = ...,
         no_less: _builtins.bytes = ...,
+        groups: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["n_candidates", b"n_candidates", "no_less", b"no_less", "no_more", b"no_more"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "n_candidates", b"n_candidates", "no_less", b"no_less", "no_more", b"no_more"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
