@@ -66,8 +66,8 @@ class Interactions:
         if owner != party:
             return np.zeros(groups.shape[1], np.bool_)
         if party:  # whose features they are the party knows; it rules out the others
-            return ~np.asarray(groups.any(axis=0))
-        return np.arange(groups.shape[1]) == feature
+            return np.asarray(~groups.any(axis=0))
+        return np.asarray(np.arange(groups.shape[1]) == feature)
 
     def divide(self, node: int, left: int, party: int, chosen: int) -> None:
         """Note what divides a node: a feature of the active party, or a candidate of another."""

@@ -134,7 +134,7 @@ class PassiveTree:
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
         active, setup = self._active, self._setup
-        offer = CandidateCount(len(self._table), *self._sides_bound(), groups=self._groups())
+        offer = CandidateCount(len(self._table), *self._sides_bound(), self._groups())
         received = self._courier.send(GRADIENTS, boxes={active: offer})
         content = received.read(active, TreeGradients)
         self._own.check(content.layout)
@@ -168,14 +168,15 @@ class PassiveTree:
             ) from error
         return received.then
 
-    def _sides_bound(self) -> tuple[bytes, ...]:
+    def _sides_bound(self) -> tuple[bytes, bytes]:
         """Return which candidates' sides must weigh no more, and no less, than the others."""
         monotone = np.array(self._own.parameters.monotone, np.int64)
         if not monotone.any():
-            return ()
+            return b"", b""
         # The sums of a division that sends missing values left are those of its right side.
         side = monotone[self._table.feature] * np.where(self._table.default_left, -1, 1)
-        return tuple(pack_masks([side[self._order] == sign]) for sign in (1, -1))
+        ordered = side[self._order]
+        return pack_masks([ordered == 1]), pack_masks([ordered == -1])
 
     def _groups(self) -> bytes:
         """Return which candidates are in each group that has features of this party."""

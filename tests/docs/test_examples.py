@@ -1,0 +1,48 @@
+"""The vertical example: the commands of its page, run as they are, with real processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_bank_and_the_registry_train_as_their_page_says(tmp_path: Path) -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    (tmp_path / "data").symlink_to(EXAMPLES / "data")
+    shutil.copy(EXAMPLES / "adult-vertical.toml", tmp_path)
+    lines = re.findall(r"^\$ (hedgerow .*)$", page, re.MULTILINE)
+    assert [shlex.split(line)[1] for line in lines] == ["split", "compare", "part"]
+    said = []
+    for line in lines:
+        done = subprocess.run(
+            [sys.executable, "-m", *shlex.split(line)],
+            cwd=tmp_path, text=True, capture_output=True, timeout=800,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        said.append(done.stdout)
+    columns = {p.name: pq.read_schema(p).names for p in (tmp_path / "parts").glob("*.parquet")}
+    assert len(columns) == 4
+    assert {name for name, own in columns.items() if "label" in own} == {
+        "bank.parquet", "test-bank.parquet",
+    }  # fmt: skip
+    run = tmp_path / "compared/adult-vertical"
+    report = json.loads((run / "report.json").read_text())
+    auc = report["rounds"][-1]["metrics"]["test"]["auc"]
+    alone = re.search(r"bank alone +0\.\d+ +(0\.\d+)", said[1])
+    assert alone is not None, said[1]
+    assert auc > 0.88 > 0.84 > float(alone[1])
+    registry = (run / "silos/registry/part.json").read_text()
+    assert not {"value", "gain", "cover", "label"} & set(json.loads(registry))
+    assert "passive party registry" in said[2]
