@@ -99,7 +99,7 @@ class Rows:
 
     def train(self, job: JobParameters) -> Dataset:
         """Return the rows that a job trains on."""
-        for source in (self.test_data, self.validation_data):
+        for source in (self.test_data, self.validation_data if job.vertical else None):
             if source is not None:
                 _check_reading(source, self.most_read)
         return self._part(job, 0)
