@@ -225,7 +225,7 @@ def test_a_column_without_any_value_is_no_hindrance() -> None:
         ({"key_bits": 1024}, r"\[secureboost\] key_bits: expected one of 2048, 3072, 4096"),
         ({"encryption": "plain", "allow_insecure": False}, "needs allow_insecure = true"),
         ({"encryption": "iterative_affine"}, "expected one of paillier, elgamal, plain"),
-        ({"early_stopping_rounds": 3}, "needs validation above 0"),
+        ({"early_stopping_rounds": 3}, "expected validation above 0"),
         ({"inference": "eini", "encryption": "plain"}, "eini encrypts"),
         ({"mode": "layered", "rounds": 0}, r"\[secureboost\] rounds"),
         ({"predict_from": "a", "warm_start": "b"}, "warm_start does"),

@@ -145,7 +145,7 @@ def test_gradients_of_validation_rows_are_refused(monkeypatch: pytest.MonkeyPatc
     ("changes", "said"),
     [
         ({"validation": 0.2, "validation_tables": True}, "validation: expected 0, the parties"),
-        ({"early_stopping_rounds": 2}, "needs validation above 0, or validation_tables"),
+        ({"early_stopping_rounds": 2}, "expected validation above 0, or validation_tables"),
     ],
 )
 def test_settings_that_contradict_are_refused(changes: dict[str, Any], said: str) -> None:

@@ -26,6 +26,7 @@ from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import start_score, weight_exponent
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.secureboost import platt
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
@@ -349,7 +350,13 @@ class ActiveParty(Party):
         patience = parameters.early_stopping_rounds
         final = r == parameters.rounds - 1 or bool(patience and self._stale >= patience)
         best = [self._best, None if math.isnan(self._best_value) else self._best_value, self._stale]
-        self.part.best_round = self.first_round + (self._best if patience else r)
+        kept = self._best if patience else r
+        self.part.best_round = self.first_round + kept
+        if parameters.calibrate:
+            if kept == r and RowSet.VALID in found:
+                self.part.calibration = self._calibration()
+            if final and self.part.calibration:
+                self.part.calibrate()
         self.remember(
             r,
             {
@@ -370,6 +377,12 @@ class ActiveParty(Party):
             best_round=self._best,
         )
         return final
+
+    def _calibration(self) -> list[float]:
+        """Return scale and shift of the margins that fit the validation rows."""
+        rows = self.scored[RowSet.VALID]
+        weight = None if self.weights is None else self.weights[rows]
+        return list(platt.fit(self.margins[rows], self.labels[rows], weight))
 
     def _evaluated(self, rows: NDArray[np.integer]) -> dict[str, float]:
         return metrics.evaluate(

@@ -70,6 +70,7 @@ class ActivePart:
     """The active party's part: structures, owners, own divisions and leaf values.
 
     ``base_margins`` are the columns in which rows bring theirs; ``base_margin`` is added to them.
+    ``calibration`` is the scale and the shift that margins got, see :mod:`~.platt`; empty for none.
     """
 
     party: str
@@ -87,6 +88,7 @@ class ActivePart:
     trees: list[Skeleton] = field(default_factory=list)
     best_round: int = 0
     base_margins: list[str] = field(default_factory=list)
+    calibration: list[float] = field(default_factory=list)
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "active"
 
@@ -124,6 +126,13 @@ class ActivePart:
                 )
             out += brought
         return out
+
+    def calibrate(self) -> None:
+        """Take the scale and shift of ``calibration`` into leaf values and base margin."""
+        scale, shift = self.calibration
+        self.base_margin = scale * self.base_margin + shift
+        for tree in self.trees:
+            tree.value = numbers(np.array(tree.value, np.float32) * np.float32(scale))
 
     @property
     def used_trees(self) -> list[Skeleton]:
@@ -169,6 +178,8 @@ class ActivePart:
         part: ActivePart = _load(data, "active", cls)
         if part.base_margins and len(part.base_margins) != part.n_outputs:
             raise DataError("a model part with base margins of another number of outputs")
+        if len(part.calibration) not in (0, 2):
+            raise DataError("a model part with a calibration that is no scale and shift")
         for number, tree in enumerate(part.trees):
             _check_tree(part, tree, f"tree {number}")
         return part
@@ -256,7 +267,7 @@ def _load(data: bytes, role: str, kind: type[Any]) -> Any:
             raise DataError(f"expected the part of the {role} party")
         names = {f.name for f in fields(kind)}
         if role == "active":
-            document.setdefault("base_margins", [])  # parts that were made before there were any
+            document = {"base_margins": [], "calibration": [], **document}  # older parts
         return read_as(kind, {name: document[name] for name in names})
 
 

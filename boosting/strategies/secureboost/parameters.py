@@ -91,6 +91,9 @@ class SecureBoost:
     early_stopping_rounds : int
         Rounds without a better validation score, after which the best round is what is kept; 0 for
         never.
+    calibrate : bool
+        Whether the finished model's margins get the scale, and for two classes the shift, with
+        which probabilities fit the validation rows best (Platt scaling, temperature scaling).
     inference : {"standard", "eini"}
         How a prediction job scores rows, see ``docs/strategies/secureboost.md``.
     predict_from : str
@@ -136,6 +139,7 @@ class SecureBoost:
     validation: Annotated[float, Within(0, 0.9)] = 0.0
     validation_tables: bool = False
     early_stopping_rounds: Annotated[int, Within(0, 1 << 20)] = 0
+    calibrate: bool = False
     inference: Annotated[str, OneOf(("standard", "eini"))] = "standard"
     predict_from: str = ""
     warm_start: str = ""
@@ -194,11 +198,6 @@ class SecureBoost:
                 "[secureboost] encryption: plain shows gradients, and with them labels, to all "
                 "parties; it needs allow_insecure = true"
             )
-        if self.early_stopping_rounds and not (self.validation or self.validation_tables):
-            raise InvalidJob(
-                "[secureboost] early_stopping_rounds: needs validation above 0, or "
-                "validation_tables"
-            )
         if self.validation and self.validation_tables:
             raise InvalidJob(
                 "[secureboost] validation: expected 0, the parties bring validation_tables"
@@ -244,6 +243,13 @@ class SecureBoost:
                 ("max_purity",),
             ),
             (self.predict_from, "predict_from", ("inference",)),
+            (not self.predict_from, "a job that trains", ("calibrate",)),
+            (
+                self.validation or self.validation_tables,
+                "validation above 0, or validation_tables",
+                ("early_stopping_rounds", "calibrate"),
+            ),
+            (job.task is not Task.REGRESSION, "a classification job", ("calibrate",)),
         ):
             only_with(condition, needed, "secureboost", self, *names)
         only_with(mode != "layered", "a mode other than layered", "booster", job.booster,
@@ -259,6 +265,10 @@ class SecureBoost:
             )
         if self.base_margin and job.booster.base_score is not None:
             raise InvalidJob("[booster] base_score: secureboost.base_margin is in its place")
+        if self.base_margin and self.calibrate:
+            raise InvalidJob(
+                "[secureboost] calibrate: rows bring base margins, which the model cannot scale"
+            )
         used = [*filter(None, [self.weight]), *self.base_margin]
         for name in used:
             if used.count(name) > 1 or name == job.label or name in job.features:
