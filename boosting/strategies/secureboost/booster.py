@@ -53,6 +53,12 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
         raise InvalidJob(
             f"[booster] subsample: expected above 0, to 1, received {booster.subsample:g}"
         )
+    if (
+        booster.sampling_method == "gradient_based"
+        and booster.subsample == 1
+        and sampling == "none"
+    ):
+        raise InvalidJob("[booster] sampling_method: gradient_based needs a subsample below 1")
     if sampling != "none":
         for name, own, default in (
             ("subsample", booster.subsample, _DEFAULT.subsample),
