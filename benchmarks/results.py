@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,30 +139,66 @@ def _gates(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def _heads(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Table 4 of the FedXGBllr paper: by set, the score of each network."""
+    kinds = ("cnn", "conv3", "dense")
+    lines = [["set", "silos", "seeds", *(f"`{kind}`" for kind in kinds)]]
+    seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
+    for name in dict.fromkeys(row["metric"].rpartition("_silos_seed_")[0] for row in seeds):
+        own = [row for row in seeds if row["metric"].rpartition("_silos_seed_")[0] == name]
+        by = {kind: [row["value"] for row in own if row["who"] == kind] for kind in kinds}
+        short, _, silos = name.rpartition("_")
+        lines.append([short, silos, f"{len(by['cnn'])}", *map(_mean_and_spread, by.values())])
+    return lines
+
+
+def _mean_and_spread(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+def _modes(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out SecureBoost's modes: by set, score, paired difference from standard, and CPU."""
+    lines = [
+        ["set", "mode", "metric", "splits", "mean", "less standard", "CPU s", "less standard, %"]
+    ]
+    for part, rows in parts.items():
+        scored = [row for row in rows if "_seed_" in row["metric"]]
+        metric = scored[0]["metric"].rpartition("_seed_")[0].rpartition("_")[2]
+        modes = dict.fromkeys(row["who"] for row in scored)
+        by = {who: [row["value"] for row in scored if row["who"] == who] for who in modes}
+        cpu = {who: _one(rows, who=who, unit="s")["value"] for who in modes}
+        for who, values in by.items():
+            gaps = [a - b for a, b in zip(values, by["standard"], strict=True)]
+            error = statistics.stdev(gaps) / len(gaps) ** 0.5
+            own = who == "standard"
+            lines.append([
+                part, who, metric, f"{len(values)}", f"{statistics.fmean(values):.4f}",
+                "–" if own else f"{statistics.fmean(gaps):+.4f} ± {error:.4f}", f"{cpu[who]:.1f}",
+                "–" if own else f"{100 * (cpu[who] / cpu['standard'] - 1):+.0f}",
+            ])  # fmt: skip
+    return lines
+
+
 def _simfl(parts: dict[str, list[Row]]) -> Lines:
     """Lay out Tables 2 and 3 of the FedXGBllr paper: by set and silos, scores and SimFL's bytes."""
     kinds = ("xgboost-pooled", "mean", "cnn", "simfl")
     lines = [
         ["set", "silos", "seeds", "pooled", "mean", "`cnn`", "SimFL", "SimFL, MB", "formula, MB"]
     ]
-    for rows in parts.values():
-        seeds = [row for row in rows if "_seed_" in row["metric"]]
-        for name in dict.fromkeys(row["metric"].rpartition("_seed_")[0] for row in seeds):
-            own = [row for row in seeds if row["metric"].rpartition("_seed_")[0] == name]
-            by = {kind: [row["value"] for row in own if row["who"] == kind] for kind in kinds}
-            scores = [
-                f"{statistics.mean(values):.2f}"
-                + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
-                for values in by.values()
-            ]
-            mb = [
-                statistics.mean(row["value"] for row in own if row["who"] == who) / 1e6
-                for who in ("simfl-bytes", "simfl-formula-bytes")
-            ]
-            short, silos, _ = name.rsplit("_", 2)
-            lines.append([
-                short, silos, f"{len(by['simfl'])}", *scores, *(f"{each:.1f}" for each in mb),
-            ])  # fmt: skip
+    seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
+    for name in dict.fromkeys(row["metric"].rpartition("_seed_")[0] for row in seeds):
+        own = [row for row in seeds if row["metric"].rpartition("_seed_")[0] == name]
+        by = {kind: [row["value"] for row in own if row["who"] == kind] for kind in kinds}
+        scores = [_mean_and_spread(values) for values in by.values()]
+        mb = [
+            statistics.mean(row["value"] for row in own if row["who"] == who) / 1e6
+            for who in ("simfl-bytes", "simfl-formula-bytes")
+        ]
+        short, silos, _ = name.rsplit("_", 2)
+        lines.append([
+            short, silos, f"{len(by['simfl'])}", *scores, *(f"{each:.1f}" for each in mb),
+        ])  # fmt: skip
     return lines
 
 
@@ -170,14 +206,27 @@ TABLES = {
     "simfl": Table(
         "fedxgbllr",
         {
-            f"{name}-{silos}": (
+            f"{name}-{silos}-seed-{seed}": (
                 "--what", "simfl", "--data", DATA, "--sets", name, "--silos", silos,
-                "--seeds", seeds,
+                "--first-seed", seed, "--seeds", "1",
             )
-            for silos, seeds in (("2", "5"), ("10", "1"))
+            for silos, seeds in (("2", "0"), ("10", "0"), ("2", "1234"))
+            for seed in seeds
             for name in ("abalone", "cpusmall", "cod_rna", "higgs_26k", "a9a")
         },
         _simfl,
+    ),
+    "heads": Table(
+        "fedxgbllr",
+        {
+            f"{name}-seed-{seed}": (
+                "--what", "ablations", "--data", DATA, "--sets", name, "--silos", "5",
+                "--first-seed", seed, "--seeds", "1",
+            )
+            for seed in "01234"
+            for name in ("abalone", "cpusmall", "cod_rna", "higgs_26k", "a9a")
+        },
+        _heads,
     ),
     "samplers": Table(
         "histogram_samplers",
@@ -198,6 +247,23 @@ TABLES = {
             )
         },
         _gates,
+    ),
+    "vertical-modes": Table(
+        "vertical_modes",
+        {
+            short: ("--data", DATA, "--sets", name, "--splits", splits)
+            for short, name, splits in (
+                ("breast", "fate_breast_hetero", "20"),
+                ("student", "fate_student_hetero", "20"),
+                ("ionosphere", "fate_ionosphere_scale_hetero", "20"),
+                ("wine", "tb_wine_quality", "5"),
+                ("motor", "fate_motor_hetero", "20"),
+                ("nursery", "nursery", "5"),
+                ("epsilon", "fate_epsilon_5k", "5"),
+                ("default-credit", "fate_default_credit_hetero", "5"),
+            )
+        },
+        _modes,
     ),
     "fedga-small": Table(
         "fedga",
