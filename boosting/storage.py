@@ -1,4 +1,4 @@
-"""Where the bins of a silo's rows live: in memory or, where that has no room, in mapped files."""
+"""Where the bins of a silo's rows live: in memory, in mapped files, or on other machines."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ class Storage:
         Bytes in memory for bins; None for as many as it takes.
     mapped : callable
         Shape and dtype to an array in a file, whose pages the system may drop and read again.
+    elsewhere : callable or None
+        A data set, cut points and the margin at which rows start to an ``engine.table.Rows`` whose
+        bins are on other machines of the silo; None for this one.
     """
 
     room: int | None = None
     mapped: Maker = np.empty
+    elsewhere: Callable[..., Any] | None = None
 
     def copies(self, n_bytes: int) -> int:
         """Return how many copies of bins of that size stay in memory: 2, 1 or 0."""

@@ -24,6 +24,7 @@ from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.calibration import Calibration
 from hedgerow.client_agent.config import AgentSettings
+from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.keeper import Pause, SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent
@@ -86,7 +87,8 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     rows, n_columns = sources.extent(config.data)
     files = MappedFiles(config.state / "scratch")
     tables = _rows(config, silo, state)
-    memory = MemoryLimit(config.memory_limit, files, tables.n_scored, config.threads)
+    cluster = DaskCluster(config.dask) if config.dask else None
+    memory = MemoryLimit(config.memory_limit, files, tables.n_scored, config.threads, cluster)
     tables = replace(tables, most_read=memory.most_read, scratch=config.state / "scratch")
     parts = AgentParts(
         silo=silo,
@@ -120,7 +122,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         crypto_answers=crypto_answers,
         rates=Calibration(config, vaults).start() if config.calibrate else dict,
         n_threads=config.threads,
-        trainer=_trainer(config),
+        trainer=_trainer(cluster),
     )
     stop_metrics, port = metrics.serve(config.metrics)
 
@@ -165,12 +167,12 @@ def _answering(config: AgentSettings, file: Path | None, parts: AgentParts) -> C
     return stop
 
 
-def _trainer(config: AgentSettings) -> LocalTrainer | None:
-    if not config.dask:
+def _trainer(cluster: DaskCluster | None) -> LocalTrainer | None:
+    if cluster is None:
         return None
     from hedgerow.client_agent.dask_training import DaskTrainer
 
-    return DaskTrainer(config.dask)
+    return DaskTrainer(cluster)
 
 
 def _own_keys(sealing: Path) -> KeyFolder:

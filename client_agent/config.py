@@ -110,7 +110,8 @@ class AgentSettings(FileSettings):
     dask: str = Field(
         default="",
         pattern="^((tcp|tls)://.+)?$",
-        description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow.",
+        description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow "
+        "and rows of histogram jobs are binned and summed.",
     )
     calibrate: bool = Field(
         default=True,

@@ -7,22 +7,21 @@ the margins. Scheduler and workers see the silo's data, so they belong to the sa
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.trees.ensemble import Tree, first_line
 from hedgerow.boosting.trees.loading import trees_of
+from hedgerow.client_agent.dask_cluster import DaskCluster, lost
 
 if TYPE_CHECKING:
     import dask.array
     import distributed
-
-CONNECT_SECONDS = 20.0
 
 
 class DaskTrainer:
@@ -30,29 +29,12 @@ class DaskTrainer:
 
     Cuts and sums are merged over the workers, so trees equal those of one machine where the
     features have no more values than bins, and are close elsewhere; bits may differ between runs.
-
-    Parameters
-    ----------
-    scheduler : str
-        ``tcp://HOST:PORT`` or ``tls://HOST:PORT``; Dask's own settings name the files for TLS.
-
-    Raises
-    ------
-    FederationError
-        The package ``dask`` is not installed.
     """
 
-    def __init__(self, scheduler: str) -> None:
-        try:
-            import distributed  # noqa: F401
-            import xgboost.dask  # noqa: F401
-        except ImportError as error:
-            raise FederationError(
-                f"dask = {scheduler!r} needs the extra hedgerow[dask]: {error}"
-            ) from error
-        self._scheduler = scheduler
-        self._client: distributed.Client | None = None
+    def __init__(self, cluster: DaskCluster) -> None:
+        self._cluster = cluster
         self._lock = threading.Lock()
+        self._client: distributed.Client | None = None
         self._sent: tuple[Dataset, dict[str, dask.array.Array]] | None = None
 
     def __call__(
@@ -69,13 +51,13 @@ class DaskTrainer:
 
         # Jobs of one agent share the cluster, one training at a time.
         with self._lock:
-            client = self._connected()
+            client, workers = self._cluster.client(), [*self._cluster.workers()]
             try:
                 with client.as_current():
                     rows = xgboost.dask.DaskDMatrix(
                         client,
-                        **self._rows(client, dataset),
-                        base_margin=_spread(client, margins),
+                        **self._rows(client, workers, dataset),
+                        base_margin=_spread(client, workers, margins),
                         feature_types=dataset.schema.feature_types,
                         enable_categorical=True,
                     )
@@ -89,45 +71,28 @@ class DaskTrainer:
                     f"XGBoost cannot train on these rows: {first_line(error)}"
                 ) from error
             except (OSError, distributed.scheduler.KilledWorker) as error:
-                raise FederationError("the connection to the Dask cluster was lost") from error
+                raise lost() from error
         return trees_of(made["booster"])
 
-    def close(self) -> None:
-        """Release the rows on the cluster and disconnect."""
-        self._sent = None
-        if self._client is not None:
-            self._client.close()
-
-    def _connected(self) -> distributed.Client:
-        import distributed
-
-        if self._client is None or self._client.status != "running":
-            self._sent = None
-            try:
-                self._client = distributed.Client(
-                    self._scheduler, timeout=CONNECT_SECONDS, set_as_default=False
-                )
-            except OSError as error:
-                raise FederationError(f"no Dask scheduler responds at {self._scheduler}") from error
-        return self._client
-
-    def _rows(self, client: distributed.Client, dataset: Dataset) -> dict[str, dask.array.Array]:
+    def _rows(
+        self, client: distributed.Client, workers: Sequence[str], dataset: Dataset
+    ) -> dict[str, dask.array.Array]:
         """Return the rows on the cluster; those of the previous job are released."""
-        if self._sent is None or self._sent[0] is not dataset:
-            self._sent = None
+        if self._sent is None or self._sent[0] is not dataset or self._client is not client:
+            self._client, self._sent = client, None
             given = {"data": dataset.X, "label": dataset.y, "weight": dataset.weight}
-            arrays = {k: _spread(client, part) for k, part in given.items() if part is not None}
+            found = {k: part for k, part in given.items() if part is not None}
+            arrays = {k: _spread(client, workers, part) for k, part in found.items()}
             self._sent = (dataset, arrays)
         return self._sent[1]
 
 
-def _spread(client: distributed.Client, values: NDArray[Any]) -> dask.array.Array:
+def _spread(
+    client: distributed.Client, workers: Sequence[str], values: NDArray[Any]
+) -> dask.array.Array:
     """Return an array whose blocks are on the workers, one on each."""
     import dask.array
 
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    if not workers:
-        raise FederationError("the Dask cluster has no workers")
     blocks = []
     for worker, part in zip(workers, np.array_split(values, len(workers)), strict=True):
         if len(part) == 0:

@@ -14,9 +14,10 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,6 +27,9 @@ from hedgerow.boosting.errors import LimitReached
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 from hedgerow.client_agent.records import writing_state
+
+if TYPE_CHECKING:
+    from hedgerow.client_agent.dask_cluster import DaskCluster
 
 PROCESS_BYTES = 400_000_000
 """What an agent's process takes beside its rows, with the kernels of a job compiled."""
@@ -96,6 +100,8 @@ class MemoryLimit:
     n_scored : callable
         From the training rows of a job to the silo's rows that only score models.
     n_threads : int
+    cluster : DaskCluster or None
+        Where bins live instead of in this process.
     """
 
     def __init__(
@@ -104,7 +110,9 @@ class MemoryLimit:
         files: MappedFiles,
         n_scored: Callable[[int], int] = lambda _: 0,
         n_threads: int = 1,
+        cluster: DaskCluster | None = None,
     ) -> None:
+        self._cluster = cluster
         self._limit = limit
         self._files = files
         self._n_scored = n_scored
@@ -124,9 +132,13 @@ class MemoryLimit:
         ------
         LimitReached
             With the bytes that a table of its size class takes, and the limit.
+        FederationError
+            The cluster that is to have its bins cannot.
         """
         if self._limit is not None:
             self._part(job, dataset, 0)
+        if self._cluster is not None and self._need(job, dataset, 1).bins:
+            self._cluster.check()
 
     def take(self, job_id: str, attempt: int, job: JobParameters, dataset: Dataset) -> Storage:
         """Keep memory for an attempt until it is given back; return where its bins live.
@@ -138,12 +150,17 @@ class MemoryLimit:
         LimitReached
             It does not fit beside the jobs that run.
         """
+        elsewhere = None
+        if self._cluster is not None:
+            from hedgerow.client_agent.dask_tables import DaskTable
+
+            elsewhere = partial(DaskTable, self._cluster)
         if self._limit is None:
-            return IN_MEMORY
+            return replace(IN_MEMORY, elsewhere=elsewhere) if elsewhere else IN_MEMORY
         with self._lock:
             others = sum(part.n_bytes for (of, _), part in self._taken.items() if of != job_id)
             part = self._taken[job_id, attempt] = self._part(job, dataset, others)
-        return Storage(part.room, self._files.array)
+        return Storage(part.room, self._files.array, elsewhere)
 
     def give_back(self, job_id: str, attempt: int) -> None:
         """End what an attempt has taken, if anything."""

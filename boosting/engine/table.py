@@ -1,9 +1,13 @@
-"""One party's rows during training: bins, labels and margins."""
+"""One party's rows during training: bins, labels and margins, and as a round's trees divide them.
+
+A strategy asks :class:`Rows` and :class:`Division`, for bins need not be in this process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -13,8 +17,88 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.grower import GrownTree
-from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.histogram import Layout, build_histograms, node_sums
+from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.storage import IN_MEMORY, Storage
+
+Integers = NDArray[np.int64]
+TreeValues = tuple[GrownTree, Sequence[int]]
+"""A tree, and the outputs to which its leaf values are added."""
+
+
+class TreeIntegers(NamedTuple):
+    """What the histograms of a tree sum, and where its bins are in them.
+
+    Parameters
+    ----------
+    layout : Layout
+    searched : ndarray of shape (n_samples, 2 * n_outputs), int64
+        Undefined for rows that are not in the sample.
+    exact : ndarray of the same shape, or None
+        Lossless ones for leaf values, where the search is coarse.
+    """
+
+    layout: Layout
+    searched: Integers
+    exact: Integers | None
+
+
+class Division(Protocol):
+    """A table's sampled rows in the trees of a round: sums go out, splits come in."""
+
+    def sums(self, requests: Sequence[Sequence[int]], *, totals: bool) -> Integers:
+        """Return the histograms of the nodes that each tree requests, one after another.
+
+        With ``totals`` each tree's begin with the sums of all its rows.
+        """
+        ...
+
+    def leaf_sums(self, leaves: Sequence[Sequence[int]]) -> Integers:
+        """Return the lossless sums of each tree's leaves."""
+        ...
+
+    def split(self, splits: Sequence[Splits]) -> None:
+        """Move each tree's rows by its splits."""
+        ...
+
+    def add(self, trees: Sequence[TreeValues]) -> None:
+        """Add the leaf values of the grown trees to the margins of all rows of the table."""
+        ...
+
+
+class Rows(Protocol):
+    """A party's rows during training, wherever their bins are; see :class:`Table`."""
+
+    y: NDArray[np.float64]
+    weight: NDArray[np.float64] | None
+    margins: NDArray[np.float32]
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which features have missing values, shape (n_features,)."""
+        ...
+
+    def values(self, cuts: Cuts, rows: slice) -> NDArray[np.float32]:
+        """Return a number in the bin of each value; see :meth:`BinnedFeatures.values`."""
+        ...
+
+    def divide(self, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]) -> Division:
+        """Return the ascending rows ``sample`` in the roots of a round's trees."""
+        ...
+
+    def add(self, trees: Sequence[TreeValues]) -> None:
+        """Add leaf values of trees that were grown on other rows."""
+        ...
+
+
+def placed(
+    dataset: Dataset, cuts: Cuts, base_margin: float, n_threads: int, storage: Storage
+) -> Rows:
+    """Return a table binned where the storage says, its margins all at ``base_margin``."""
+    if storage.elsewhere is not None and dataset.n_samples:
+        rows: Rows = storage.elsewhere(dataset, cuts, base_margin)
+        return rows
+    return Table.of(dataset, cuts, base_margin, n_threads, storage)
 
 
 @dataclass(slots=True)
@@ -54,6 +138,32 @@ class Table:
             n_threads,
         )
 
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which features have missing values."""
+        return self.binned.missing
+
+    def values(self, cuts: Cuts, rows: slice) -> NDArray[np.float32]:
+        """Return a number in the bin of each value."""
+        return self.binned.values(cuts, rows)
+
+    def divide(self, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]) -> DividedTable:
+        """Return the sampled rows in the roots of a round's trees."""
+        return DividedTable(self, sample, trees)
+
+    def add(self, trees: Sequence[TreeValues]) -> None:
+        """Add leaf values of trees that were grown on other rows."""
+        for tree, groups in trees:
+            self.add_tree(tree, None, groups)
+
+    def nodes_reached(self, tree: GrownTree) -> NDArray[Any]:
+        """Return the leaf that each row reaches, in as few bytes as hold it."""
+        reached = np.zeros((self.binned.n_samples, 1), np.float32)
+        numbers = np.arange(tree.n_nodes, dtype=np.float32)[:, None]
+        table = _routing_table(tree, self.binned.n_bins)
+        _add_by_route(self.binned.by_row, *table, numbers, np.zeros(1, np.int64), reached)
+        return reached[:, 0].astype(np.min_scalar_type(tree.n_nodes))
+
     def add_tree(
         self, tree: GrownTree, partition: RowPartition | None, groups: Sequence[int]
     ) -> None:
@@ -77,6 +187,50 @@ class Table:
             columns,
             self.margins,
         )
+
+
+class DividedTable:
+    """A :class:`Division` of a table in this process."""
+
+    def __init__(
+        self, table: Table, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]
+    ) -> None:
+        self._table = table
+        self._trees = [(RowPartition(sample), tree) for tree in trees]
+
+    def sums(self, requests: Sequence[Sequence[int]], *, totals: bool) -> Integers:
+        """Return the histograms of the requested nodes."""
+        parts, binned = [], self._table.binned
+        for (rows, tree), nodes in zip(self._trees, requests, strict=True):
+            if totals:
+                parts.append(node_sums(rows, [0], tree.searched).reshape(-1))
+            own = build_histograms(
+                binned, rows, nodes, tree.searched, tree.layout, self._table.n_threads
+            )
+            parts.append(own.reshape(-1))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def leaf_sums(self, leaves: Sequence[Sequence[int]]) -> Integers:
+        """Return the lossless sums of each tree's leaves."""
+        pairs = zip(self._trees, leaves, strict=True)
+        return np.concatenate(
+            [
+                node_sums(rows, nodes, tree.searched if tree.exact is None else tree.exact).reshape(
+                    -1
+                )
+                for (rows, tree), nodes in pairs
+            ]
+        )
+
+    def split(self, splits: Sequence[Splits]) -> None:
+        """Move each tree's rows by its splits."""
+        for (rows, _), own in zip(self._trees, splits, strict=True):
+            rows.split_by_bins(self._table.binned, own)
+
+    def add(self, trees: Sequence[TreeValues]) -> None:
+        """Add the leaf values of the grown trees to all rows."""
+        for (rows, _), (tree, groups) in zip(self._trees, trees, strict=True):
+            self._table.add_tree(tree, rows, groups)
 
 
 def _routing_table(

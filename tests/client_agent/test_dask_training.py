@@ -12,7 +12,8 @@ from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.local import ScoredRows
-from hedgerow.client_agent import dask_training
+from hedgerow.client_agent import dask_cluster
+from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_training import DaskTrainer
 from tests.federation.processes import Federation, write_table
 
@@ -36,9 +37,9 @@ def cluster() -> Iterator[distributed.LocalCluster]:
 
 @pytest.fixture
 def trainer(cluster: distributed.LocalCluster) -> Iterator[DaskTrainer]:
-    made = DaskTrainer(cluster.scheduler_address)
-    yield made
-    made.close()
+    connection = DaskCluster(cluster.scheduler_address)
+    yield DaskTrainer(connection)
+    connection.close()
 
 
 def table(n: int = 600, *, weighted: bool = False) -> Dataset:
@@ -106,8 +107,8 @@ def test_what_xgboost_refuses_is_told_in_its_words(trainer: DaskTrainer) -> None
 
 
 def test_absent_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_training, "CONNECT_SECONDS", 0.5)
-    trainer = DaskTrainer("tcp://127.0.0.1:9")
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
+    trainer = DaskTrainer(DaskCluster("tcp://127.0.0.1:9"))
     with pytest.raises(FederationError, match="no Dask scheduler responds at tcp://127"):
         trainer(table(), np.zeros(600, np.float32), PARAMETERS, 1)
 
@@ -115,19 +116,22 @@ def test_absent_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_silo_with_a_cluster_trains_in_a_federation(
     cluster: distributed.LocalCluster, tmp_path: Path
 ) -> None:
-    tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 200, k) for k in range(2)}
+    tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 200, k) for k in range(3)}
     federation = Federation(tmp_path, tables, fresh=True)
-    before = work_of(cluster)
     try:
         federation.start_coordinator()
         federation.start_agent("s0")
         federation.start_agent("s1", dask=cluster.scheduler_address)
-        job_id = federation.submit(
-            'name = "d"\nstrategy = "bagging"\nlabel = "label"\ntask = "binary"\nseed = 1\n'
-            'min_silos = 2\nsilos = ["s0", "s1"]\n[bagging]\nrounds = 2\n[booster]\nmax_depth = 3\n'
-        )
-        view = federation.end(job_id, 200)
-        assert view.state == "SUCCEEDED", view.detail
-        assert work_of(cluster) > before
+        federation.start_agent("s2")
+        for strategy in ("bagging", "histogram"):
+            before = work_of(cluster)
+            job_id = federation.submit(
+                f'name = "d"\nstrategy = "{strategy}"\nlabel = "label"\ntask = "binary"\n'
+                f'seed = 1\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n[{strategy}]\n'
+                "rounds = 2\n[booster]\nmax_depth = 3\n"
+            )
+            view = federation.end(job_id, 200)
+            assert view.state == "SUCCEEDED", view.detail
+            assert work_of(cluster) > before
     finally:
         federation.stop()

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.engine.histogram import Layout, build_histograms, node_sums
-from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
-from hedgerow.boosting.engine.table import Table
+from hedgerow.boosting.engine.table import Division, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.storage import Storage
@@ -70,11 +68,11 @@ class SiloRows:
         self.known: list[bytes] = []
         margin = self._plan.objective.margin_of(opening.base_score)
         self.table, self._valid_table = (
-            Table.of(data, opening.cuts, margin, self._n_threads, self._room(data))
+            placed(data, opening.cuts, margin, self._n_threads, self._room(data))
             for data in (self.train, self._valid)
         )
         self._start_margin = margin
-        self.missing = self.table.binned.missing
+        self.missing = self.table.missing
 
     def _room(self, data: Dataset) -> Storage:
         n_total = self.train.n_samples + self._valid.n_samples
@@ -89,7 +87,7 @@ class SiloRows:
             start = end
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
             for rows in _blocks(data.n_samples):
-                block = Dataset(data.schema, table.binned.values(self._cuts, rows))
+                block = Dataset(data.schema, table.values(self._cuts, rows))
                 margins = ensemble.margins(
                     matrix(block, self._n_threads), n_threads=self._n_threads
                 )
@@ -100,30 +98,30 @@ class SiloRows:
         table = self.table
         return self._plan.objective.gradients(table.margins, table.y, table.weight)
 
-    def add(self, trees: Sequence[tuple[TreeMirror, RowPartition | None]], values: Floats) -> None:
+    def add(self, mirrors: Sequence[TreeMirror], values: Floats, division: Division | None) -> None:
         """Add a round's trees to the margins.
 
         Parameters
         ----------
-        trees : sequence of tuple
-            Each with the rows that it was grown on, where it was grown on some of this silo.
         values : ndarray of shape (n_values,), float32
             As in :class:`ClosedTrees`.
+        division : Division or None
+            The rows that the trees were grown on, where these are some of this silo's.
         """
         width = self._plan.width // 2
-        ends = np.cumsum([len(mirror.leaves) * width for mirror, _ in trees])
+        ends = np.cumsum([len(mirror.leaves) * width for mirror in mirrors])
         if values.shape[0] != ends[-1] or not np.isfinite(values).all():
             raise OfferRejected(f"leaf values: expected {ends[-1]} finite numbers")
         parts = np.split(values, ends[:-1])
-        followed: list[Tree] = []
-        for t, ((mirror, partition), part) in enumerate(zip(trees, parts, strict=True)):
-            grown = mirror.grown(part.reshape(-1, width))
-            followed.extend(grown.trees(self._cuts, self._plan.groups(t)))
-            self.table.add_tree(grown, partition, self._plan.groups(t))
-            if self._valid.n_samples:
-                self._valid_table.add_tree(grown, None, self._plan.groups(t))
-
-        self._follow(followed)
+        pairs = zip(mirrors, parts, strict=True)
+        trees = [
+            (mirror.grown(part.reshape(-1, width)), self._plan.groups(t))
+            for t, (mirror, part) in enumerate(pairs)
+        ]
+        (division or self.table).add(trees)
+        if self._valid.n_samples:
+            self._valid_table.add(trees)
+        self._follow([one for grown, groups in trees for one in grown.trees(self._cuts, groups)])
 
     def _follow(self, trees: Sequence[Tree]) -> None:
         """Add a round's trees to the digest of the model: structure and leaf values."""
@@ -153,24 +151,6 @@ def _blocks(n_samples: int) -> Iterator[slice]:
     """Yield rows that are worked on at a time, so that what that takes does not grow with them."""
     for first in range(0, n_samples, _BLOCK_ROWS):
         yield slice(first, first + _BLOCK_ROWS)
-
-
-class _TreeRows:
-    """The rows of one tree: which node each has reached, and their integers."""
-
-    __slots__ = ("exact", "mirror", "partition", "searched")
-
-    def __init__(
-        self,
-        partition: RowPartition,
-        mirror: TreeMirror,
-        searched: Integers,
-        exact: Integers | None,
-    ) -> None:
-        self.partition = partition
-        self.mirror = mirror
-        self.searched = searched
-        self.exact = exact
 
 
 class PackedLevel(NamedTuple):
@@ -207,70 +187,46 @@ class DividedRows:
         if plan.parameters.coarse_bits:
             rng = generator(plan.job.seed, rows.number, round_, Purpose.ROUNDING)
             searched = quantiser.coarse(g, h, sample, rng)
-        self._table = rows.table
-        self._layouts: Sequence[Layout] = shape.layouts
         self._shape = shape
         self._scale, _ = plan.scales(quantiser)
         self._missing = rows.missing
-        self.trees = [
-            _TreeRows(
-                RowPartition(sample.rows),
-                shape.mirror(),
+        self.mirrors = [shape.mirror() for _ in range(plan.n_trees)]
+        own = [
+            TreeIntegers(
+                layout,
                 np.ascontiguousarray(searched[:, plan.part(t)]),
                 np.ascontiguousarray(exact[:, plan.part(t)]) if searched is not exact else None,
             )
-            for t in range(plan.n_trees)
+            for t, layout in enumerate(shape.layouts)
         ]
+        self.division = rows.table.divide(sample.rows, own)
 
     def level(self, level: int) -> Integers:
         """Return this silo's part of a level's vector: the requested nodes' histograms.
 
         The first level has the totals of each tree before its root's histogram.
         """
-        parts = []
-        for tree, layout in zip(self.trees, self._layouts, strict=True):
-            if level == 0:
-                parts.append(node_sums(tree.partition, [0], tree.searched).reshape(-1))
-            parts.append(
-                build_histograms(
-                    self._table.binned,
-                    tree.partition,
-                    tree.mirror.request,
-                    tree.searched,
-                    layout,
-                    self._table.n_threads,
-                ).reshape(-1)
-            )
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return self.division.sums([mirror.request for mirror in self.mirrors], totals=level == 0)
 
     def packed(self, own: Integers, level: int, n_silos: int, *, wide: bool) -> PackedLevel:
         """Return a level's vector as it travels in a sum over at most ``n_silos`` silos."""
-        mirrors = [tree.mirror for tree in self.trees]
-        rings = self._shape.rings(mirrors, self._scale, first=level == 0, wide=wide)
+        rings = self._shape.rings(self.mirrors, self._scale, first=level == 0, wide=wide)
         return PackedLevel(rings.pack(own, self._missing, n_silos), rings.fields, rings.guessed)
 
     def leaves(self) -> Integers:
         """Return this silo's part of the lossless leaf sums."""
-        return np.concatenate(
-            [
-                node_sums(tree.partition, tree.mirror.leaves, tree.exact).reshape(-1)
-                for tree in self.trees
-                if tree.exact is not None
-            ]
-        )
+        return self.division.leaf_sums([mirror.leaves for mirror in self.mirrors])
 
     def divide(self, decision: LevelDecision) -> None:
         """Move the rows by a level's splits; raises OfferRejected for splits that do not fit."""
-        splits = apply_level([tree.mirror for tree in self.trees], decision.trees)
-        for tree, own in zip(self.trees, splits, strict=True):
-            tree.partition.split_by_bins(self._table.binned, own)
+        self.division.split(apply_level(self.mirrors, decision.trees))
 
     @property
     def state(self) -> tuple[object, ...]:
         """What the next sums of the trees follow from."""
-        return tuple(tree.mirror.state for tree in self.trees)
+        return tuple(mirror.state for mirror in self.mirrors)
 
     @property
     def done(self) -> bool:
         """Whether no further histogram is requested."""
-        return not any(tree.mirror.request for tree in self.trees)
+        return not any(mirror.request for mirror in self.mirrors)

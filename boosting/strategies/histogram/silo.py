@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
+from hedgerow.boosting.engine.table import Division
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
@@ -166,7 +166,7 @@ class _Silo:
         grown = self.link.exchange(GROWN, at, KnownTrees(self.n_known))
         for level in grown.levels:
             apply_level(mirrors, level.trees)
-        self._add([(mirror, None) for mirror in mirrors], grown.closed)
+        self._add(mirrors, grown.closed, None)
         return grown.closed
 
     def _grow_round(self) -> ClosedTrees:
@@ -193,16 +193,16 @@ class _Silo:
             if not self.parameters.coarse_bits:
                 raise OfferRejected("level: expected leaf values with the last one, received none")
             closed = self._renew(rows, trees, state)
-        self._add([(tree.mirror, tree.partition) for tree in rows.trees], closed)
+        self._add(rows.mirrors, closed, rows.division)
         if self.ensemble is not None:
             self.ensemble = self.ensemble.extend(plan.trees(trees, opening), n_steps=1)
             self._remember()
         return closed
 
     def _add(
-        self, trees: Sequence[tuple[TreeMirror, RowPartition | None]], closed: ClosedTrees
+        self, mirrors: Sequence[TreeMirror], closed: ClosedTrees, division: Division | None
     ) -> None:
-        self.rows.add(trees, closed.values)
+        self.rows.add(mirrors, closed.values, division)
         self.round += 1
         self.n_known += 1
 
