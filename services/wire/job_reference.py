@@ -287,3 +287,5 @@ def _of_objectives(strategy: str) -> Iterator[JobParameters]:
     for task in Task:
         for objective in objectives if task is Task.REGRESSION else (None,):
             yield _with(_example(strategy, task), "booster", "objective", objective)
+        # Which rows are drawn says something only where some are.
+        yield _with(_example(strategy, task), "booster", "subsample", 0.5)
