@@ -14,9 +14,6 @@ from pathlib import Path
 
 from tests.federation.processes import ROOT
 
-UNTAGGED = "124e99bfa16f4e6696d24a906b16d919228501e2"
-"""Commit that stands for a release for as long as there is no tag."""
-
 PARTS = (
     "hedgerow", "proto", "boosting", "services", "coordinator", "client_agent", "crypto",
     "examples", "deploy/compose", "docs/strategies", "pyproject.toml",
@@ -60,16 +57,15 @@ class Release:
 
 
 def newest() -> str:
-    """Return the newest tag before the present commit, else :data:`UNTAGGED`, as a full commit.
+    """Return the commit of the last release that ``releases.toml`` names.
 
     Raises
     ------
     NoHistory
         This is no clone, or one without that commit.
     """
+    named = str([*tomllib.loads((ROOT / "releases.toml").read_text()).values()][-1])
     try:
-        tag = _git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD~1")
-        named = tag.stdout.decode().strip() if tag.returncode == 0 else UNTAGGED
         found = _git("rev-parse", "--verify", "--quiet", f"{named}^{{commit}}")
     except FileNotFoundError as error:
         raise NoHistory("there is no git, which has the release before this one") from error
