@@ -280,6 +280,7 @@ class Agent:
             log.debug("outcome not reported", job=key.job_id, why=str(failure))
         finally:
             self.parts.ledger.settle(key.job_id)
+            self.parts.memory.sweep()
             if self._attempts.get(key) is attempt:  # else it has been assigned again
                 del self._attempts[key], self._threads[key]
 

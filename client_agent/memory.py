@@ -8,6 +8,7 @@ nothing of them is left when the job ends, however it ends.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import shutil
@@ -166,6 +167,11 @@ class MemoryLimit:
         """End what an attempt has taken, if anything."""
         with self._lock:
             self._taken.pop((job_id, attempt), None)
+
+    def sweep(self) -> None:
+        """Free what cycles of ended attempts hold: an agent without work would keep it for long."""
+        if self._limit is not None:
+            gc.collect()
 
     def _part(self, job: JobParameters, dataset: Dataset, others: int) -> _Part:
         assert self._limit is not None

@@ -10,24 +10,21 @@ import sys
 import threading
 import traceback
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 import structlog
 
 
-class _LastingStream:
-    """A stream whose full disk or closed pipe stops no process."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+class _LastingStderr:
+    """What standard error is at each line; its full disk or closed pipe stops no process."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
+            sys.stderr.write(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
+            sys.stderr.flush()
 
 
 class _Level:
@@ -102,7 +99,7 @@ def configure(*, json: bool, level: str) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(_LastingStream(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.PrintLoggerFactory(_LastingStderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     threading.excepthook = _thread_ended

@@ -57,7 +57,7 @@ def test_jobs_in_a_row_are_declined_once_the_tables_budget_is_spent(tmp_path: Pa
         file = fed.folder / "state-agent-s0/privacy/accounts.json"
         file.write_bytes(file.read_bytes().replace(b"400.0", b"100.0"))
         fed.start_agent("s0", policy=POLICY)
-        view = fed.end(fed.submit(JOB.replace("400", "100")))
+        view = fed.end(fed.submit("start_timeout_seconds = 10\n" + JOB.replace("400", "100")))
         assert view.state == "FAILED"
         assert "accounts.json is damaged" in view.detail
     assert all(

@@ -52,6 +52,11 @@ def trained(
     )
 
 
+def same_secrets() -> Memories:
+    """Return memories with which runs have the same anonymous numbers of features."""
+    return {name: {"secureboost/secret": bytes(32)} for name in ("guest", "host-1", "host-2")}
+
+
 def margins(outcome: Outcome, rows: Dataset) -> Margins:
     """Return margins of the whole model on a joined table."""
     active, passive = vertical.parts(outcome.kept)
@@ -159,7 +164,7 @@ def test_separated_rows_get_a_finite_scale() -> None:
 def test_the_best_round_is_what_is_calibrated_and_a_restart_changes_nothing() -> None:
     train, valid = table(200, 1), table(150, 2)
     early = {"changes": {"rounds": 12, "early_stopping_rounds": 2}}
-    whole, _ = trained(train, valid, **early)
+    whole, _ = trained(train, valid, same_secrets(), **early)
     active = vertical.parts(whole.kept)[0]
     assert len(active.used_trees) < len(active.trees)
     plain, _ = trained(train, valid, changes={**early["changes"], "calibrate": False})
@@ -167,7 +172,7 @@ def test_the_best_round_is_what_is_calibrated_and_a_restart_changes_nothing() ->
         platt.fit(margins(plain, valid), valid.labels, None), abs=1e-4
     )
     fault = Fault("host-1", "histograms", round=active.best_round + 1, level=1)
-    first, memories = trained(train, valid, faults=(fault,), **early)
+    first, memories = trained(train, valid, same_secrets(), faults=(fault,), **early)
     assert first.error is not None
     again, _ = trained(
         train, valid, memories, checkpoint=first.rounds[-1].checkpoint,

@@ -59,10 +59,9 @@ def test_bins_in_a_file_give_the_same_model_to_the_byte(tmp_path: Path) -> None:
 
         fed.kill("agent-s0", signal.SIGTERM)
         fed.start_agent("s0", memory_limit=held - 1)
-        job_id = fed.submit(text)
-        view = fed.wait(job_id, lambda v: v.ended or "memory_limit" in v.detail)
+        job_id = fed.submit("start_timeout_seconds = 10\n" + text)
+        view = fed.end(job_id)
         assert "s0 declined (memory_limit: histogram takes up to 0.40 GB" in view.detail
-        fed.client.cancel(job_id)
 
 
 def test_a_table_that_changes_under_a_job_is_declined_with_words(tmp_path: Path) -> None:
