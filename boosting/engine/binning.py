@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Columns, columns_of
@@ -17,6 +16,7 @@ from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.sorting import sorted_keys
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.storage import IN_MEMORY, Storage
+from hedgerow.crypto.compiled import compiled
 
 Bins = NDArray[np.uint8 | np.uint16]
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class _Cells(NamedTuple):
         return cls(keys[0], np.uint32(shift), first)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count_before(cells, out):  # type: ignore[no-untyped-def]
     start = np.int64(0)
     for k in range(cells.shape[0]):
@@ -172,7 +172,7 @@ def _count_before(cells, out):  # type: ignore[no-untyped-def]
     out[start:] = cells.shape[0]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
     for k in range(bits.shape[0]):
         b = bits[k]
@@ -182,7 +182,7 @@ def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
         out[k] = np.uint32(0) if key < base else cell
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
     """Count the thresholds that are not above each value; return whether any is missing, or bad.
 
@@ -224,7 +224,7 @@ def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
     return n_missing > 0, n_bad > 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
     missing, bad = False, False
     for i in range(x.shape[0]):
@@ -240,7 +240,7 @@ def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
     return missing, bad
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _transpose(columns, rows):  # type: ignore[no-untyped-def]
     for start in range(0, rows.shape[0], _BLOCK):
         stop = min(start + _BLOCK, rows.shape[0])

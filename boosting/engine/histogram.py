@@ -16,15 +16,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures, run_all
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.crypto.compiled import compiled, intrinsic
 
 _PREFETCH_ROWS = 16
 _CHUNK_ROWS = 32768
@@ -58,9 +55,12 @@ def layout_of(cuts: Cuts, features: NDArray[np.int64] | None = None) -> Layout:
     return Layout(used.astype(np.int64), offsets.astype(np.int64))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     """Prefetch the cache line of a flat array's element."""
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -78,9 +78,11 @@ def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -> Any:
     """Add two numbers to neighbours in a flat int64 array: one load, one sum, one store."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -187,7 +189,7 @@ class _Rows(NamedTuple):
     missing: np.uint64
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
     """Write the sums of each node, one node at a time so that its zeros stay in the cache."""
     bins, stride, order, gradients, used, offsets, n_values, missing = rows
@@ -241,7 +243,7 @@ def node_sums(
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sum_rows(order, starts, stops, gradients, out):  # type: ignore[no-untyped-def]
     n_values = np.uint64(out.shape[1])
     for s in range(starts.shape[0]):

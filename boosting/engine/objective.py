@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.checks import one_of, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.crypto.compiled import compiled
 
 Floats = NDArray[np.float64]
 
@@ -266,7 +266,7 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-def]
     one, least = np.float32(1.0), np.float32(1e-16)
     weighted = weight.shape[0] > 0
@@ -279,7 +279,7 @@ def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-de
         h[i] = max(p * (one - p), least) * w
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
     one, least = np.float32(1.0), np.float32(1e-16)
     weighted = weight.shape[0] > 0
@@ -300,7 +300,7 @@ def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
             g[i, c] = (p - one if c == y[i] else p) * w
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] > 0
     for i in range(margins.shape[0]):

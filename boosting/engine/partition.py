@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures
+from hedgerow.crypto.compiled import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class RowPartition:
             self._spans[left + 1] = (middle, stop)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _partition(by_feature, features, goes_left, order, spare, spans):  # type: ignore[no-untyped-def]
     """Move the rows of each node: in place to the left, by way of ``spare`` to the right."""
     starts, stops, n_left = spans

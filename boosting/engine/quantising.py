@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.objective import Objective
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import Scale
+from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
 
 Pair = tuple[float, float]
@@ -179,7 +179,7 @@ class Quantiser:
         return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] == rows.shape[0]
     top_g, top_h = 0.0, 0.0
@@ -202,7 +202,7 @@ class _Limits(NamedTuple):
     bound_h: float
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _round_rows(g, h, rows, weight, limits, draws, out):  # type: ignore[no-untyped-def]
     scale_g, scale_h, bound_g, bound_h = limits
     weighted = weight.shape[0] > 0

@@ -16,11 +16,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.job import Booster
+from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fixed_point import FixedPoint
 
 N_SCORE_BINS = 512
@@ -168,7 +168,7 @@ def mvs_scores(
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _scores(g, h, lam, out):  # type: ignore[no-untyped-def]
     for i in range(g.shape[0]):
         total = 0.0
@@ -190,7 +190,7 @@ def mvs_threshold(scores: NDArray[np.float64], rate: float) -> float:
     return float(_threshold(scores.copy(), target))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _threshold(s, target):  # type: ignore[no-untyped-def]
     """Find the root by quickselect: O(n), no sort.
 
@@ -246,7 +246,7 @@ def mvs(scores: NDArray[np.float64], mu: float, rng: np.random.Generator) -> Sam
     return Sample(rows[:n_kept].copy(), weight[:n_kept].copy())
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _keep(scores, mu, draws, rows, weight):  # type: ignore[no-untyped-def]
     n_kept = 0
     for i in range(scores.shape[0]):

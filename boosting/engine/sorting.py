@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from hedgerow.crypto.compiled import compiled
 
 Keys = NDArray[np.uint32]
 
@@ -96,7 +97,7 @@ class SortedColumn:
         return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _present_keys(bits, out):  # type: ignore[no-untyped-def]
     n = np.int64(0)
     for i in range(bits.shape[0]):
@@ -108,7 +109,7 @@ def _present_keys(bits, out):  # type: ignore[no-untyped-def]
     return n
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count_pairs(above, below):  # type: ignore[no-untyped-def]
     less, most, twice = 0, 0, 0
     for key in above:
@@ -120,7 +121,7 @@ def _count_pairs(above, below):  # type: ignore[no-untyped-def]
     return twice
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
     n_high = np.int64(0)
     for i in range(keys.shape[0]):
@@ -129,7 +130,7 @@ def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
     return n_high
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
     n = 0
     for i in range(keys.shape[0]):
@@ -140,7 +141,7 @@ def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
     starts[n] = keys.shape[0]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _radix_sort(keys, spare):  # type: ignore[no-untyped-def]
     """Sort by one byte after the other from the lowest; return the array that ends in order."""
     n = keys.shape[0]

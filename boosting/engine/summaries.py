@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.sorting import sorted_keys, values_of
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.payloads import Float32s, Float64s, Int64s
+from hedgerow.crypto.compiled import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def summarise(
     return Summary(values_of(keys[last]), counts)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _ends_of_values(keys, most):  # type: ignore[no-untyped-def]
     """Return where each value has its last key, of the first ``most + 1`` values."""
     out = np.empty(min(keys.shape[0], most + 1), np.int64)

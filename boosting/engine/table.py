@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
@@ -20,6 +19,7 @@ from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Layout, build_histograms, node_sums
 from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.storage import IN_MEMORY, Storage
+from hedgerow.crypto.compiled import compiled
 
 Integers = NDArray[np.int64]
 TreeValues = tuple[GrownTree, Sequence[int]]
@@ -261,7 +261,7 @@ def _routing_table(
     return int(depth.max()), table, is_categorical, goes_right
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add_by_span(order, starts, stops, values, columns, margins):  # type: ignore[no-untyped-def]
     for s in range(starts.shape[0]):
         for c in range(columns.shape[0]):
@@ -270,7 +270,7 @@ def _add_by_span(order, starts, stops, values, columns, margins):  # type: ignor
                 margins[np.uint32(order[i]), column] += value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add_by_route(  # type: ignore[no-untyped-def]
     by_row, depth, table, is_categorical, goes_right, values, columns, margins
 ):

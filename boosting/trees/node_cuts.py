@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.ranked import RankedTable
+from hedgerow.crypto.compiled import compiled
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 
@@ -73,7 +73,7 @@ def groups_of(table: RankedTable, most_rows: int) -> Groups:
     return Groups(np.empty(most, dtype=np.int64), np.empty((most, n_sums)), np.empty((most, 2)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _gather_groups(table, feature, n_values, rows, groups):  # type: ignore[no-untyped-def]
     """Add up the rows by rank; return the number of ranks met, ascending in ``groups.code``.
 
@@ -126,7 +126,7 @@ def _gather_groups(table, feature, n_values, rows, groups):  # type: ignore[no-u
     return n_groups
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ignore[no-untyped-def]
     """Find the best cut of one feature for the rows of one node.
 
@@ -212,7 +212,7 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ign
     return best, threshold, rank, best_missing_left
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def is_pure(table, node):  # type: ignore[no-untyped-def]
     """Return whether no split can help: one class only, or all labels the same."""
     rows, sums, weight = node.rows, table.sums, table.weight
@@ -229,7 +229,7 @@ def is_pure(table, node):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def partition(codes, rows, scratch, is_categorical, goes_left, rank, missing_left, out):  # type: ignore[no-untyped-def]
     """Write the left rows to the front of ``out``, the right ones behind; return the left count."""
     n_left, n_right = 0, 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.genetics import Genes, depth_of
@@ -27,6 +26,7 @@ from hedgerow.boosting.trees.node_cuts import (
     partition,
 )
 from hedgerow.boosting.trees.ranked import RankedTable
+from hedgerow.crypto.compiled import compiled
 
 
 class _Search(NamedTuple):
@@ -47,7 +47,7 @@ class _Search(NamedTuple):
     scratch: NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _score_leaf(table, node, scored, result):  # type: ignore[no-untyped-def]
     """Add a leaf's part to a structure's tallies.
 
@@ -74,7 +74,7 @@ def _score_leaf(table, node, scored, result):  # type: ignore[no-untyped-def]
     result[0] += error
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-untyped-def]
     """Fit one set of rows for every structure that reaches it, then go down.
 

@@ -27,7 +27,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.histogram import Layout
@@ -35,6 +34,7 @@ from hedgerow.boosting.engine.splitting import Scale
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
+from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fields import Fields
 
 Integers = NDArray[np.int64]
@@ -393,7 +393,7 @@ def _residue(bits: int) -> int:
     return drawn - (1 << bits) if drawn >> (bits - 1) else drawn
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _counts(kept, offsets):  # type: ignore[no-untyped-def]
     """Return the number of kept bins of each feature, shape (n_nodes, n_used), int64."""
     out = np.zeros((kept.shape[0], offsets.shape[0] - 1), np.int64)
@@ -404,7 +404,7 @@ def _counts(kept, offsets):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _derive(kept, offsets, chosen, derived):  # type: ignore[no-untyped-def]
     """Leave out the chosen or the last kept bin of each feature that has one; note which."""
     for n in range(kept.shape[0]):
@@ -421,7 +421,7 @@ def _derive(kept, offsets, chosen, derived):  # type: ignore[no-untyped-def]
                 derived[n, k] = at
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _greatest_bins(histogram, offsets):  # type: ignore[no-untyped-def]
     """Return each feature's bin with the greatest hessian over all outputs, shape (n_used,)."""
     out = np.zeros(offsets.shape[0] - 1, np.int64)
@@ -434,7 +434,7 @@ def _greatest_bins(histogram, offsets):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-def]
     """Fill in the bins that follow from the others."""
     for n in range(histograms.shape[0]):
@@ -448,7 +448,7 @@ def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-
                 histograms[n, derived[n, k], c] = rest
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untyped-def]
     for n in range(histograms.shape[0]):
         for k in range(offsets.shape[0] - 1):
@@ -461,7 +461,7 @@ def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untype
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _greatest(histogram, kept, offsets, greatest, filled):  # type: ignore[no-untyped-def]
     """Write each feature's greatest ``|g|`` and h over the kept bins, and which are not empty."""
     for k in range(offsets.shape[0] - 1):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures
@@ -14,6 +13,7 @@ from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.strategies.secureboost.steps import ALL_ROWS, NO_ROWS
+from hedgerow.crypto.compiled import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class DivisionTable:
         return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge(  # type: ignore[no-untyped-def]
     offsets, starts, missing, mirrored, counts, totals, parent, least, out
 ):

@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.routing import Node, divisions_of
+from hedgerow.crypto.compiled import compiled
 
 Bits = NDArray[np.bool_]
 Player = tuple[str, int]
@@ -329,7 +329,7 @@ def _fractions(tree: Skeleton) -> NDArray[np.float64]:
     return fraction
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walk(directions, roots, left, bit, value, out):  # type: ignore[no-untyped-def]
     for row in range(directions.shape[0]):
         for tree in range(roots.shape[0]):
@@ -340,7 +340,7 @@ def _walk(directions, roots, left, bit, value, out):  # type: ignore[no-untyped-
                 out[row, k] += value[node, k]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _attribute(  # type: ignore[no-untyped-def]
     directions, step_ends, column, way, slot, slot_ends, player, zero, value, out
 ):
