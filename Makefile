@@ -65,7 +65,7 @@ coverage: setup services  ## all tests, and the floor of what they cover (pyproj
 
 images:  ## the container images
 	deploy/ci/engine
-	docker compose build
+	docker compose --profile dask build
 
 image-pins: setup  ## versions and hashes of the images' packages, after a change of constraints.txt
 	$(BIN)/python -m deploy.images.pin

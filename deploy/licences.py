@@ -13,6 +13,7 @@ IMAGES = {
     "coordinator": ("crypto", "coordinator"),
     "agent": ("crypto", "coordinator"),
     "agent-torch": ("crypto", "coordinator", "agent-torch"),
+    "agent-dask": ("crypto", "coordinator", "agent-dask"),
     "console": ("crypto", "coordinator", "console"),
 }
 """Lists of packages of which each image consists, as ``deploy/Dockerfile`` installs them."""
@@ -55,7 +56,7 @@ def page() -> str:
     """Return the page's text."""
     of_list = {
         name: {plain(one) for one in pinned(ROOT / f"deploy/images/{name}.txt")}
-        for name in ("crypto", "coordinator", "console", "agent-torch")
+        for name in ("crypto", "coordinator", "console", "agent-torch", "agent-dask")
     }
     of_list["agent-torch"].add("torch")  # installed by its version alone
     rows = []

@@ -40,7 +40,7 @@ def engine() -> None:
     try:
         docker("info")
         run("docker", "compose", "version")
-        for image in ("coordinator", "console", "agent", "crypto", "demo"):
+        for image in ("coordinator", "console", "agent", "agent-dask", "crypto", "demo"):
             docker("image", "inspect", f"hedgerow/{image}:{TAG}")
     except (OSError, AssertionError) as error:
         pytest.exit(f"container tests need a Docker engine and `make images`: {error}", 2)

@@ -16,7 +16,7 @@ from tests.deploy.test_observability import expressions, shown
 from tests.federation.prometheus import Prometheus
 
 OURS = [*(name for name in SERVICES if name not in ("database", "prometheus")), "console"]
-LIMITS_MB = {"crypto": 215, "coordinator": 600, "agent": 600, "console": 780}
+LIMITS_MB = {"crypto": 215, "coordinator": 600, "agent": 600, "agent-dask": 680, "console": 780}
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.quick]
 
@@ -68,7 +68,8 @@ def test_the_coordinator_is_on_no_network_of_a_silo(fresh: Project) -> None:
     assert networks("coordinator") == {"federation", "database"}
     for k in range(3):
         assert networks(f"crypto-{k}") == {f"silo-{k}"}
-        assert networks(f"agent-{k}") == {"federation", f"silo-{k}"}
+        cluster = {"silo-0-cluster"} if k == 0 else set()
+        assert networks(f"agent-{k}") == {"federation", f"silo-{k}"} | cluster
 
 
 def test_only_coordinator_and_console_listen_outside(fresh: Project) -> None:

@@ -59,6 +59,28 @@ def test_each_crypto_process_shares_its_network_with_its_own_agent_alone() -> No
         assert sharing == {service, service.replace("crypto-", "agent-")}
 
 
+def test_the_cluster_of_a_silo_reaches_its_agent_alone_and_no_key() -> None:
+    cluster = {"dask-scheduler", "dask-worker"}
+    for service in cluster:
+        assert networks(service) == {"silo-0-cluster"}
+        assert not volumes(service)
+        assert SERVICES[service]["profiles"] == ["dask"]
+    sharing = {name for name in SERVICES if "silo-0-cluster" in networks(name)}
+    assert sharing == cluster | {"agent-0"}
+    assert COMPOSE["networks"]["silo-0-cluster"] == {"internal": True}
+
+
+def test_the_settings_of_the_dask_profile_name_its_scheduler_and_its_image() -> None:
+    lines = (ROOT / "deploy/compose/dask.env").read_text().split()
+    settings = dict(line.split("=") for line in lines)
+    agent = SERVICES["agent-0"]
+    assert agent["environment"]["HEDGEROW_AGENT_DASK"] == "${HEDGEROW_DASK:-}"
+    assert settings["HEDGEROW_DASK"] in SERVICES["dask-worker"]["command"]
+    assert settings["HEDGEROW_DASK"] == "tcp://dask-scheduler:8786"
+    image = SERVICES["dask-scheduler"]["image"]
+    assert image == f"hedgerow/{settings['HEDGEROW_AGENT_IMAGE']}:${{HEDGEROW_TAG:-dev}}"
+
+
 def test_only_the_coordinator_and_the_displays_publish_a_port_on_loopback() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
     assert published.keys() == {"coordinator", "console", "prometheus", "grafana"}
@@ -121,10 +143,10 @@ def test_agents_run_the_image_that_is_chosen_and_built() -> None:
     )
     schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
     agent = schema["properties"]["silo"]["properties"]["agent"]["properties"]
-    assert agent["image"]["enum"] == targets == ["agent", "agent-torch"]
+    assert agent["image"]["enum"] == targets == ["agent", "agent-torch", "agent-dask"]
 
 
-@pytest.mark.parametrize("image", ["crypto", "coordinator", "console", "agent-torch"])
+@pytest.mark.parametrize("image", ["crypto", "coordinator", "console", "agent-torch", "agent-dask"])
 def test_every_package_of_an_image_is_pinned(image: str) -> None:
     def plain(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()
