@@ -60,9 +60,11 @@ class _Reader:
         return chr(self.take(1)[0])
 
     def length(self) -> int:
+        at = self.at + 1
+        if self.data[at - 1 : at] == b"L" and at + 8 <= len(self.data):  # as XGBoost writes them
+            self.at = at + 8
+            return int(_length.unpack_from(self.data, at)[0])
         marker = self.marker()
-        if marker == "L":
-            return int(_length.unpack(self.take(8))[0])
         code = _INTEGERS.get(marker)
         if code is None:
             raise MalformedUbjson(f"expected a length at offset {self.at - 1}")
@@ -70,7 +72,7 @@ class _Reader:
 
     def text(self) -> str:
         try:
-            return self.take(self.length()).decode()
+            return str(self.take(self.length()), "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedUbjson(f"expected UTF-8 before offset {self.at}") from error
 

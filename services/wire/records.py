@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -273,6 +274,13 @@ class Record:
         assert not unknown, f"{kind.__name__} has no fields {', '.join(sorted(unknown))}"
         self._kind = kind
         self._fields = [_field(name, hints[name], message) for name in names]
+        # Of a large job's view most are records of numbers and names only: in one go.
+        plain = len(names) > 1 and all(
+            hints[name] in (int, float, bool, str)
+            and message.fields_by_name[name].message_type is None
+            for name in names
+        )
+        self._plain = operator.attrgetter(*names) if plain else None
 
     def put(self, message: Message, payload: Any, tail: _Tail) -> None:
         """Write a payload into its message."""
@@ -289,8 +297,10 @@ class Record:
 
     def take(self, message: Any, tail: _Tail) -> Any:
         """Return the payload of a message."""
-        values = {field.name: field.take(message, tail) for field in self._fields}
         try:
+            if self._plain:
+                return self._kind(*self._plain(message))
+            values = {field.name: field.take(message, tail) for field in self._fields}
             return self._kind(**values)
         except (TypeError, ValueError) as error:
             raise OfferRejected(f"{self._kind.__name__}: {error}") from error

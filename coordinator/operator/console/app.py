@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import structlog
 from altair.utils import schemapi
 from starlette.applications import Starlette
@@ -36,6 +35,7 @@ from hedgerow.coordinator.operator.console.seen import (
     SENT_HEADS,
     downloaded,
     events_of,
+    example_view,
     row_of,
     run_of,
     sent_of,
@@ -44,7 +44,6 @@ from hedgerow.coordinator.operator.console.watching import Watching
 from hedgerow.coordinator.operator.library.clients import shown
 from hedgerow.coordinator.operator.preflight import MARKS, remarks
 from hedgerow.coordinator.operator.report import page as report
-from hedgerow.coordinator.operator.report.drawing import drawn, values
 from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
 from hedgerow.coordinator.operator.report.trees import forest_of
@@ -93,6 +92,7 @@ class Console:
         self._plans: dict[str, PlanView | None] = {}
         self._lock = threading.Lock()
         self._drawn: dict[tuple[str, ...], tuple[tuple[JobView, ...], Response]] = {}
+        self._last: tuple[JobView | None, dict[str, Any]] = (None, {})
         self._templates = report.templates(
             jinja2.PackageLoader("hedgerow.coordinator.operator.console", "pages"),
             jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"),
@@ -121,9 +121,12 @@ class Console:
     def warm_up(self) -> None:
         """Load what first pages would wait for: templates, and in a thread the script of plots."""
         importlib.import_module("xgboost")
-        drawn(alt.Chart(values(())).mark_line().properties(width="container"), "", "")
         for name in self._templates.list_templates(("html",)):
             self._templates.get_template(name)
+        report.load_page()
+        view = example_view()
+        self._plans[view.job_id] = None
+        self._page("job.html", **self._shown(view))
         threading.Thread(target=report.vega, daemon=True).start()
 
     def _page(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -177,6 +180,16 @@ class Console:
         return Response(page.body, page.status_code, page.headers)
 
     def _shown(self, view: JobView) -> dict[str, Any]:
+        """Return what a job's page is made of; the page asks again for what of it changes."""
+        with self._lock:
+            view_then, shown = self._last
+        if view_then != view:
+            shown = self._figures(view)
+            with self._lock:
+                self._last = view, shown
+        return shown
+
+    def _figures(self, view: JobView) -> dict[str, Any]:
         run = run_of(view, self._plan(view))
         sections = report.sections_of([run], [])
         return {

@@ -12,7 +12,18 @@ from hedgerow.services.process.terminal import utc
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.job_view import JobView, PlanView, SiloState
+from hedgerow.services.wire.job_view import (
+    FinishedRound,
+    JobSilo,
+    JobState,
+    JobView,
+    PlanView,
+    Score,
+    SiloState,
+    StepTotal,
+)
+
+_EXAMPLE = ("a", "b", "c")
 
 
 def clock(seconds: float | None) -> str:
@@ -20,6 +31,22 @@ def clock(seconds: float | None) -> str:
     if not seconds:
         return "–"
     return f"{utc(seconds)} UTC"
+
+
+def example_view() -> JobView:
+    """Return a small job that never was: who draws it has loaded all that drawing takes."""
+    spec = job_file.parse(f'strategy = "bagging"\nlabel = "y"\nmin_silos = {len(_EXAMPLE)}\n')
+    rounds = tuple(
+        FinishedRound(k, 1, 1.0, (Score("train", "auc", 0.9),), 1000, 1000, _EXAMPLE)
+        for k in range(2)
+    )
+    return JobView(
+        job_id="", spec=spec, state=JobState.SUCCEEDED, detail="", attempt=1,
+        silos=tuple(JobSilo(name, 1024, SiloState.PRESENT, "") for name in _EXAMPLE),
+        rounds=rounds, steps=tuple(StepTotal(s, "ExchangeTrees", 2, 2, 2, 9, 9) for s in _EXAMPLE),
+        create_time=1.0, end_time=2.0, operator="", best_round=1, artefacts=(), model="",
+        reveals="", control_bytes_up=0, control_bytes_down=0, job_digest="",
+    )  # fmt: skip
 
 
 def run_of(view: JobView, plan: PlanView | None, label: str = "") -> FinishedRun:

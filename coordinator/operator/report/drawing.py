@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import altair as alt
 from altair.utils import schemapi
-from markupsafe import escape
+from markupsafe import Markup
 
 from hedgerow.coordinator.operator.progress import size
 
@@ -35,9 +36,15 @@ class Cell:
     value: str = ""
 
     def __html__(self) -> str:
-        """Return the element that templates show; large runs have ten thousand."""
+        """Return the element that templates show."""
         exact = f' class="number" data-value="{escape(self.value)}"' if self.value else ""
         return f"<td{exact}>{escape(self.text)}</td>"
+
+
+def table_rows(rows: Iterable[Iterable[Cell]]) -> Markup:
+    """Return a table's rows; large runs have ten thousand cells."""
+    html = "\n".join([f"<tr>{''.join([cell.__html__() for cell in row])}</tr>" for row in rows])
+    return Markup(html)  # noqa: S704
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,21 @@ from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.operator.progress import headline, paragraphs, size, tenths
 from hedgerow.coordinator.operator.report import curves, figures, quality
-from hedgerow.coordinator.operator.report.drawing import Cell, Figure, amount, number, text
+from hedgerow.coordinator.operator.report.drawing import (
+    Cell,
+    Figure,
+    amount,
+    number,
+    table_rows,
+    text,
+)
 from hedgerow.coordinator.operator.report.overview import overview, sentence, warnings
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.rates import rates
 from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest, forest_of
 
+_PAGE = "page.html"
 _BUNDLING = threading.Lock()
 _BUNDLE = (
     "import sys, vl_convert\n"
@@ -59,7 +67,7 @@ def render(runs: Sequence[FinishedRun], title: str = "") -> str:
     cuts = {f.key: f.thresholds for _, _, found in sections for f in found if f.thresholds}
     page: str = (
         _pages()
-        .get_template("page.html")
+        .get_template(_PAGE)
         .render(
             title=title or _title(runs),
             runs=runs,
@@ -78,6 +86,11 @@ def render(runs: Sequence[FinishedRun], title: str = "") -> str:
         )
     )
     return page
+
+
+def load_page() -> None:
+    """Compile the page's template, for which the first page would wait."""
+    _pages().get_template(_PAGE)
 
 
 @functools.cache
@@ -103,7 +116,9 @@ def templates(*loaders: Any) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {one.__name__: one for one in (headline, paragraphs, size, tenths)}
+    environment.filters |= {
+        one.__name__: one for one in (headline, paragraphs, size, table_rows, tenths)
+    }
     return environment
 
 
