@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import click
 import structlog
@@ -109,7 +110,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         load_test=tables.test,
         load_validation=tables.validation,
         memory=memory,
-        secrets=SecretKeeper(state, vaults),
+        secrets=SecretKeeper(state, _summing(cluster, vaults)),
         registration=Registration(
             state.instance_id,
             version("hedgerow"),
@@ -173,6 +174,17 @@ def _trainer(cluster: DaskCluster | None) -> LocalTrainer | None:
     from hedgerow.client_agent.dask_training import DaskTrainer
 
     return DaskTrainer(cluster)
+
+
+def _summing(
+    cluster: DaskCluster | None, vaults: Callable[[Pause], Vault]
+) -> Callable[[Pause], Vault]:
+    """Return how to get a vault that sums ciphertexts on the silo's cluster, if it has one."""
+    if cluster is None:
+        return vaults
+    from hedgerow.client_agent.dask_ciphers import DaskCiphers
+
+    return lambda pause: cast(Vault, DaskCiphers(cluster, vaults(pause)))
 
 
 def _own_keys(sealing: Path) -> KeyFolder:

@@ -110,8 +110,9 @@ class AgentSettings(FileSettings):
     dask: str = Field(
         default="",
         pattern="^((tcp|tls)://.+)?$",
-        description="Scheduler of the organisation's Dask cluster, on which trees of bagging grow "
-        "and rows of histogram jobs are binned and summed.",
+        description="Scheduler of the organisation's Dask cluster, on which trees of bagging and "
+        "fedxgbllr grow, rows of histogram jobs are binned and summed, and a passive party of "
+        "secureboost sums ciphertexts.",
     )
     calibrate: bool = Field(
         default=True,

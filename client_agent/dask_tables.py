@@ -9,12 +9,10 @@ one, which divides them anew, and integers have the same sum in whatever parts t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +29,17 @@ from hedgerow.boosting.engine.table import (
     TreeIntegers,
     TreeValues,
 )
-from hedgerow.boosting.errors import FederationError
-from hedgerow.client_agent import dask_cluster
 from hedgerow.client_agent.dask_cluster import DaskCluster
+from hedgerow.client_agent.dask_parts import RowParts, scatter, submit
 
 if TYPE_CHECKING:
     import distributed
 
-MOST_TRIES = 5
-"""How often rows are sent to workers for one request before the job fails."""
 _BLOCK_BYTES = 1 << 26
 """Values that are read and sent at a time; one column where that is larger."""
 
 
-class DaskTable:
+class DaskTable(RowParts):
     """The :class:`~hedgerow.boosting.engine.table.Rows` of a table on a cluster.
 
     Parameters
@@ -72,14 +67,9 @@ class DaskTable:
         self.y, self.weight = dataset.labels, dataset.weight
         shape = dataset.n_samples, dataset.schema.n_outputs
         self.margins = np.full(shape, base_margin, np.float32)
-        self._cluster = cluster
+        super().__init__(cluster, dataset.n_samples, n_parts)
         self._columns = dataset.columns
         self._cuts = cuts
-        n_parts = n_parts or len(cluster.workers())
-        edges = np.linspace(0, dataset.n_samples, n_parts + 1).astype(np.int64)
-        self.spans = [slice(int(a), int(b)) for a, b in pairwise(edges) if a < b]
-        self._client: distributed.Client | None = None
-        self._sent: dict[int, _Sent] = {}
         self.missing = np.any([own for _, own in self.each(_missing)], axis=0)
 
     def values(self, cuts: Cuts, rows: slice) -> NDArray[np.float32]:
@@ -112,102 +102,19 @@ class DaskTable:
                 for c, group in enumerate(groups):
                     margins[:, group] += tree.value[own, c]
 
-    def each(
-        self,
-        operation: Callable[..., Any],
-        given: Callable[[int], tuple[object, ...]] = lambda _: (),
-        parts: Sequence[int] | dict[int, slice] | None = None,
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield what an operation returns of each part of the rows, in any order.
-
-        Parameters
-        ----------
-        operation : callable
-            Takes a :class:`_Part` and what is given; the same result for the same arguments.
-        given : callable
-            From a part's number to the other arguments, with what :meth:`send` has returned.
-        parts : collection of int or None
-            Numbers of the parts; None for all.
-        """
-        from distributed import CancelledError, KilledWorker
-
-        left = sorted(range(len(self.spans)) if parts is None else parts)
-        for _ in range(MOST_TRIES):
-            asked: list[tuple[int, distributed.Future]] = []
-            with suppress(OSError):  # a worker dies while something is sent to it
-                client = self._place(left)
-                for p in left:
-                    worker, part = self._sent[p]
-                    own = self._given(given, p)
-                    asked.append((p, _submit(client, worker, operation, part, *own)))
-            for p, future in asked:
-                try:
-                    result = self._result(future)
-                except (OSError, CancelledError, KilledWorker):
-                    self._sent.pop(p, None)
-                    continue
-                left.remove(p)
-                yield p, result
-            if not left:
-                return
-        raise FederationError(
-            f"the Dask cluster has lost workers {MOST_TRIES} times while they worked on one step"
-        )
-
-    def _given(self, given: Callable[[int], tuple[object, ...]], p: int) -> tuple[object, ...]:
-        try:
-            return given(p)
-        except OSError:
-            self._sent.pop(p, None)
-            raise
-
-    def send(self, p: int, value: object) -> distributed.Future:
-        """Return a value on the worker that has a part of the rows."""
-        assert self._client is not None
-        return _scatter(self._client, value, self._sent[p].worker)
-
-    def home(self, p: int) -> object:
-        """Return what is the same while a part of the rows is on the same worker."""
-        return self._sent[p]
-
-    def _place(self, parts: Sequence[int]) -> distributed.Client:
-        """Send those of some parts that no worker has to the workers with the fewest rows."""
-        client = self._cluster.client()
-        if client is not self._client:
-            self._client = client
-            self._sent.clear()
-        lacking = [p for p in parts if p not in self._sent]
-        if not lacking:
-            return client
-        workers = self._cluster.workers()
-        homes = [sent.worker for sent in self._sent.values()]
-        chosen: dict[int, str] = {}
-        for p in lacking:
-            chosen[p] = min(workers, key=homes.count)
-            homes.append(chosen[p])
-        blocks: dict[int, list[distributed.Future]] = {p: [] for p in lacking}
+    def bound(
+        self, client: distributed.Client, workers: Mapping[str, int], chosen: Mapping[int, str]
+    ) -> dict[int, distributed.Future]:
+        """Send columns, a few at a time, and have them binned."""
+        blocks: dict[int, list[distributed.Future]] = {p: [] for p in chosen}
         for block in _blocks(self._columns):
-            for p in lacking:
+            for p in chosen:
                 own = np.ascontiguousarray(block[:, self.spans[p]])
-                blocks[p].append(_scatter(client, own, chosen[p]))
-        for p, worker in chosen.items():
-            bound = _submit(client, worker, _bin, self._cuts, workers[worker], blocks[p])
-            self._sent[p] = _Sent(worker, bound)
-        return client
-
-    def _result(self, future: distributed.Future) -> Any:
-        while True:
-            try:
-                return future.result(timeout=dask_cluster.CONNECT_SECONDS)
-            except TimeoutError:
-                self._cluster.workers()  # a task waits for good where there are none
-
-
-class _Sent(NamedTuple):
-    """A worker's address and the rows there."""
-
-    worker: str
-    part: distributed.Future
+                blocks[p].append(scatter(client, own, chosen[p]))
+        return {
+            p: submit(client, worker, _bin, self._cuts, workers[worker], blocks[p])
+            for p, worker in chosen.items()
+        }
 
 
 class DaskDivision:
@@ -279,22 +186,6 @@ def _narrow(integers: Integers | None, rows: NDArray[np.int32]) -> NDArray[Any] 
     small = np.iinfo(np.int32)
     fits = own.min(initial=0) >= small.min and own.max(initial=0) <= small.max
     return own.astype(np.int32) if fits else own
-
-
-def _submit(
-    client: distributed.Client, worker: str, operation: Callable[..., Any], *given: object
-) -> distributed.Future:
-    """Have a worker do something; another one where that is gone, for a task would wait for it."""
-    return client.submit(operation, *given, pure=False, workers=[worker], allow_other_workers=True)
-
-
-def _scatter(client: distributed.Client, value: object, worker: str) -> distributed.Future:
-    """Return a value on a worker; raises OSError where that is gone."""
-    try:
-        (future,) = client.scatter([value], workers=[worker], hash=False)
-    except KeyError:
-        raise OSError("the worker is gone") from None
-    return future
 
 
 def _blocks(columns: Columns) -> Iterator[NDArray[np.float32]]:

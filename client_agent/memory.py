@@ -138,8 +138,10 @@ class MemoryLimit:
         """
         if self._limit is not None:
             self._part(job, dataset, 0)
-        if self._cluster is not None and self._need(job, dataset, 1).bins:
-            self._cluster.check()
+        if self._cluster is not None:
+            sums_ciphertexts = job.vertical and dataset.y is None
+            if sums_ciphertexts or self._need(job, dataset, 1).bins:
+                self._cluster.check()
 
     def take(self, job_id: str, attempt: int, job: JobParameters, dataset: Dataset) -> Storage:
         """Keep memory for an attempt until it is given back; return where its bins live.

@@ -148,6 +148,7 @@ class _ElGamalRows:
         cumulative: bool,
         missing: Sequence[bool] | None,
         order: NDArray[np.integer] | None,
+        n_added: int = 1,
     ) -> tuple[Ciphertexts, ...]:
         widest = max(self.n_bins, default=0)
         kept = np.flatnonzero(np.arange(widest) < np.asarray(self.n_bins)[:, None])

@@ -126,13 +126,14 @@ class _PaillierRows:
         cumulative: bool,
         missing: Sequence[bool] | None,
         order: NDArray[np.integer] | None,
+        n_added: int = 1,
     ) -> tuple[Ciphertexts, ...]:
         answers = []
         for layout, histograms in zip(self.layouts, self.histograms, strict=True):
             sums = [histograms.sums(rows) for rows in nodes]
             if cumulative:
                 sums = [cumulate(self.public, node, missing) for node in sums]
-            answers.append(pack_answer(self.public, sums, layout, self.obfuscators, order))
+            answers.append(pack_answer(self.public, sums, layout, self.obfuscators, order, n_added))
         return tuple(answers)
 
 

@@ -72,8 +72,12 @@ class HeldRows(Protocol):
         cumulative: bool,
         missing: Sequence[bool] | None,
         order: NDArray[np.integer] | None,
+        n_added: int = 1,
     ) -> tuple[Ciphertexts, ...]:
-        """Return the nodes' sums as they leave the party: re-randomised, one array a part."""
+        """Return the nodes' sums as they leave the party: re-randomised, one array a part.
+
+        With ``n_added`` as many answers, of different rows, may be added up before they leave.
+        """
         ...
 
 

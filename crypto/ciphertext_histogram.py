@@ -391,6 +391,7 @@ def pack_answer(
     layout: PairLayout,
     obfuscators: Obfuscators,
     order: NDArray[np.integer] | None = None,
+    n_added: int = 1,
 ) -> Ciphertexts:
     """Return bins as they leave a passive party: packed, then re-randomised.
 
@@ -411,6 +412,9 @@ def pack_answer(
     order
         Numbers of the bins to send, in the order to send them (candidates, shuffled); all when
         left out.
+    n_added
+        Answers that are added up before the key holder reads their sum: the random bits of each
+        leave room for those of the others.
     """
     residues = np.concatenate([public.modulus.ones(0), *(s.residues for s in sums)])
     if order is not None:
@@ -426,8 +430,9 @@ def pack_answer(
     missing = packages * slots - len(residues)
     padded = np.concatenate([residues[:at], public.modulus.ones(missing), residues[at:]])
     packed = public.modulus.horner(padded, slots, layout.bin_bits)
+    carry = (n_added - 1).bit_length()
     noise = [
-        secrets.randbits(layout.spare_bits(count, public.public_key.bits))
+        secrets.randbits(max(0, layout.spare_bits(count, public.public_key.bits) - carry))
         << count * layout.bin_bits
         for count in _counts(len(residues), slots)
     ]

@@ -14,7 +14,7 @@ import distributed
 import numpy as np
 import pytest
 
-from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import Grower
 from hedgerow.boosting.engine.histogram import layout_of
@@ -25,13 +25,23 @@ from hedgerow.boosting.exchange import Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.storage import Storage
+from hedgerow.boosting.strategies.fedxgbllr import participate as stacked
+from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
 from hedgerow.boosting.strategies.histogram import participate
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.secureboost.refusals import REFUSED
 from hedgerow.client_agent import dask_cluster
+from hedgerow.client_agent.dask_ciphers import DaskCiphers
 from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_tables import DaskTable
+from hedgerow.client_agent.dask_training import DaskTrainer
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
+from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.errors import HistogramRefused, NothingHeld
+from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.packing import PairLayout
 from tests import oracles
+from tests.federation import stacking, vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,3 +261,120 @@ def test_workers_that_are_none_or_of_another_version_are_said_before_a_job_is_ac
             limit.check(*histogram_job())
     finally:
         workers.close()
+
+
+def vaults(silo: str) -> LocalVault:
+    return LocalVault(engine=Engine(workers=1), insecure_test_keys=True)
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "elgamal"])
+def test_ciphertexts_on_workers_sum_as_in_one_vault_also_when_one_dies(
+    cluster: DaskCluster, workers: Workers, scheme: Any
+) -> None:
+    active, passive = vaults("a"), DaskCiphers(cluster, vaults("b"), 3, insecure_test_keys=True)
+    rng = np.random.default_rng(4)
+    n, n_bins = 61, [3, 4]
+    bins = rng.integers(0, n_bins, size=(n, 2)).astype(np.uint8)
+    grad, hess = rng.uniform(-1, 1, (n, 1)), rng.uniform(0, 1, (n, 1))
+    layout = PairLayout.fit(n_rows=n, max_abs_grad=1.0, max_hess=1.0, fraction_bits=20)
+    key = active.create_cipher_key("job", 512, scheme)
+    rows = active.encrypt_gradients("job", layout, grad, hess)
+    alone = vaults("c")
+    nodes = [np.arange(n), np.flatnonzero(rng.random(n) < 0.3), np.array([0])]
+    order = rng.permutation(3 * 8)[:9]
+    for vault in (alone, passive):
+        vault.hold_rows("job", key, layout, rows, bins, n_bins)
+    for options in ({}, {"cumulative": True, "missing": [False, True], "order": order}):
+        n_sums = len(order) if options else 3 * 7
+        read = [
+            active.decrypt_histograms(
+                "job", layout, vault.sum_bins("job", nodes, **options), n_sums
+            )
+            for vault in (alone, passive)
+        ]
+        assert all(np.array_equal(one, other) for one, other in zip(*read, strict=True))
+        if not options:
+            workers.kill()
+    one, two = (passive.sum_bins("job", nodes[:1])[0] for _ in range(2))
+    assert not np.array_equal(one, two), "what leaves the party is re-randomised"
+    passive.hold_rows("job", key, layout, rows, bins, n_bins, 40)
+    with pytest.raises(HistogramRefused, match="differ by 40 rows"):
+        passive.sum_bins("job", nodes[1:2])
+    bad = [np.full_like(part, 255) for part in rows]
+    with pytest.raises(REFUSED):
+        passive.hold_rows("job", key, layout, bad, bins, n_bins)
+    passive.forget_session("job")
+    with pytest.raises(NothingHeld):
+        passive.sum_bins("job", nodes)
+
+
+def test_a_vertical_job_whose_ciphertexts_are_on_workers_makes_the_same_trees(
+    cluster: DaskCluster, workers: Workers
+) -> None:
+    class Killing(DaskCiphers):
+        calls = 0
+
+        def sum_bins(self, *given: Any, **options: Any) -> Any:
+            Killing.calls += 1
+            if Killing.calls == 3:
+                workers.kill()
+            return super().sum_bins(*given, **options)
+
+    made = {silo: vaults(silo) for silo in ("guest", "host-1")}
+    spread = made | {"host-1": Killing(cluster, made["host-1"], 3, insecure_test_keys=True)}
+    job = vertical.job(rounds=2)
+    parties = vertical.cut_by_columns(vertical.table(300, 4, missing=0.1), [2, 2])
+    found = []
+    for of_silo in (made, spread):
+        outcome = run_in_memory(
+            job, parties, schema=parties["guest"].schema, vaults=of_silo.__getitem__
+        )
+        assert outcome.error is None, outcome.error
+        active, passive = vertical.parts(outcome.kept)
+        own = [(t.left, t.owner, t.threshold, t.value, t.gain, t.cover) for t in active.trees]
+        found.append((own, passive["host-1"].nodes))
+    assert found[0] == found[1]
+    assert Killing.calls > 3
+
+
+def test_a_passive_partys_cluster_is_looked_at_before_a_vertical_job_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
+    limit = MemoryLimit(None, MappedFiles(tmp_path), cluster=DaskCluster("tcp://127.0.0.1:9"))
+    parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
+    limit.check(vertical.job(), parties["guest"])
+    with pytest.raises(FederationError, match="no Dask scheduler responds"):
+        limit.check(vertical.job(), parties["host-1"])
+
+
+def test_a_silo_with_a_cluster_grows_the_trees_of_fedxgbllr_there(cluster: DaskCluster) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.integers(0, 20, size=(300, 3)).astype(np.float32)
+    schema = Schema(tuple(Feature(f"x{j}") for j in range(3)), "label", Task.BINARY, 2)
+    data = Dataset(schema, X, (X[:, 0] + rng.normal(0, 3, 300) > 10).astype(np.float64))
+    silos = {"a": data.take(np.arange(100)), "b": data.take(np.arange(100, 300))}
+    parameters = stacking.small(trees=4, rounds=1, combiner="mean", secure=False)
+    job = JobParameters("d", parameters, task=Task.BINARY, seed=7, booster=Booster(max_depth=3))
+    used: list[int] = []
+
+    class Trainer(DaskTrainer):
+        def __call__(self, *given: Any) -> Any:
+            used.append(given[3])
+            return super().__call__(*given)
+
+    def on_cluster(given: Any, link: Any, vault: Any, start: Any) -> Any:
+        if start.silo == "b":
+            start = replace(start, trainer=Trainer(cluster))
+        return stacked(given, link, vault, start)
+
+    shapes = []
+    for other in ({}, {"participate_as": on_cluster}):
+        outcome = run_in_memory(job, silos, **other)  # type: ignore[arg-type]
+        assert outcome.error is None, outcome.error
+        assert not outcome.errors
+        assert outcome.artefact is not None
+        trees = StackedModel.load(outcome.artefact.files).ensemble.trees
+        shapes.append([(tree.left.tolist(), tree.feature.tolist()) for tree in trees])
+    assert shapes[0] == shapes[1]
+    assert used == [2]  # of both silos' four

@@ -173,21 +173,30 @@ class _StackingSilo:
         self.knows_cuts = True
 
     def _trees(self) -> list[Tree]:
-        import xgboost
-
         start, cuts, job = self.start, self.terms.cuts, self.terms.job
         X = self.train.X if cuts is None else cut_columns(self.train.X, cuts, start.schema)
         table = replace(self.train, features=X, y=self.terms.targets(self.train))
-        rows = matrix(table, start.n_threads)
+        n_outputs = start.schema.n_outputs
         parameters = {
-            **booster_parameters(
-                job.booster, job.objective, start.schema.n_outputs, start.n_threads
-            ),
+            **booster_parameters(job.booster, job.objective, n_outputs, start.n_threads),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
             "seed": xgboost_seed(self.job.seed, self.number, 0, Purpose.SILO_TREES),
         }
         if cuts is not None:
             parameters["max_bin"] = max(2, *(len(of_feature) for of_feature in cuts))
+        if start.trainer is None:
+            trees = self._grown(table, parameters)
+        else:
+            margins = np.zeros((table.n_samples, n_outputs), np.float32)  # both base scores'
+            trees = start.trainer(table, margins, parameters, self.terms.n_steps)
+            self.link.check()
+        return trees if cuts is None else uncut(trees, cuts, start.schema)
+
+    def _grown(self, table: Dataset, parameters: Mapping[str, Any]) -> list[Tree]:
+        """Return the trees as this process grows them."""
+        import xgboost
+
+        rows = matrix(table, self.start.n_threads)
         try:
             booster = xgboost.Booster(parameters, [rows])
             for step in range(self.terms.n_steps):
@@ -196,8 +205,7 @@ class _StackingSilo:
         except xgboost.core.XGBoostError as error:
             reason = first_line(error)
             raise DataError(f"XGBoost cannot train on this silo's rows: {reason}") from error
-        trees = trees_of(booster)
-        return trees if cuts is None else uncut(trees, cuts, start.schema)
+        return trees_of(booster)
 
     def _learn_trees(self, ensembles: Mapping[Silo, PackedEnsemble]) -> None:
         """Take in all silos' trees; of its own, what it has sent."""
