@@ -13,11 +13,15 @@ from hedgerow.services.process.settings import FileSettings
 
 
 class Source(BaseModel):
-    """Where the silo's rows are: a file or fsspec URL, or a SQL query."""
+    """Where the silo's rows are: a file, folder or fsspec URL, or a SQL query."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: str = Field(default="", description="Parquet, CSV or LIBSVM file, or an fsspec URL.")
+    path: str = Field(
+        default="",
+        description="Parquet, CSV or LIBSVM file, or an fsspec URL of one; a folder of Parquet "
+        "files, or a Delta table, in an object store as delta+URL.",
+    )
     delimiter: str = Field(
         default="", max_length=1, description="Between columns of a CSV file; recognised if empty."
     )

@@ -85,10 +85,10 @@ def spooled_table(url: str, query: str, folder: Path | None) -> ParquetTable:
     """
     engine = database(url)
     try:
-        spool: _Spool | None = None
+        spool: Spool | None = None
         for part in _parts(engine, query, None):
             if spool is None:
-                spool = _Spool(folder, part.schema)
+                spool = Spool(folder, part.schema)
             spool = spool.add(part)
         assert spool is not None
         return spool.table()
@@ -96,7 +96,7 @@ def spooled_table(url: str, query: str, folder: Path | None) -> ParquetTable:
         engine.dispose()
 
 
-class _Spool:
+class Spool:
     """A Parquet file that grows by parts; another one with wider types where a part needs them."""
 
     def __init__(self, folder: Path | None, schema: Any) -> None:
@@ -109,23 +109,24 @@ class _Spool:
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
             self._writer = pq.ParquetWriter(self._file, schema)
 
-    def add(self, part: Any) -> _Spool:
+    def add(self, part: Any) -> Spool:
         """Write rows; return the spool that has them all."""
         schema = _wider(self._schema, part.schema)
         spool = self
         if schema != self._schema:
-            spool = _Spool(self._folder, schema)
+            spool = Spool(self._folder, schema)
             for before in self._read():
                 spool._write(before)
         spool._write(part)
         return spool
 
-    def table(self) -> ParquetTable:
-        """Return the rows, and their digest, in whatever order they came."""
+    def table(self, name: str = RESULT, known: str = "") -> ParquetTable:
+        """Return the rows under a name, with a digest: ``known``, or that of rows in any order."""
         digest = RowsDigest()
         for part in self._read():
-            digest.add(part)
-        return ParquetTable.of_file(self._file, RESULT, digest.hexdigest())
+            if not known:
+                digest.add(part)
+        return ParquetTable.of_file(self._file, name, known or digest.hexdigest())
 
     def _write(self, part: Any) -> None:
         rows = _cast(part, self._schema)

@@ -18,6 +18,7 @@ from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.boosting.tables.digests import KEY
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
+from hedgerow.client_agent.lakes import folder_table, is_folder
 from hedgerow.client_agent.queries import RESULT, spooled_table
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ def _opened(
         return spooled_table(source.sql_url, source.query, scratch), RESULT
     if not source.path:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
+    if is_folder(source.path):
+        return folder_table(source.path, scratch), short_name(source.path)
     dialect = Dialect(source.delimiter, source.decimal)
     return open_table(source.path, features, dialect), short_name(source.path)
 
