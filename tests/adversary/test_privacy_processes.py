@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hedgerow.client_agent.accountant import read_accounts
-from tests.federation.processes import ROOT, Federation, federation
+from tests.federation.forked import hedgerow
+from tests.federation.processes import Federation, federation
 
 JOB = 'strategy = "dp_tree"\nmin_silos = 3\n[dp_tree]\nepsilon = 400.0\ndepth = 2\n'
 # One row count of FedGA has no room beside two trees, and a tree has none beside a row count more.
@@ -24,11 +23,8 @@ POLICY = {"max_epsilon": 1000.0, "max_epsilon_job": 400.0}
 
 def spent(fed: Federation, silo: str) -> dict[str, Any]:
     """Return what ``hedgerow privacy`` tells of a silo."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "privacy", str(fed.folder / f"state-agent-{silo}"),
-         "--json"],
-        capture_output=True, text=True, timeout=200, cwd=ROOT, check=True,
-    )  # fmt: skip
+    done = hedgerow("privacy", fed.folder / f"state-agent-{silo}", "--json")
+    assert done.returncode == 0, done.stderr
     (table,) = json.loads(done.stdout)
     found: dict[str, Any] = table
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -9,33 +10,49 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.federation.preloaded"])
 
 
-def _run(module: str, arguments: list[str], log: Path, cwd: Path, env: dict[str, str]) -> None:
+def _run(
+    module: str, arguments: list[str], files: tuple[str, str, str], cwd: Path, env: dict[str, str]
+) -> None:
     """Be ``python -m module`` with these arguments, from here to the process' end."""
     assert "tests.federation.preloaded" in sys.modules, "the fork server has imported nothing"
-    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
+    modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_APPEND | os.O_CREAT] * 2)
+    for number, (path, mode) in enumerate(zip(files, modes, strict=True)):
+        file = os.open(path, mode, 0o644)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # multiprocessing has put another there
     os.chdir(cwd)
     os.environ.clear()
     os.environ |= env
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out
 
 
 class Forked:
     """A process of its own that runs ``python -m module``, as :class:`subprocess.Popen` has it."""
 
     def __init__(
-        self, module: str, *arguments: str, log: Path, cwd: Path, env: Mapping[str, str]
+        self,
+        module: str,
+        *arguments: str,
+        log: Path,
+        errors: Path | None = None,
+        stdin: Path = Path(os.devnull),
+        cwd: Path,
+        env: Mapping[str, str],
     ) -> None:
+        files = (str(stdin), str(log), str(errors or log))
         self._process = _context.Process(
-            target=_run, args=(module, [*arguments], log, cwd, dict(env))
+            target=_run, args=(module, [*arguments], files, cwd, dict(env))
         )
         self._process.start()
         assert self._process.pid is not None
@@ -63,3 +80,32 @@ class Forked:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+def hedgerow(
+    *words: object, cwd: Path | None = None, typed: str = "", timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run ``hedgerow`` with some words to its end, as :func:`subprocess.run` has it.
+
+    Parameters
+    ----------
+    typed : str
+        What is on its standard input.
+    timeout : float
+        Seconds, after which it is killed and :class:`subprocess.TimeoutExpired` is raised.
+    """
+    given = [*map(str, words)]
+    with TemporaryDirectory() as folder:
+        stdin, out, errors = (Path(folder) / name for name in ("in", "out", "errors"))
+        stdin.write_text(typed)
+        process = Forked(
+            "hedgerow", *given, log=out, errors=errors, stdin=stdin,
+            cwd=cwd or Path.cwd(), env=os.environ,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return subprocess.CompletedProcess(given, code, out.read_text(), errors.read_text())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.federation.forked import hedgerow
 from tests.federation.processes import write_table
 
 
@@ -21,14 +20,11 @@ def plan_and_run(
         silos += ["--silo", f"s{k}={write_table(folder / f's{k}.parquet', n_samples, k)}"]
     test = write_table(folder / "test.parquet", n_samples, 99)
 
-    def hedgerow(command: str, *arguments: str) -> dict[str, Any]:
-        call = [sys.executable, "-m", "hedgerow", command, str(folder / "job.toml")]
-        done = subprocess.run(
-            [*call, *silos, *arguments, "--json"], capture_output=True, text=True, timeout=300
-        )
+    def ask(command: str, *arguments: str) -> dict[str, Any]:
+        done = hedgerow(command, folder / "job.toml", *silos, *arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         told: dict[str, Any] = json.loads(done.stdout)
         return told
 
-    planned = hedgerow("plan")
-    return planned, hedgerow("local", "--test", str(test), "--out", str(folder / "run"))
+    planned = ask("plan")
+    return planned, ask("local", "--test", str(test), "--out", str(folder / "run"))

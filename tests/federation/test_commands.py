@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import xgboost as xgb
 
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import Role
+from tests.federation.forked import hedgerow
 from tests.federation.processes import Federation, federation, toml, wait_until, write_table
 
 JOB = """
@@ -36,15 +36,6 @@ max_depth = 3
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with federation(tmp_path_factory.mktemp("commands"), lease_seconds=10.0) as made:
         yield made
-
-
-def hedgerow(*arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hedgerow", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 def ask(fed: Federation, *arguments: object) -> subprocess.CompletedProcess[str]:

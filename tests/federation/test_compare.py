@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator import baselines
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from tests.federation.forked import hedgerow
 from tests.federation.processes import write_table
 
 JOB = """
@@ -43,11 +43,7 @@ def tables(folder: Path) -> list[str]:
 
 
 def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hedgerow", "compare", *arguments, "--out",
-         str(folder / "out")],
-        capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+    return hedgerow("compare", *arguments, "--out", folder / "out")
 
 
 @pytest.fixture(scope="module")

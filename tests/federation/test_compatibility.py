@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from hedgerow.coordinator.server.database import SCHEMA_VERSION, VERSION, engine
 from hedgerow.services.process import ledgers
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from tests.federation import forked
 from tests.federation.processes import Federation, wait_until, write_table
 from tests.federation.released import NoHistory, Release, export
 from tests.federation.test_faults import rounds_done, succeeded
@@ -113,8 +112,7 @@ def mixed(old: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mi
 
 
 def hedgerow_command(*arguments: str, cwd: Path) -> str:
-    done = subprocess.run([sys.executable, "-m", "hedgerow", *arguments], cwd=cwd,
-                          capture_output=True, text=True, timeout=200, check=False)  # fmt: skip
+    done = forked.hedgerow(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from tests.federation.consoles import JOB, asked, console, here
+from tests.federation.forked import hedgerow
 from tests.federation.processes import PATIENCE_SECONDS, Federation, federation
 
 
@@ -199,10 +200,7 @@ def test_a_published_port_is_printed_and_its_secret_admits(fed: Federation) -> N
 def test_the_page_is_offered_to_nobody_else(
     fed: Federation, words: tuple[str, ...], said: str
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "hedgerow.coordinator.cli", "console", *words, "--coordinator",
-         fed.address, "--identity", str(fed.folder / "pki/operator")],
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
+    identity = fed.folder / "pki/operator"
+    ended = hedgerow("console", *words, "--coordinator", fed.address, "--identity", identity)
     assert ended.returncode == 2
     assert said in ended.stderr

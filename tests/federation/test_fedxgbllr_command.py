@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
+from tests.federation import forked
 from tests.federation.planned import plan_and_run
 from tests.federation.processes import write_table
 
@@ -33,8 +32,7 @@ max_depth = 3
 
 
 def hedgerow(*arguments: object, code: int = 0) -> str:
-    command = [sys.executable, "-m", "hedgerow", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = forked.hedgerow(*arguments)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr

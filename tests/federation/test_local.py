@@ -18,6 +18,7 @@ import xgboost as xgb
 
 from hedgerow.client_agent import ledger
 from hedgerow.services.rpc.federation import REVEALS
+from tests.federation.forked import hedgerow
 from tests.federation.processes import wait_until, write_table
 
 JOB = """
@@ -56,7 +57,7 @@ def leftovers(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
-    done = subprocess.run(command(folder, 4), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command(folder, 4), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "round   4/4" in done.stdout
     assert leftovers(folder) == []
@@ -116,7 +117,7 @@ def test_stock_xgboost_scores_the_model_as_reported(run: Path) -> None:
 
 
 def test_the_same_job_gives_the_same_bytes(run: Path) -> None:
-    done = subprocess.run(command(run.parent, 4, "again"), capture_output=True, timeout=120)
+    done = hedgerow(*command(run.parent, 4, "again")[3:])
     assert done.returncode == 0
     assert (run.parent / "again/model.ubj").read_bytes() == (run / "model.ubj").read_bytes()
 
@@ -138,7 +139,7 @@ def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals)
     assert len(family) == 7
     os.kill(process.pid, number)
     output = process.stdout.read()
-    process.wait(30)
+    process.wait(200)
     process.stdout.close()
     wait_until(lambda: not any(p.is_running() for p in family), 10, "all processes are gone")
     if number is not signal.SIGKILL:
@@ -156,11 +157,8 @@ def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals)
 )
 def test_a_wrong_silo_option_is_one_clear_line(tmp_path: Path, change: str, message: str) -> None:
     (tmp_path / "job.toml").write_text(JOB.format(rounds=1))
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"),
-         "--silo", change, "--out", str(tmp_path / "o")],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    job = tmp_path / "job.toml"
+    done = hedgerow("local", job, "--silo", change, "--out", tmp_path / "o")
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -182,11 +180,8 @@ def test_a_wrong_silo_option_is_one_clear_line(tmp_path: Path, change: str, mess
 def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, message: str) -> None:
     table = write_table(tmp_path / "a.parquet", 50, 0)
     (tmp_path / "job.toml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"),
-         "--silo", f"a={table}", "--out", str(tmp_path / "o")],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    job = tmp_path / "job.toml"
+    done = hedgerow("local", job, "--silo", f"a={table}", "--out", tmp_path / "o")
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -208,11 +203,10 @@ def test_degenerate_tables_end_a_job_with_a_clear_word(
         pq.write_table(table, tmp_path / f"{name}.parquet")
     job = 'strategy = "bagging"\nlabel = "y"\nmin_silos = 2\n[bagging]\nrounds = 1\n'
     (tmp_path / "job.toml").write_text(job)
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"), "--out",
-         str(tmp_path / "o"), *(f"--silo={p}={tmp_path / p}.parquet" for p in "ab"),
-         "--test", str(tmp_path / "test.parquet")],
-        capture_output=True, text=True, timeout=60,
+    done = hedgerow(
+        "local", tmp_path / "job.toml", "--out", tmp_path / "o",
+        *(f"--silo={p}={tmp_path / p}.parquet" for p in "ab"),
+        "--test", tmp_path / "test.parquet",
     )  # fmt: skip
     assert done.returncode == 1
     assert message in done.stderr
@@ -224,10 +218,9 @@ def test_a_vertical_job_on_this_machine_says_what_is_wrong_with_a_table(tmp_path
         pq.write_table(table, tmp_path / f"{party}.parquet")
     job = 'strategy = "secureboost"\nlabel = "lable"\n[secureboost]\nactive = "a"\nrounds = 1\n'
     (tmp_path / "job.toml").write_text(job)
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml"), "--out",
-         str(tmp_path / "o"), *(f"--silo={p}={tmp_path / p}.parquet" for p in "ab")],
-        capture_output=True, text=True, timeout=60,
+    done = hedgerow(
+        "local", tmp_path / "job.toml", "--out", tmp_path / "o",
+        *(f"--silo={p}={tmp_path / p}.parquet" for p in "ab"),
     )  # fmt: skip
     assert done.returncode == 1
     assert "silo a: \"a.parquet: there is no label column 'lable'; did you mean" in done.stdout
@@ -253,7 +246,7 @@ def test_a_dead_process_ends_the_command_at_once_and_is_named(
     os.kill(family[names.index(victim)].pid, signal.SIGKILL)
     output = process.stdout.read()
     process.stdout.close()
-    assert process.wait(30) in (1, 2), output
+    assert process.wait(200) in (1, 2), output
     assert f"{victim} ended with code -9" in output
     assert message in output
     assert "Traceback" not in output

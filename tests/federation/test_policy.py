@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,8 @@ import pytest
 
 from hedgerow.client_agent import ledger
 from hedgerow.coordinator.operator import run_folder
-from tests.federation.processes import ROOT, Federation, federation
+from tests.federation.forked import hedgerow
+from tests.federation.processes import Federation, federation
 from tests.federation.test_faults import job as faults_job
 from tests.federation.test_faults import rounds_done, succeeded
 
@@ -87,11 +86,8 @@ def test_a_job_that_breaks_a_rule_is_declined_and_the_record_names_the_rule(
 def test_watch_names_the_rule(ruled: Federation) -> None:
     job_id = ruled.submit(asking("s0", "s1", depth=6))
     ruled.end(job_id)
-    done = subprocess.run(
-        [sys.executable, "-m", "hedgerow", "watch", job_id,
-         "--coordinator", ruled.address, "--identity", str(ruled.folder / "pki/operator")],
-        capture_output=True, text=True, timeout=60, cwd=ROOT,
-    )  # fmt: skip
+    identity = ruled.folder / "pki/operator"
+    done = hedgerow("watch", job_id, "--coordinator", ruled.address, "--identity", identity)
     assert done.returncode == 1
     shown = " ".join(done.stdout.split())
     assert "silo s0 is declined: policy rule max_depth: 6 is over 5" in shown

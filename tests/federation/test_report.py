@@ -19,6 +19,7 @@ from tests.coordinator.operator.report.folders import report as report_of
 from tests.coordinator.operator.report.folders import run_folder
 from tests.coordinator.operator.report.test_parties import parts, vertical_folder
 from tests.coordinator.operator.report.test_rates import stacked
+from tests.federation.forked import hedgerow
 from tests.federation.test_local import command
 
 
@@ -67,7 +68,7 @@ def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Any]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a real job."""
     folder = tmp_path_factory.mktemp("run")
-    done = subprocess.run(command(folder, 4), capture_output=True, text=True, timeout=120)
+    done = hedgerow(*command(folder, 4)[3:])
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
 
@@ -382,7 +383,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     )
     done = subprocess.run(
         [sys.executable, "-c", blocked, "report", str(folder)],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 2
     assert "pip install 'hedgerow[report]'" in done.stderr

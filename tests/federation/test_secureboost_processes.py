@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.models import load
-from tests.federation import vertical
+from tests.federation import forked, vertical
 
 JOB = """
 name = "vertical"
@@ -61,13 +60,7 @@ def write_parties(
 
 
 def hedgerow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hedgerow", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return forked.hedgerow(*arguments, cwd=folder)
 
 
 @pytest.fixture(scope="module")
