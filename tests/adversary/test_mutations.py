@@ -7,18 +7,18 @@ import pytest
 from hedgerow.boosting.sums import silo as silo_sums
 from tests.adversary import mutate, oracle
 
-ROUND = range(0, 10_200, 10)
-"""Every tenth of the cases that CI runs (``make adversary``), which are in turn of all fields."""
+ROUND = range(0, 10_200, 30)
+"""Every thirtieth of the cases that CI runs (``make adversary``), which go through all fields."""
 
 
 def test_no_lie_breaks_what_must_hold() -> None:
     """Lies in replies and offers of jobs of every strategy."""
-    names = tuple(mutate.VARIANTS)
-    known = {group[:2] for group, _ in mutate.groups(names)}
     tally = mutate.run(ROUND, 0)
     assert not tally.faults, "\n".join(f"{case}\n    {fault}" for case, fault in tally.faults)
-    assert tally.n_told >= 950, tally.results
-    assert {tuple(pair.split("/")[:2]) for pair in tally.pairs} == known
+    assert tally.n_told >= 316, tally.results
+    assert {tuple(pair.split("/")[:2]) for pair in tally.pairs} == {
+        (name, direction) for name in mutate.VARIANTS for direction in ("offer", "reply")
+    }
 
 
 def caught(name: str, step: str, tries: int) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +21,10 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.mark.timeout(900)
 def test_the_bank_and_the_registry_train_as_their_page_says(tmp_path: Path) -> None:
     page = (EXAMPLES / "README.md").read_text()
-    (tmp_path / "data").symlink_to(EXAMPLES / "data")
+    # Every fourth person: what is seen is the same, in a quarter of the time.
+    people = pq.read_table(EXAMPLES / "data/adult.parquet")
+    (tmp_path / "data").mkdir()
+    pq.write_table(people.take(np.arange(0, people.num_rows, 4)), tmp_path / "data/adult.parquet")
     shutil.copy(EXAMPLES / "adult-vertical.toml", tmp_path)
     lines = re.findall(r"^\$ (hedgerow .*)$", page, re.MULTILINE)
     assert [shlex.split(line)[1] for line in lines] == ["split", "compare", "part"]

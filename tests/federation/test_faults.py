@@ -224,7 +224,7 @@ def test_a_full_disk_under_the_checkpoints_fails_the_job_and_keeps_earlier_round
                 "-rm",
                 "sh",
                 "-c",
-                f'mount -t tmpfs -o size=128k none {small} && exec "$@"',
+                f'mount -t tmpfs -o size=48k none {small} && exec "$@"',
                 "-",
             ]
         )

@@ -179,7 +179,7 @@ CASES = {
             "active": ("host-1", {}),
             "rounds": (3, {}),
             "encryption": ("elgamal", {}),
-            "key_bits": (3072, {"encryption": "paillier"}),
+            "key_bits": (3072, {"encryption": "paillier", "rounds": 1, "max_depth": 1}),
             "mode": ("mix", {}),
             "complete_secure": (1, {}),
             "multi_output": (True, {"task": Task.MULTICLASS}),
