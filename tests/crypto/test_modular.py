@@ -236,7 +236,7 @@ def test_workers_end_with_a_parent_that_is_killed():
         assert parent.stdout is not None
         worker = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-        worker.wait(60)
+        worker.wait(200)
 
 
 def test_residues_of_another_kernel_or_modulus_are_refused(engine):

@@ -158,7 +158,6 @@ def shown(scraped: Prometheus, expression: str) -> bool:
     return any(math.isfinite(value) for _, value in scraped.query(expression))
 
 
-@pytest.mark.timeout(240)
 def test_every_panel_shows_a_live_job_and_what_it_moved_stays_visible(tmp_path: Path) -> None:
     with federation(tmp_path, n_rows=300, start=False, lease_seconds=10.0) as fed:
         fed.start_coordinator()

@@ -62,7 +62,7 @@ class Shell:
         for process in self.running:
             process.send_signal(signal.SIGTERM)
         for process in self.running:
-            process.wait(30)
+            process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ class Prometheus:
 
     def get(self, path: str, **query: str) -> Any:
         address = f"{self.url}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=100) as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
@@ -73,4 +73,4 @@ def prometheus(folder: Path, targets: Mapping[str, list[str]]) -> Iterator[Prome
             yield server
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(200)

@@ -330,11 +330,11 @@ def test_a_late_silo_catches_up_and_takes_part() -> None:
 
         def exchange(self, step: Any, at: Place, offer: Any) -> Any:
             if self.silo == "silo-2" and step is SYNC:
-                third_round.wait(30)
+                third_round.wait(200)
             if self.silo == "silo-0" and at.round == 3:
                 third_round.set()
             if self.silo == "silo-0" and at.round == 5:
-                synchronised.wait(30)
+                synchronised.wait(200)
             reply = self.link.exchange(step, at, offer)
             if self.silo == "silo-2" and step is SYNC:
                 synchronised.set()

@@ -121,7 +121,7 @@ def test_scores_leave_after_their_line_and_without_room_for_it_only_the_end_does
 
 def control_bytes(port: int) -> dict[str, float]:
     """Bytes that the coordinator has received from each silo on the control plane."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=100) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         found: dict[str, float] = {}
         for sample in (s for f in families for s in f.samples):

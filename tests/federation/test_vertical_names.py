@@ -87,7 +87,7 @@ class _Recorded(Federation):
             yield
         finally:
             loop.call_soon_threadsafe(stop.set)
-            thread.join(30)
+            thread.join(200)
             loop.close()
 
 

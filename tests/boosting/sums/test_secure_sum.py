@@ -371,7 +371,7 @@ def test_a_silo_that_was_left_out_is_told_that_the_place_has_passed() -> None:
         sums.setup(Place(0))
         sums.total(Place(0), vector(link.silo, 0), state=STATE)
         if link.silo == LOST:
-            assert gate.wait(20)
+            assert gate.wait(200)
         sums.total(Place(1), vector(link.silo, 1), state=STATE)
 
     ended = federation.run(coordinate, participate)

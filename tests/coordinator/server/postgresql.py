@@ -54,7 +54,7 @@ def running_postgresql() -> Iterator[str]:
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     check=True,
-                    timeout=60,
+                    timeout=300,
                     **switch,
                 )
 

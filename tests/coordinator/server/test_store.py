@@ -276,7 +276,7 @@ except StorageFailed as error:
 """
     path = tmp_path / "c.db"
     ran = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=300
     )
     assert ran.stderr == ""
     done, _, message = ran.stdout.partition(" ")

@@ -43,7 +43,7 @@ async def failed(table: ErrorTable[Any], error: Exception) -> grpc.RpcError:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             method = channel.unary_unary("/a.Service/Fail", lambda b: b, lambda b: b)
             with pytest.raises(grpc.RpcError) as caught:
-                await asyncio.to_thread(method, b"", timeout=10)
+                await asyncio.to_thread(method, b"", timeout=100)
     finally:
         await server.stop(0)
     return caught.value
@@ -117,7 +117,7 @@ async def test_a_call_that_the_server_cancels_is_tried_again_and_our_own_is_not(
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
             async def answer(request: Any, context: Any) -> None:
                 if request == b"cancelled there":
-                    raise asyncio.CancelledError
+                    await context.abort(grpc.StatusCode.CANCELLED)
                 await asyncio.Event().wait()
 
             return grpc.unary_unary_rpc_method_handler(answer)
@@ -130,7 +130,8 @@ async def test_a_call_that_the_server_cancels_is_tried_again_and_our_own_is_not(
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             method = channel.unary_unary("/a.Service/Wait", lambda b: b, lambda b: b)
             theirs = method.future(b"cancelled there", timeout=60)
-            found = from_rpc(await asyncio.to_thread(theirs.exception), "a peer")
+            told = await asyncio.to_thread(theirs.exception)
+            found = from_rpc(told, "a peer")
             own = method.future(b"", timeout=60)
             own.cancel()
             with pytest.raises(grpc.FutureCancelledError):
@@ -138,5 +139,6 @@ async def test_a_call_that_the_server_cancels_is_tried_again_and_our_own_is_not(
             ours = from_rpc(own, "a peer")
     finally:
         await server.stop(0)
+    assert told.code() is grpc.StatusCode.CANCELLED
     assert isinstance(found, Unreachable)
     assert isinstance(ours, JobStopped)

@@ -54,7 +54,7 @@ async def test_a_streamed_request_with_one_response_is_counted_at_both_ends() ->
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             method = MeteredChannel(channel, called).stream_unary("/a.Service/Join", echo, echo)
-            answer = await asyncio.to_thread(method, iter([b"abc", b"de"]), timeout=10)
+            answer = await asyncio.to_thread(method, iter([b"abc", b"de"]), timeout=100)
     finally:
         await server.stop(1)
     assert answer == b"abcde"
