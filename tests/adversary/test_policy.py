@@ -351,7 +351,7 @@ def test_a_search_goes_on_over_attempts_no_longer_than_a_job_needs() -> None:
     for attempt in range(1, 6):
         lie = proposing(lambda p, a=attempt: 2**31 + np.arange(99) + 99 * p + a * 9999)  # type: ignore[misc]
         outcome = run(job, lie, memories=memories, attempt=attempt)
-    refused(outcome, OfferRejected, "at most 4760 values over all attempts")
+    refused(outcome, OfferRejected, "at most 5950 values over all attempts")
 
 
 def test_steps_that_the_job_does_not_take_are_refused_by_every_silo() -> None:
