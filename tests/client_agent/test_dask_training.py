@@ -116,7 +116,8 @@ def test_absent_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_silo_with_a_cluster_trains_in_a_federation(
     cluster: distributed.LocalCluster, tmp_path: Path
 ) -> None:
-    tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 200, k) for k in range(3)}
+    ids = [f"p{k}" for k in range(200)]
+    tables = {f"s{k}": write_table(tmp_path / f"s{k}.parquet", 200, k, _id=ids) for k in range(3)}
     federation = Federation(tmp_path, tables)
     try:
         federation.start_coordinator()
@@ -124,12 +125,16 @@ def test_silo_with_a_cluster_trains_in_a_federation(
             federation.start_agent(silo)
         federation.fresh = True  # with pandas, which others do without
         federation.start_agent("s1", dask=cluster.scheduler_address)
-        for strategy in ("bagging", "histogram"):
+        for strategy, more in {
+            "bagging": "rounds = 1",
+            "histogram": "rounds = 1",
+            "secureboost": 'active = "s0"\nrounds = 1\nencryption = "elgamal"',
+        }.items():
             before = work_of(cluster)
             job_id = federation.submit(
                 f'name = "d"\nstrategy = "{strategy}"\nlabel = "label"\ntask = "binary"\n'
                 f'seed = 1\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n[{strategy}]\n'
-                "rounds = 2\n[booster]\nmax_depth = 3\n"
+                f"{more}\n[booster]\nmax_depth = 3\n"
             )
             view = federation.end(job_id, 200)
             assert view.state == "SUCCEEDED", view.detail
