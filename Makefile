@@ -44,7 +44,12 @@ services:  ## Debian's Prometheus, PostgreSQL, Chromium and Node, for the tests 
 demo: setup-base  ## five silos train one model on the Adult data
 	$(BIN)/hedgerow demo --out runs/demo
 
-test: setup services  ## all tests but random faults (make chaos)
+# Once: the processes of four workers would each compile them.
+$(VENV)/kernels: $(VENV)/full
+	$(BIN)/python deploy/images/warm.py
+	touch $@
+
+test: setup services $(VENV)/kernels  ## all tests but random faults (make chaos)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder
 
 chaos: setup services  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
