@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
     JobParameters,
-    PartyLimits,
     SiloStart,
 )
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart

@@ -53,9 +53,10 @@ from benchmarks._vertical_parties import (
     synthetic,
 )
 from benchmarks._vertical_processes import Row, coordinator_peak, measured
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import JobParameters, PartyLimits
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.routing import margins, n_exchanges
 from tests.pooled import Training, train_pooled

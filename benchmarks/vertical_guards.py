@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._vertical_parties import datasets, in_process, read_tables
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import JobParameters, PartyLimits
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree
 from hedgerow.boosting.strategies.secureboost.choice import PartyGrower
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost

@@ -27,9 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks._vertical_parties import datasets, in_process, read_tables, synthetic
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import JobParameters, PartyLimits
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 
 Row = dict[str, Any]

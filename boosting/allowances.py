@@ -84,6 +84,26 @@ class Safeguards:
 
 
 @dataclass(frozen=True, slots=True)
+class PartyLimits:
+    """What a silo's policy holds other parties of a vertical job to.
+
+    Parameters
+    ----------
+    least_ids, most_ids : int
+        Distinct row ids of any party.
+    least_bin_rows : int
+        Rows that any two sums over the bins of a column differ by.
+    most_gradient_bits : int
+        Of an encrypted gradient; 0 for any number.
+    """
+
+    least_ids: int = 1
+    most_ids: int = 20_000_000
+    least_bin_rows: int = 1
+    most_gradient_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """Where one kind of offer may be asked for: what the job's own parameters need.
 

@@ -1,4 +1,4 @@
-"""The tables ``[booster]`` and ``[columns]`` of a job."""
+"""The tables ``[booster]``, ``[columns]`` and ``[warm_start]`` of a job."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from enum import Enum
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
+
+_RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,37 @@ class ColumnRules:
         yield "dates", tuple(name for name, _ in self.dates)
         yield "drop", self.drop
         yield "categorical", self.categorical
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """The model of an earlier run, from which a job goes on; bound into the signed job.
+
+    Parameters
+    ----------
+    run : str
+        Identifier of its job, or its name in the coordinator's configuration.
+    model, schema : str
+        SHA-256 of its ``model.ubj``, and the digest of the schema it was trained on, in hex.
+    """
+
+    run: str
+    model: str
+    schema: str
+
+    def check(self) -> None:
+        """Raise :class:`InvalidJob` for names and digests that there cannot be."""
+        if not _RUN.fullmatch(self.run):
+            raise InvalidJob(
+                "[warm_start] run: expected a job's identifier, or a name of letters, digits and "
+                f"dashes, received {self.run[:80]!r}"
+            )
+        for key, digest in (("model", self.model), ("schema", self.schema)):
+            if not _DIGEST.fullmatch(digest):
+                raise InvalidJob(
+                    f"[warm_start] {key}: expected SHA-256 as 64 digits of hex, received "
+                    f"{digest[:80]!r}; --model RUN takes it from a run folder"
+                )
 
 
 def category_name(text: str) -> str:

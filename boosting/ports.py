@@ -9,10 +9,11 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Hub, Link, Silo
-from hedgerow.boosting.job import Booster, ColumnRules
+from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
-    from hedgerow.boosting.trees.ensemble import Tree
+    from hedgerow.boosting.trees.ensemble import Ensemble, Tree
     from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault import Vault
 
@@ -98,6 +99,10 @@ class CoordinatorStart:
         Where a half keeps what it must not lose inside a round; outlives the process.
     job_digest : bytes
         SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
+    starting_model : bytes
+        ``model.ubj`` of the run that the job goes on from, unread; empty where it starts anew.
+    starting : Ensemble or None
+        The same, checked: :mod:`hedgerow.boosting.warm_start` sets it.
     """
 
     job: JobParameters
@@ -110,26 +115,8 @@ class CoordinatorStart:
     test: Dataset | None = None
     journal: Journal | None = None
     job_digest: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class PartyLimits:
-    """What a silo's policy holds other parties of a vertical job to.
-
-    Parameters
-    ----------
-    least_ids, most_ids : int
-        Distinct row ids of any party.
-    least_bin_rows : int
-        Rows that any two sums over the bins of a column differ by.
-    most_gradient_bits : int
-        Of an encrypted gradient; 0 for any number.
-    """
-
-    least_ids: int = 1
-    most_ids: int = 20_000_000
-    least_bin_rows: int = 1
-    most_gradient_bits: int = 0
+    starting_model: bytes = b""
+    starting: Ensemble | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +145,8 @@ class SiloStart:
         Of the job, where it has a privacy budget.
     storage : Storage
         Where bins live.
+    starting : Ensemble or None
+        Model that margins start from: :mod:`hedgerow.boosting.warm_start` sets it.
     """
 
     job: JobParameters
@@ -173,11 +162,12 @@ class SiloStart:
     n_threads: int = 1
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
-    limits: PartyLimits = PartyLimits()
+    limits: PartyLimits = field(default_factory=PartyLimits)
     codec: PayloadCodec | None = None
     job_digest: bytes = b""
     accountant: Accountant | None = None
     storage: Storage = IN_MEMORY
+    starting: Ensemble | None = None
 
 
 class LocalTrainer(Protocol):
@@ -373,6 +363,8 @@ class Strategy(Generic[P]):
         Job, a silo's own schema, rows and threads to the bytes that its half takes for them.
     first_round : int
         Number under which people see the first round; 0 where it only prepares the others.
+    starts_anew : str
+        Why a job cannot go on from an earlier model; empty where it can.
     """
 
     parameters: type[P]
@@ -388,6 +380,7 @@ class Strategy(Generic[P]):
     least_silos: Callable[[P], int] = lambda _: 1
     memory: Callable[[P, JobParameters, Schema, int, int], MemoryNeed] = memory_of_table
     first_round: int = 1
+    starts_anew: str = ""
 
     @property
     def name(self) -> str:
@@ -432,6 +425,8 @@ class JobParameters:
         Whether the coordinator evaluates rounds on a table of its own.
     keep_model : bool
         Whether every silo of a horizontal job keeps the common model.
+    warm_start : WarmStart or None
+        Earlier model that a horizontal job goes on from.
     """
 
     name: str
@@ -450,6 +445,7 @@ class JobParameters:
     silos: tuple[str, ...] = ()
     has_test: bool = False
     keep_model: bool = True
+    warm_start: WarmStart | None = None
 
     @property
     def objective(self) -> str:

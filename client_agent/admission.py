@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 import structlog
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import (
     UNFIT,
@@ -72,12 +73,13 @@ def admit(
     entering("policy")
     policy.check_revoked(parts.revoked.age)
     policy.check_asker(job.strategy.name, operator, silos)
+    policy.check_start(job, parts.state.kept)
     entering("columns")
     dataset = parts.load(job)
     parts.memory.check(job, dataset)
     entering("policy")
     rows = dict.fromkeys(silos, dataset.n_samples)
-    forecast = job.strategy.forecast(job.parameters, job, dataset.schema, rows)
+    forecast = warm_start.forecast(job, dataset.schema, rows)
     policy.check(
         job,
         operator=operator,
@@ -86,7 +88,7 @@ def admit(
         named=() if job.vertical else dataset.named,  # a party tells nobody its categories
         n_samples=dataset.n_samples,
         forecast=forecast,
-        allowances=job.strategy.allowances(job.parameters, job, dataset.schema, len(silos)),
+        allowances=warm_start.allowances(job, dataset.schema, len(silos)),
     )
     return dataset, forecast
 

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import structlog
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.allowances import GuardedLink
 from hedgerow.boosting.budget import Accountant
 from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
@@ -242,7 +243,7 @@ class Attempt:
         )
         guarded = GuardedLink(
             link,
-            job.strategy.allowances(job.parameters, job, start.schema, len(start.silos)),
+            warm_start.allowances(job, start.schema, len(start.silos)),
             parts.policy.classes,
         )
         if self._stopped:
@@ -259,7 +260,7 @@ class Attempt:
             parts.secrets.attempt(start.job_id, pause, crypto) as vault,
             total.running(),
         ):
-            kept = job.strategy.participate(job.parameters, guarded, vault, start)
+            kept = warm_start.participate(guarded, vault, start)
         times = summary(start.attempt, total.seconds, link.times, crypto.seconds)
         self._store("times.json", times)
         return kept

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, disclosed
+from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, PartyLimits, disclosed
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
-from hedgerow.boosting.ports import JobParameters, PartyLimits
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.boosting.work import Forecast
 
 
@@ -106,6 +109,11 @@ class Policy(BaseModel):
         default=0,
         ge=0,
         description="Most rounds whose sums are over other silos than those before by one or two.",
+    )
+    start_models: Literal["own", "any", "none"] = Field(
+        default="own",
+        description="Models from which jobs may start: those that this silo has checked and kept "
+        "itself, of a run of the same strategy; any that an operator signs; or none.",
     )
     announce: bool = Field(
         default=False,
@@ -258,6 +266,26 @@ class Policy(BaseModel):
         """Raise :class:`PolicyDeclined` where a job was begun too often already."""
         if times > self.max_attempts:
             _decline("max_attempts", f"this silo has begun the job {self.max_attempts} times")
+
+    def check_start(self, job: JobParameters, kept: Callable[[str, str], bytes | None]) -> None:
+        """Raise :class:`PolicyDeclined` where a job may not go on from the model that it names.
+
+        Parameters
+        ----------
+        kept : callable
+            From a job's identifier and a file's name to what this silo keeps of its result.
+        """
+        told = job.warm_start
+        if told is None or self.start_models == "any":
+            return
+        if self.start_models == "none":
+            _decline("start_models", "the job goes on from an earlier model")
+        model = kept(told.run, MODEL) or b""
+        if hashlib.sha256(model).hexdigest() != told.model:
+            _decline("start_models", f"this silo has not kept that model of run {told.run}")
+        strategy = json.loads(kept(told.run, "report.json") or b"{}").get("strategy")
+        if strategy != job.strategy.name:
+            _decline("start_models", f"run {told.run} was of {strategy}, not {job.strategy.name}")
 
     def check_cohort(self, silos: tuple[str, ...]) -> None:
         """Raise :class:`PolicyDeclined` where the silos of a job are too few, or not all known.

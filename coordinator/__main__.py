@@ -83,6 +83,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
             signed, FileIdentity(paths, revoked=revoked), label
         ),
         without_crypto=lambda: roster.without_crypto,
+        models=config.models,
     )
     jobs = Jobs(environment, roster)
     await asyncio.to_thread(warm_up)

@@ -34,6 +34,9 @@ class CoordinatorSettings(FileSettings):
     evaluation: dict[str, str] = Field(
         default={}, description="Tables on which jobs may be evaluated, by name."
     )
+    models: dict[str, str] = Field(
+        default={}, description="Files of models from which jobs may start, by name."
+    )
     metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
     lease_seconds: float = Field(
         default=8.0, ge=1.0, description="A silo that is silent for so long is lost."

@@ -79,7 +79,7 @@ class ScoredTest:
         self.blank = blank(start.schema, job.objective, job.booster, base_score)
         self.rows: ScoredRows | None = None
         if start.test is not None and start.test.n_samples:
-            self.rows = ScoredRows(start.test, self.blank, 1)
+            self.rows = ScoredRows(start.test, start.starting or self.blank, 1)
             self.rows.add(log.ensemble(self.blank))
 
     def add(self, trees: Sequence[Tree], n_steps: int) -> dict[str, dict[str, float]]:

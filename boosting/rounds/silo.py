@@ -186,4 +186,5 @@ class SiloModel:
             return
         job, schema = self.start.job, self.start.schema
         self.blank = blank(schema, job.objective, job.booster, score)
-        self.scored = [ScoredRows(t, self.blank, self.start.n_threads) for t in self.tables]
+        begin = self.start.starting or self.blank
+        self.scored = [ScoredRows(t, begin, self.start.n_threads) for t in self.tables]

@@ -88,7 +88,7 @@ class ScoredRows:
     ----------
     dataset : Dataset
     start : Ensemble
-        The ensemble without trees.
+        The ensemble at whose predictions the margins begin: without trees, or an earlier model.
     """
 
     def __init__(self, dataset: Dataset, start: Ensemble, n_threads: int) -> None:
@@ -96,6 +96,7 @@ class ScoredRows:
         self.n_threads = n_threads
         self.margins = start.base_margins(dataset.n_samples)
         self._matrix = matrix(dataset, n_threads) if dataset.n_samples else None
+        self.add(start)
 
     def add(self, trees: Ensemble | Forest) -> None:
         """Add the trees of ``trees`` to the margins."""

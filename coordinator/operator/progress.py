@@ -146,6 +146,8 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
         f"{size(moved['up'])} up and {size(moved['down'])} down, "
         f"control plane {size(moved['control']['up'] + moved['control']['down'])}"
     )
+    if report.get("warm_start"):
+        yield visible(f"goes on from the model of run {report['warm_start']['run']}")
     if report["rounds"]:
         best = next(
             (r for r in report["rounds"] if r["round"] == report["best_round"]),

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
@@ -49,6 +50,7 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
         What :func:`planned` forecast of one silo, where it is known.
     """
     spec = job_wire.parse(view.spec)
+    began = spec.warm_start
     by_step: dict[str, Counter[str]] = {}
     of_silo: dict[str, dict[str, dict[str, int]]] = {silo.name: {} for silo in view.silos}
     for step in view.steps:
@@ -112,6 +114,7 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
         "reveals": view.reveals,
         "job_digest": view.job_digest,
         "plan": plan,
+        "warm_start": {"run": began.run, "model": began.model} if began.run else None,
     }
 
 
@@ -132,9 +135,7 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
         return None
     job = job_wire.decode(view.spec)
     rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
-    forecast = job.strategy.forecast(
-        job.parameters, job, schema_wire.load(files[SCHEMA_FILE]), rows
-    )
+    forecast = warm_start.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
     return {
         "rounds": forecast.rounds,
         "steps": {

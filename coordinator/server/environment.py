@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
@@ -35,6 +39,8 @@ class JobEnvironment:
         Silos that hold a lease and whose crypto process does not answer, as they say.
     open_job : callable
         Checks a job that an operator has signed, by what the signature is for.
+    models : Mapping
+        Files of other coordinators' models, by name.
     """
 
     store: Store
@@ -47,3 +53,46 @@ class JobEnvironment:
     verify: Callable[[Silo, bytes, bytes, bytes], None]
     open_job: Callable[[SignedJob, bytes], OpenedJob]
     without_crypto: Callable[[], frozenset[Silo]] = frozenset
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def starting_model(self, job: JobParameters, operator: str | None = None) -> bytes:
+        """Return the model that a job starts from, empty where it starts anew; blocks.
+
+        Parameters
+        ----------
+        operator : str, optional
+            Who asks to start from it: of the coordinator's jobs only from its own.
+
+        Raises
+        ------
+        InvalidJob
+            There is no such model here, or it is another one than the job names.
+        StorageFailed
+            It cannot be read now.
+        """
+        told = job.warm_start
+        if told is None:
+            return b""
+        record = None if told.run in self.models else self.store.job(told.run)
+        if told.run in self.models:
+            try:
+                raw = Path(self.models[told.run]).read_bytes()
+            except OSError as error:
+                why = error.strerror or type(error).__name__
+                raise InvalidJob(f"[warm_start] run: {told.run} cannot be read: {why}") from error
+        elif record is None or MODEL not in record.artefacts or operator not in (
+            None, record.operator
+        ):  # fmt: skip
+            raise InvalidJob(
+                f"[warm_start] run: expected a job of yours with a {MODEL}, or one of the "
+                f"coordinator's [models], received {told.run}"
+            )
+        else:
+            raw = self.artefacts.read(told.run, MODEL, record.artefacts[MODEL])
+        found = hashlib.sha256(raw).hexdigest()
+        if found != told.model:
+            raise InvalidJob(
+                f"[warm_start] model: {MODEL} of {told.run} has SHA-256 {found[:12]}… here, the "
+                f"job names {told.model[:12]}…"
+            )
+        return raw

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.work import Rates
@@ -338,9 +339,9 @@ class Jobs:
             raise SignatureInvalid(f"operator {opened.operator} signed the job, not {operator}")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
-        allowed = job.silos or tuple(self._roster.allowed)
-        if allowed:
+        if allowed := job.silos or tuple(self._roster.allowed):
             job.check_cohort(len(allowed))
+        await asyncio.to_thread(self._environment.starting_model, job, operator)
         # A caller that disconnects must not leave a job stored and not started.
         return await asyncio.shield(self._store_new(opened, job.name))
 
@@ -351,8 +352,7 @@ class Jobs:
             new = self._environment.store.create_job(opened, name, self._environment.now())
             return self._environment.store.job(job_id) if new else None
 
-        record = await asyncio.to_thread(store)
-        if record is not None:
+        if (record := await asyncio.to_thread(store)) is not None:
             self._launch(record)
             self._arrived.notify()
         return job_id
@@ -492,7 +492,7 @@ def _view(stored: _Stored, moved: NewTraffic) -> JobView:
         best_round=record.best_round,
         artefacts=tuple(record.artefacts),
         model=record.model,
-        reveals=job_wire.decode(record.spec).strategy.reveals,
+        reveals=warm_start.reveals(job_wire.decode(record.spec)),
         control_bytes_up=record.control_bytes_up + moved.control_up,
         control_bytes_down=record.control_bytes_down + moved.control_down,
         job_digest=record.signed.digest.hex(),

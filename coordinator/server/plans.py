@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Feature, Schema, unnamed
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, Vertical
@@ -57,7 +58,7 @@ def plan_of(
         n_columns = max((one.n_columns for one in known.values()), default=0) - 1
         features = tuple(map(Feature, job.features)) or unnamed(job.columns.n_features(n_columns))
         schema = Schema(features, job.label, job.task, job.classes)
-        every = job.strategy.forecast(job.parameters, job, schema, n_samples)
+        every = warm_start.forecast(job, schema, n_samples)
         found = dict.fromkeys(n_samples or ("each silo",), every)
     return PlanView.of(
         {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()},
@@ -82,7 +83,7 @@ def bytes_a_round(
         }
         plans = list(layout.forecasts(job.parameters, job, schemas, n_samples).values())
     else:
-        plans = [job.strategy.forecast(job.parameters, job, schema, n_samples)]
+        plans = [warm_start.forecast(job, schema, n_samples)]
     found: dict[str, tuple[float, float]] = {}
     for plan in plans:
         share = 1 / max(plan.rounds, 1) / len(plans)

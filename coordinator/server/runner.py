@@ -10,6 +10,7 @@ import asyncio
 
 import structlog
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.errors import (
     FederationError,
     JobStopped,
@@ -399,7 +400,7 @@ class JobRun:
         clock = asyncio.get_running_loop().time
         began = clock()
         last, best = start.checkpoint, self._record.best_round
-        stream = self.job.strategy.coordinate(self.job.parameters, hub, start)
+        stream = warm_start.coordinate(hub, start)
         try:
             async for result in stream:
                 seconds, began = clock() - began, clock()
@@ -440,6 +441,7 @@ class JobRun:
             test=test,
             journal=JobJournal(environment.artefacts, self.job_id),
             job_digest=self._record.signed.digest,
+            starting_model=environment.starting_model(self.job),
         )
 
     def _silo_changed(self, silo: Silo, present: bool, detail: str) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import structlog
 
-from hedgerow.boosting import metrics
+from hedgerow.boosting import metrics, warm_start
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, RoundResult
@@ -141,7 +141,8 @@ class JobStoring:
         job, artefacts = self._job, self._environment.artefacts
 
         def save() -> None:
-            result = job.strategy.artefact(job.parameters, job, schema, checkpoint)
+            starting = self._environment.starting_model(job)
+            result = warm_start.artefact(job, schema, checkpoint, starting)
             digests = {
                 name: artefacts.write(self._job_id, name, data)
                 for name, data in sorted(result.files.items())

@@ -71,6 +71,7 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.strategies.histogram.steps": "histogram",
     "hedgerow.boosting.strategies.simfl.steps": "similarity",
     "hedgerow.boosting.sums.steps": "masking",
+    "hedgerow.boosting.warm_start": "trees",
 }
 """Where the codecs of payloads are."""
 

@@ -15,9 +15,10 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hedgerow.api.federation.v1 import job_pb2
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Booster, ColumnRules, DatePart, category_name
+from hedgerow.boosting.job import Booster, ColumnRules, DatePart, WarmStart, category_name
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.services.wire.schema import TASKS
@@ -59,7 +60,7 @@ def decode(spec: bytes) -> JobParameters:
     label, task = message.label or "label", TASKS[message.task]
     columns, features = _columns(message.columns), tuple(message.features)
     columns.check(label, features, binary=task is Task.BINARY)
-    return JobParameters(
+    job = JobParameters(
         name=message.name or message.strategy,
         parameters=fill(strategy.parameters, getattr(message, message.strategy)),
         label=label,
@@ -76,7 +77,15 @@ def decode(spec: bytes) -> JobParameters:
         silos=tuple(sorted(set(message.silos))),
         has_test=bool(message.test_data),
         keep_model=not message.HasField("keep_model") or message.keep_model,
+        warm_start=_warm_start(message) if message.HasField("warm_start") else None,
     )
+    warm_start.check(job)
+    return job
+
+
+def _warm_start(message: job_pb2.JobSpec) -> WarmStart:
+    told = message.warm_start
+    return WarmStart(told.run, told.model, told.schema)
 
 
 def _columns(message: job_pb2.ColumnRules) -> ColumnRules:

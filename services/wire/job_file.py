@@ -205,7 +205,7 @@ _USUAL = {
 def _elsewhere(names: Iterable[str]) -> list[str]:
     """Return keys of these names in other tables of a job file, with where they are."""
     tables = [field.name for field in job_pb2.JobSpec.DESCRIPTOR.fields if field.message_type]
-    shared = ("booster", "columns")
+    shared = ("booster", "columns", "warm_start")
     strategies = [name for name in tables if name not in shared]
     found = []
     for name in names:

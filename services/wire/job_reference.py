@@ -102,6 +102,12 @@ def _keys(among: tuple[str, ...]) -> Iterator[JobKey]:
             about = _comments(message).get(field.name, "") or _UNNAMED.get(field.name, "")
             if follow:
                 yield JobKey(table, field.name, _kind(field), default, limits, about, follow)
+    message = job_pb2.WarmStart.DESCRIPTOR
+    for field in message.fields:
+        follow = tuple(one for one in among if not strategy_of(one).starts_anew)
+        about = _comments(message).get(field.name, "")
+        if follow:
+            yield JobKey("warm_start", field.name, _kind(field), "", "", about, follow)
     for name in among:
         message = job_pb2.JobSpec.DESCRIPTOR.fields_by_name[name].message_type
         parameters = strategy_of(name).parameters

@@ -18,6 +18,7 @@ from hedgerow.boosting.rounds.steps import (
     TreeRound,
     TreeStanding,
 )
+from hedgerow.boosting.warm_start import StartingModel, StartRequest
 from hedgerow.services.wire import Codec, family
 
 PIECE_BYTES = 1 << 20
@@ -131,7 +132,11 @@ def _parts(
 
 
 CODECS: tuple[Codec[Any], ...] = (
-    *family("trees", tree_pb2.TreePart, {"catch_up": TreeCatchUp}),
+    *family(
+        "trees",
+        tree_pb2.TreePart,
+        {"catch_up": TreeCatchUp, "start_request": StartRequest, "starting": StartingModel},
+    ),
     Codec(TreeOffer, "trees", _encode_offer, _decode_offer),
     Codec(TreeStanding, "trees", _encode_standing, _decode_standing),
 )

@@ -8,6 +8,7 @@ error.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import selectors
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ import numpy as np
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import SignatureInvalid
 from hedgerow.boosting.exchange import Place, Silo, Step
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
@@ -29,6 +30,7 @@ from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
@@ -104,6 +106,7 @@ class Variant:
     job: JobParameters
     tables: Mapping[str, Dataset]
     memory: dict[str, Any] = field(default_factory=dict)
+    starting_model: bytes = b""
 
     def run(self, make_link: Callable[..., MemoryLink], drawn: str) -> Outcome:
         """Run the job once; secrets and noise of horizontal silos are drawn from a seed."""
@@ -127,6 +130,7 @@ class Variant:
             make_link=make_link,
             lied=True,
             make_loop=UrgentLoop,
+            starting_model=self.starting_model,
             **rest,
         )
 
@@ -186,6 +190,17 @@ def _horizontal(strategy: Any, task: Task = Task.BINARY, **booster: Any) -> Vari
     return Variant(job, _tables(task))
 
 
+def _going_on(strategy: Any) -> Variant:
+    """Return a job that starts from the model of one just like it."""
+    first = _horizontal(strategy)
+    made = first.run(MemoryLink, "first").artefact
+    assert made is not None
+    raw = made.files[MODEL]
+    schema = first.tables["silo-0"].schema.digest
+    told = WarmStart("first", hashlib.sha256(raw).hexdigest(), schema)
+    return replace(first, job=replace(first.job, warm_start=told), starting_model=raw)
+
+
 def _drawn(strategy: Any) -> Variant:
     """Return six silos in groups of three, which take turns."""
     tables = _tables(Task.BINARY, 6)
@@ -209,6 +224,7 @@ def _llr(**given: Any) -> FedXGBllr:
 
 VARIANTS: dict[str, Callable[[], Variant]] = {
     "bagging": lambda: _horizontal(Bagging(rounds=2, validation=0.3)),
+    "bagging-on": lambda: _going_on(Bagging(rounds=1)),
     "bagging-mean": lambda: _horizontal(Bagging(rounds=2, scrub="stats"), Task.REGRESSION),
     "bagging-gain": lambda: _horizontal(Bagging(rounds=2, lr_mode="gain")),
     "llr-cnn": lambda: _horizontal(_llr(combiner="cnn", validation=0.3)),
@@ -219,6 +235,7 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "llr-rates": lambda: _horizontal(_llr(combiner="logit_ridge", validation=0.3, scrub="none")),
     "hist-plain": lambda: _horizontal(Histogram(rounds=2, secure=False)),
     "hist-secure": lambda: _horizontal(Histogram(rounds=2, binning="recursive", validation=0.2)),
+    "hist-on": lambda: _going_on(Histogram(rounds=1)),
     "hist-summary": lambda: _horizontal(Histogram(rounds=1), Task.REGRESSION),
     "hist-blind": lambda: _horizontal(
         Histogram(rounds=1, blind_coordinator=True, binning="recursive")

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
-from hedgerow.boosting.ports import PartyLimits
 from hedgerow.boosting.strategies.secureboost import steps
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveTree

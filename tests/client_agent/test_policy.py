@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent.config import AgentSettings
@@ -216,6 +218,29 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
 )
 def test_a_job_at_the_limit_of_a_rule_may_run(rules: dict[str, Any], text: str) -> None:
     check(Policy(**rules), job(text) if text else job())
+
+
+def test_a_job_goes_on_from_a_model_that_the_silo_has_kept_or_its_policy_allows() -> None:
+    model, report = b"model", b'{"strategy": "histogram"}'
+    kept = {("run", "model.ubj"): model, ("run", "report.json"): report}
+    told = WarmStart("run", hashlib.sha256(model).hexdigest(), "0" * 64)
+    asked = replace(job('strategy = "histogram"'), warm_start=told)
+
+    def look(policy: Policy, asked: JobParameters) -> None:
+        policy.check_start(asked, lambda run, name: kept.get((run, name)))
+
+    look(Policy(), asked)
+    look(Policy(start_models="none"), replace(asked, warm_start=None))
+    look(Policy(start_models="any"), replace(asked, warm_start=replace(told, run="other")))
+    cases = [
+        (Policy(start_models="none"), asked, "goes on from an earlier model"),
+        (Policy(), replace(asked, warm_start=replace(told, run="other")), "has not kept that"),
+        (Policy(), replace(asked, warm_start=replace(told, model="0" * 64)), "has not kept that"),
+        (Policy(), replace(job(), warm_start=told), "was of histogram, not bagging"),
+    ]
+    for policy, other, why in cases:
+        with pytest.raises(PolicyDeclined, match=f"policy rule start_models: .*{why}"):
+            look(policy, other)
 
 
 def test_unbounded_depth_is_over_every_limit() -> None:

@@ -30,15 +30,16 @@ from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_reference import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
+TABLES = ("columns", "booster", "warm_start", *NAMES)
 
 
 def test_every_key_of_every_table_is_there_and_explained() -> None:
     found = {(key.table, key.key) for key in keys_of()}
     top = job_file.keys("")
     expected = {("", name) for name in top} | {
-        (table, name) for table in ("columns", "booster", *NAMES) for name in job_file.keys(table)
+        (table, name) for table in TABLES for name in job_file.keys(table)
     }
-    tables = {("", name) for name in ("columns", "booster", *NAMES)}
+    tables = {("", name) for name in TABLES}
     assert found == expected - tables
     assert [key for key in keys_of() if not key.about] == []
 
@@ -71,7 +72,7 @@ def test_defaults_are_the_parameters_own(strategy: str) -> None:
     fields = {f.name.rstrip("_"): f for f in dataclasses.fields(strategy_of(strategy).parameters)}
     for key in keys_of(strategy):
         if key.table != strategy:
-            assert key.table in ("", "columns", "booster")
+            assert key.table in ("", "columns", "booster", "warm_start")
             continue
         default = fields[key.key].default
         if key.default and key.default != "required":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
 from hedgerow.boosting.budget import Accountant, BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
@@ -182,6 +183,7 @@ def run_in_memory(
     may_send: frozenset[Discloses] = EVERY_CLASS,
     make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     lied: bool = False,
+    starting_model: bytes = b"",
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
 
@@ -239,11 +241,14 @@ def run_in_memory(
                 # Counted as an agent counts: what an honest job needs is always allowed.
                 guarded = GuardedLink(
                     link,
-                    job.strategy.allowances(job.parameters, job, schema, len(silos)),
+                    warm_start.allowances(job, schema, len(silos)),
                     may_send,
                 )
-                own = (participate_as or job.strategy.participate)(
-                    job.parameters, guarded, vaults(silo) if vaults else LocalVault(), start
+                vault = vaults(silo) if vaults else LocalVault()
+                own = (
+                    participate_as(job.parameters, guarded, vault, start)
+                    if participate_as
+                    else warm_start.participate(guarded, vault, start)
                 )
                 kept[silo] = own if isinstance(own, Artefact) else None
                 if own is not None and kept[silo] is None:
@@ -274,8 +279,9 @@ def run_in_memory(
             checkpoint=checkpoint,
             test=test,
             journal=journal,
+            starting_model=starting_model,
         )
-        halves = job.strategy.coordinate(job.parameters, hub, start)
+        halves = warm_start.coordinate(hub, start)
         try:
             async for result in halves:
                 rounds.append(result)
@@ -300,7 +306,7 @@ def run_in_memory(
         await asyncio.gather(*tasks)
         artefact = None
         if error is None and rounds:
-            artefact = job.strategy.artefact(job.parameters, job, schema, rounds[-1].checkpoint)
+            artefact = warm_start.artefact(job, schema, rounds[-1].checkpoint, starting_model)
             if rounds[-1].final:
                 for silo, check in checks.items():
                     try:

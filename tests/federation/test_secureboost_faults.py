@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Link
-from hedgerow.boosting.ports import Artefact, PartyLimits, SiloStart
+from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.crypto.engine import Engine

@@ -99,7 +99,7 @@ def leaf_sums(
         XGBoost's parameters.
     """
     blank = blank.unnamed()
-    rows = ScoredRows(start.dataset, blank, start.n_threads)
+    rows = ScoredRows(start.dataset, start.starting or blank, start.n_threads)
     found: list[Tree] = []
     for blocks in rounds:
         before = rows.margins

@@ -54,4 +54,5 @@ STRATEGY = Strategy(
     forecast=forecast,
     allowances=allowances,
     result=Result.PERSONAL,
+    starts_anew="its result is one tree for each silo, and none that all have in common",
 )

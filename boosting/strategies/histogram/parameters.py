@@ -247,6 +247,11 @@ class Histogram:
             raise InvalidJob(
                 "[histogram] cut_points: expected values with binning = 'given', received none"
             )
+        if self.blind_coordinator and job.warm_start is not None:
+            raise InvalidJob(
+                "[histogram] blind_coordinator: expected false with [warm_start], for the "
+                "coordinator has the starting model, received true"
+            )
         if self.blind_coordinator:
             self._validate_blind(job, tree, objective.start_rule)
         if self.silos_per_round:

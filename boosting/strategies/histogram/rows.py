@@ -12,7 +12,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
-from hedgerow.boosting.engine.table import Division, TreeIntegers, placed
+from hedgerow.boosting.engine.table import Division, Rows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.storage import Storage
@@ -51,6 +51,7 @@ class SiloRows:
         self._plan = plan
         self._n_threads = start.n_threads
         self._storage = start.storage
+        self._starting = start.starting
         data = start.dataset
         plan.objective.check_labels(data.labels, start.schema.n_classes)
         self.number = start.silos.index(start.silo)
@@ -72,6 +73,11 @@ class SiloRows:
             for data in (self.train, self._valid)
         )
         self._start_margin = margin
+        if self._starting is not None:
+            for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
+                for rows in _blocks(data.n_samples):  # its thresholds need not be these cut points
+                    block = data.take(np.arange(data.n_samples)[rows])
+                    self._add_margins(self._starting, block, table, rows)
         self.missing = self.table.missing
 
     def _room(self, data: Dataset) -> Storage:
@@ -79,7 +85,7 @@ class SiloRows:
         return self._storage.share(data.n_samples, n_total)
 
     def restore(self, ensemble: Ensemble) -> None:
-        """Take the margins of an ensemble."""
+        """Add the trees of earlier rounds to the margins."""
         start = 0
         for end in ensemble.round_ends:
             first, last = (ensemble.steps[n - 1] if n else 0 for n in (start, end))
@@ -88,10 +94,17 @@ class SiloRows:
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
             for rows in _blocks(data.n_samples):
                 block = Dataset(data.schema, table.values(self._cuts, rows))
-                margins = ensemble.margins(
-                    matrix(block, self._n_threads), n_threads=self._n_threads
-                )
-                table.margins[rows] = margins.reshape(table.margins[rows].shape)
+                self._add_margins(ensemble, block, table, rows)
+
+    def _add_margins(self, ensemble: Ensemble, block: Dataset, table: Rows, rows: slice) -> None:
+        """Add an ensemble's trees to the margins of a block of rows."""
+        start = table.margins[rows]
+        margins = ensemble.margins(
+            matrix(block, self._n_threads),
+            start=start[:, 0] if start.shape[1] == 1 else start,
+            n_threads=self._n_threads,
+        )
+        table.margins[rows] = margins.reshape(start.shape)
 
     def gradients(self) -> tuple[Floats, Floats]:
         """Return g and h of the training rows, shape (n_samples, n_outputs)."""

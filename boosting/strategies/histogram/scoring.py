@@ -32,7 +32,7 @@ class RoundScores:
 
     def __init__(self, plan: HistogramPlan, start: CoordinatorStart) -> None:
         self._plan = plan
-        self._test = start.test
+        self._test, self._starting = start.test, start.starting
         self._test_rows: ScoredRows | None = None
         self.best_round = 0
         self.best_score = math.nan
@@ -53,7 +53,7 @@ class RoundScores:
     def begin(self, ensemble: Ensemble) -> None:
         """Load the coordinator's own rows, with the margins of ``ensemble``."""
         if self._test is not None:
-            self._test_rows = ScoredRows(self._test, ensemble, 1)
+            self._test_rows = ScoredRows(self._test, self._starting or ensemble.slice(0), 1)
             self._test_rows.add(ensemble)
 
     def add(self, part: Ensemble) -> Scores:

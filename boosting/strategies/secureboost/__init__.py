@@ -69,4 +69,5 @@ STRATEGY = Strategy(
     allowances=allowances,
     result=Result.PARTS,
     validate_cohort=SecureBoost.validate_cohort,
+    starts_anew="each party has its own part; set warm_start in [secureboost] to the run's job",
 )

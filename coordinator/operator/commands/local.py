@@ -30,6 +30,7 @@ from rich.console import Console
 from hedgerow.boosting.errors import UNFIT, FederationError, InvalidJob
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
 from hedgerow.coordinator.operator.family import Family
 from hedgerow.services.process.terminal import command, tell, wants_json
@@ -64,7 +65,7 @@ class _Interrupted(BaseException):
 @click.option(
     "--model",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Run folder of the vertical model that warm_start or predict_from means.",
+    help="Run folder of the model that the job goes on from, or that a vertical one predicts with.",
 )
 def local(
     job: Path,
@@ -110,7 +111,7 @@ def run(
     job : Path or bytes
         A job file, or a serialised JobSpec.
     model : Path, optional
-        Run folder with the parts of a vertical model that the job starts from.
+        Run folder of the model, or of the parts of a vertical model, that the job starts from.
     validation : Mapping
         Each party's table of validation rows, where the job has them.
 
@@ -126,6 +127,9 @@ def run(
     party_tests, test = _tests(tests, silos)
     found = Job.from_spec(job) if isinstance(job, bytes) else Job.load(job)
     found = found.on(silos, has_test=bool(test))
+    if model is not None and not found.parameters.vertical:
+        found = found.starting_from(model)
+    found.check_start(model)
     raw, parameters = found.spec, found.parameters
     _check_validation(parameters, silos, validation)
     shown = ({"test": test} if test else {}) | party_tests
@@ -143,12 +147,14 @@ def run(
     before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         n_threads = threads or max((os.cpu_count() or 1) // len(silos), 1)
-        if model is not None:
+        if model is not None and parameters.vertical:
             _bring_parts(model, parameters, folder, silos)
         own = {silo: {"test": path} for silo, path in party_tests.items()}
         for silo, path in validation.items():
             own.setdefault(silo, {})["validation"] = path
-        address = _start(family, folder, silos, test, own, n_threads)
+        began = parameters.warm_start
+        models = {began.run: str((model / MODEL).resolve())} if began and model else {}
+        address = _start(family, folder, silos, test, own, n_threads, models)
         plan = None
         if parameters.vertical:
             plan = _plan_of_parties(raw, silos)
@@ -302,6 +308,7 @@ def _start(
     test: str,
     own: Mapping[str, Mapping[str, str]],
     n_threads: int,
+    models: Mapping[str, str],
 ) -> str:
     """Fork all processes and return the coordinator's address."""
     from hedgerow.services.identity.authority import throwaway
@@ -337,6 +344,7 @@ def _start(
             "metrics": "127.0.0.1:0",
             "silos": sorted(silos),
             "evaluation": {"test": absolute(test)} if test else {},
+            "models": models,
         },
     )
     crypto_ready = {
@@ -372,6 +380,7 @@ def _start(
                 "max_bin": 65535,
                 "min_bin_rows": 1,
                 "max_close_sums": 100_000,
+                "start_models": "any",
             },
         }
         for kind, file in own.get(silo, {}).items():

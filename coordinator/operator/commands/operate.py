@@ -13,7 +13,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import Connection, connected, parse_pairs
 from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
-from hedgerow.coordinator.operator.library.jobs import plan_here
+from hedgerow.coordinator.operator.library.jobs import Job, plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
 from hedgerow.coordinator.operator.progress import JobProgress, headline, size, summary, tenths
 from hedgerow.services.process.terminal import command, listing, tell, wants_json
@@ -39,12 +39,18 @@ from hedgerow.services.wire.signed_job import DEFAULT_DAYS
     default=True,
     help="Ask the silos first whether they would take part.",
 )
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run folder of the model that the job goes on from; the coordinator has it, too.",
+)
 @connected()
 def submit(
     job: Path,
     watch_: bool,
     days: float,
     preflight: bool,
+    model: Path | None,
     connection: Connection,
 ) -> None:
     """Sign a job file and submit it; prints the job's identifier.
@@ -53,6 +59,8 @@ def submit(
     that are away now, is not submitted.
     """
     spec, client = job_file.load(job), connection.client()
+    if model is not None:
+        spec = Job.from_spec(spec).starting_from(model).spec
     if preflight:
         found = client.preflight(spec)
         if found.refusal or not wants_json():

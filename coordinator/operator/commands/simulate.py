@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     "Seconds are simulated then.",
 )
 @click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run folder of the model that the job goes on from.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
@@ -61,6 +66,7 @@ def simulate(
     crypto: bool,
     workers: int,
     links: tuple[str, ...],
+    model: Path | None,
     out: Path,
 ) -> None:
     """Deal a table to silos and run JOB over them in this process, without gRPC.
@@ -78,6 +84,7 @@ def simulate(
 
     found = run(
         job, data, silos, scheme=scheme, parties=parties, test=test, stratify=stratify,
-        seed=seed, away=away, crypto=crypto, workers=workers, links=links, out=out, watch=show,
+        seed=seed, away=away, crypto=crypto, workers=workers, links=links, model=model, out=out,
+        watch=show,
     )  # fmt: skip
     tell(found.document, f"{found.summary()}\nrun folder: {out}")

@@ -107,15 +107,26 @@ class Client:
         """Return what a job would cost and reveal with the silos that are registered."""
         return Plan(self._client.plan(Job.of(job).spec))
 
-    def submit(self, job: JobLike, *, days: float = DEFAULT_DAYS) -> str:
+    def submit(
+        self,
+        job: JobLike,
+        *,
+        days: float = DEFAULT_DAYS,
+        model: Run | str | os.PathLike[str] | None = None,
+    ) -> str:
         """Sign a job, submit it, and return its identifier.
 
         Parameters
         ----------
         days : float
             For how long attempts may begin; silos refuse the job afterwards.
+        model : Run or path, optional
+            The run whose model the job goes on from; the coordinator has it, too.
         """
-        return self._client.create(Job.of(job).spec, days)
+        found = Job.of(job)
+        if model is not None:
+            found = found.starting_from(model.folder if isinstance(model, Run) else model)
+        return self._client.create(found.spec, days)
 
     def jobs(self) -> Frame:
         """Return your jobs, newest first; an admin gets everybody's."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,18 +12,23 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, merge
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.progress import paragraphs
+from hedgerow.coordinator.operator.run_folder import SCHEMA_FILE
 from hedgerow.crypto.threads import usable_cores
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import PlanView
 
 JobLike: TypeAlias = "Job | str | os.PathLike[str]"
@@ -106,6 +113,45 @@ class Job:
         job = Job.from_spec(spec.SerializeToString(deterministic=True))
         check_cohort(job.parameters, tuple(sorted(silos)))
         return job
+
+    def starting_from(self, run: str | os.PathLike[str]) -> Job:
+        """Return the job that goes on from the model of a run folder.
+
+        Raises
+        ------
+        InvalidJob
+            The folder has no model that all silos have in common, the job names another one, or
+            its strategy cannot go on from a model.
+        """
+        folder, found = Path(run), {}
+        for name in ("report.json", MODEL, SCHEMA_FILE):
+            try:
+                found[name] = (folder / name).read_bytes()
+            except OSError as error:
+                raise InvalidJob(f"{folder}: expected the folder of a run with {name}") from error
+        try:
+            name = json.loads(found["report.json"])["job"]
+            schema = schema_wire.load(found[SCHEMA_FILE]).digest
+        except (*FOREIGN, OfferRejected) as error:
+            raise InvalidJob(f"{folder}: not the folder of a run") from error
+        own = WarmStart(str(name), hashlib.sha256(found[MODEL]).hexdigest(), schema)
+        told = self.parameters.warm_start
+        if told is not None and (told.model, told.schema) != (own.model, own.schema):
+            raise InvalidJob(f"[warm_start]: the job names another model than that of {folder}")
+        spec = job_wire.parse(self.spec)
+        if told is None:
+            spec.warm_start.run, spec.warm_start.model = own.run, own.model
+            spec.warm_start.schema = own.schema
+        return Job.from_spec(spec.SerializeToString(deterministic=True))
+
+    def check_start(self, model: object) -> None:
+        """Raise :class:`InvalidJob` where a run on this machine lacks the starting model."""
+        told = self.parameters.warm_start
+        if told is not None and not model:
+            raise InvalidJob(
+                f"[warm_start]: the job goes on from run {told.run}, whose run folder is needed: "
+                "--model RUN, or model= in Python"
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.spec == self.spec
@@ -243,7 +289,7 @@ def plan_tables(
         )
         layout.validate_for(job.parameters, job, schema)
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
-        forecast = job.strategy.forecast(job.parameters, job, schema, rows)
+        forecast = warm_start.forecast(job, schema, rows)
         plans, notes = dict.fromkeys(tables, forecast), forecast.notes
     if rates:
         notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, merge, recode
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
@@ -84,6 +85,8 @@ class Conditions:
         rounds are simulated.
     watch : callable
         Called with each finished round.
+    starting_model : bytes
+        ``model.ubj`` from which the job goes on; empty where it starts anew.
     """
 
     crypto: bool = True
@@ -92,6 +95,7 @@ class Conditions:
     away: Away = lambda silo, round: False
     lines: Sequence[LineSpeed] = ()
     watch: Callable[[FinishedRound], None] = lambda finished: None
+    starting_model: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,7 @@ def federate(
     if not conditions.crypto:
         job = _unmasked(job)
     check_cohort(job.parameters, tuple(sorted(tables)))
+    job.check_start(conditions.starting_model)
     run = _MemoryRun(job, tables, conditions, test, tests or {})
     found: list[MemoryResult] = []
     failed: list[BaseException] = []
@@ -255,7 +260,7 @@ class _MemoryRun:
         rows = {silo: self._shown_rows(table.n_samples) for silo, table in self._tables.items()}
         start = CoordinatorStart(
             job=job, job_id=JOB_ID, attempt=1, silos=self._silos, schema=self._schema,
-            n_samples=rows, test=self._test,
+            n_samples=rows, test=self._test, starting_model=conditions.starting_model,
         )  # fmt: skip
         began = time.time()
         with tempfile.TemporaryDirectory(prefix="hedgerow-") as folder, ExitStack() as ending:
@@ -284,7 +289,7 @@ class _MemoryRun:
         self, hub: Rendezvous, start: CoordinatorStart, plane: MemoryPlane
     ) -> RoundResult:
         last: RoundResult | None = None
-        stream = self._job.strategy.coordinate(self._job.parameters, hub, start)
+        stream = warm_start.coordinate(hub, start)
         began, before = self._now(plane), (0, 0)
         try:
             async for last in stream:
@@ -389,7 +394,9 @@ class _MemoryRun:
 
     def _result(self, last: RoundResult, rows: Mapping[Silo, int], began: float) -> MemoryResult:
         job = self._job
-        artefact = job.strategy.artefact(job.parameters, job, self._schema, last.checkpoint)
+        artefact = warm_start.artefact(
+            job, self._schema, last.checkpoint, self._conditions.starting_model
+        )
         files = dict(sorted(artefact.files.items()))
         if not job.vertical:
             files[run_folder.SCHEMA_FILE] = schema_wire.dump(self._schema)
@@ -415,7 +422,7 @@ class _MemoryRun:
             job_id=JOB_ID, spec=self._spec, state=JobState.SUCCEEDED, detail="", attempt=1,
             silos=silos, rounds=tuple(self._rounds), steps=steps, create_time=began,
             end_time=time.time(), operator="", best_round=last.best_round,
-            artefacts=tuple(files), model=artefact.model, reveals=job.strategy.reveals,
+            artefacts=tuple(files), model=artefact.model, reveals=warm_start.reveals(job),
             control_bytes_up=0, control_bytes_down=0, job_digest="",
         )  # fmt: skip
         return MemoryResult(view, files, self._kept)

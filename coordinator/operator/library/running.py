@@ -178,7 +178,8 @@ def local(
     threads : int
         Of each silo's training; 0 shares the cores out.
     model : Run or path, optional
-        The vertical run whose model ``warm_start`` or ``predict_from`` means.
+        The run whose model the job goes on from; of a vertical job the one that ``warm_start`` or
+        ``predict_from`` means.
     validation : Mapping, optional
         Of a vertical job with ``validation_tables``, each party's table of validation rows.
     quiet : bool

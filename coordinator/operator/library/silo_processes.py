@@ -21,6 +21,7 @@ from typing import Any
 
 from loky.backend import get_context
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink, disclosed
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
@@ -76,7 +77,7 @@ class SiloWork:
     def signed(self) -> bool:
         """Whether silos send anything that they sign."""
         job = self.job
-        allowed = job.strategy.allowances(job.parameters, job, self.schema, len(self.silos))
+        allowed = warm_start.allowances(job, self.schema, len(self.silos))
         return job.vertical or not disclosed(allowed).keys() <= _UNSIGNED
 
     def only(self, silos: Sequence[Silo]) -> SiloWork:
@@ -101,9 +102,9 @@ class SiloWork:
             identity=None if paths is None else FileIdentity(paths),
             accountant=BudgetLedger(math.inf if epsilon is None else epsilon),
         )  # fmt: skip
-        allowances = job.strategy.allowances(job.parameters, job, schema, len(self.silos))
+        allowances = warm_start.allowances(job, schema, len(self.silos))
         guarded = GuardedLink(link, allowances, EVERY_CLASS)
-        own = job.strategy.participate(job.parameters, guarded, LocalVault(), start)
+        own = warm_start.participate(guarded, LocalVault(), start)
         return own if isinstance(own, Artefact) else None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, table_of
@@ -83,6 +84,7 @@ def simulate(
     crypto: bool = True,
     workers: int = 0,
     links: Sequence[str] = (),
+    model: Run | str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     watch: Callable[[FinishedRound], None] = lambda finished: None,
 ) -> Run:
@@ -116,6 +118,8 @@ def simulate(
         Lines ``MILLISECONDS:MBIT`` of round trip and of bandwidth each way, dealt to the silos in
         turn. With them a round's seconds are simulated: what it would take were every silo alone on
         its machine, waiting for the slowest.
+    model : Run or path, optional
+        The run whose model the job goes on from.
     out : path, optional
         Run folder to write. A temporary one, which goes with the run, where it is not given.
     watch : callable
@@ -128,7 +132,10 @@ def simulate(
     RunFailed
         The job did not succeed.
     """
-    found = Job.of(job)
+    found, starting = Job.of(job), b""
+    if model is not None:
+        folder = model.folder if isinstance(model, Run) else Path(model)
+        found, starting = found.starting_from(folder), (folder / MODEL).read_bytes()
     parameters = found.parameters
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
@@ -149,7 +156,12 @@ def simulate(
     }
     lines = tuple(map(LineSpeed.parse, links))
     conditions = Conditions(
-        crypto=crypto, workers=workers, away=_away(away, seed), lines=lines, watch=watch
+        crypto=crypto,
+        workers=workers,
+        away=_away(away, seed),
+        lines=lines,
+        watch=watch,
+        starting_model=starting,
     )
     result = federate(found, tables, conditions, shared, own)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)

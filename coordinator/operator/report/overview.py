@@ -74,6 +74,7 @@ def overview(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         ("state", [text(_state(run)) for run in runs]),
         ("silos", [text(_taking_part(run)) for run in runs]),
         ("rounds", [number(len(run.report.rounds)) for run in runs]),
+        *_started(runs),
         ("seconds", [number(run.report.seconds, f"{run.report.seconds:.1f}")
                      for run in runs]),
         ("bytes up, all silos", [amount(run.report.bytes.up) for run in runs]),
@@ -119,6 +120,14 @@ def _baselines(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Curve]]]:
         who = "best silo alone" if curve.kind == "local" else curve.who
         found.setdefault(f"{label}{who}", []).append(curve)
     return list(found.items())
+
+
+def _started(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Cell]]]:
+    """Return a row of the runs that these went on from, if any did."""
+    found = [run.report.warm_start for run in runs]
+    if not any(found):
+        return []
+    return [("goes on from run", [_NOTHING if one is None else text(one.run) for one in found])]
 
 
 def _taking_part(run: FinishedRun) -> str:

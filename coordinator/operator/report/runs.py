@@ -93,6 +93,13 @@ class Plan(_Part):
     notes: tuple[str, ...] = ()
 
 
+class StartedFrom(_Part):
+    """The run whose model a job went on from."""
+
+    run: str
+    model: str = ""
+
+
 class Report(_Part):
     """``report.json``; see docs/file-formats.md."""
 
@@ -114,6 +121,7 @@ class Report(_Part):
     reveals: str = ""
     job_digest: str = ""
     plan: Plan | None = None
+    warm_start: StartedFrom | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:

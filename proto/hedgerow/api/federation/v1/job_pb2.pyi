@@ -254,6 +254,7 @@ class JobSpec(_message.Message):
     TEST_DATA_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     KEEP_MODEL_FIELD_NUMBER: _builtins.int
+    WARM_START_FIELD_NUMBER: _builtins.int
     BAGGING_FIELD_NUMBER: _builtins.int
     FEDXGBLLR_FIELD_NUMBER: _builtins.int
     HISTOGRAM_FIELD_NUMBER: _builtins.int
@@ -308,6 +309,10 @@ class JobSpec(_message.Message):
         """How columns become features; every silo does the same."""
 
     @_builtins.property
+    def warm_start(self) -> Global___WarmStart:
+        """Earlier model that the job goes on from; not set where it starts anew."""
+
+    @_builtins.property
     def bagging(self) -> _strategy_pb2.Bagging:
         """Bagging of boosted trees."""
 
@@ -355,6 +360,7 @@ class JobSpec(_message.Message):
         test_data: _builtins.str = ...,
         columns: Global___ColumnRules | None = ...,
         keep_model: _builtins.bool | None = ...,
+        warm_start: Global___WarmStart | None = ...,
         bagging: _strategy_pb2.Bagging | None = ...,
         fedxgbllr: _strategy_pb2.FedXgbllr | None = ...,
         histogram: _strategy_pb2.Histogram | None = ...,
@@ -363,9 +369,9 @@ class JobSpec(_message.Message):
         secureboost: _strategy_pb2.SecureBoost | None = ...,
         simfl: _strategy_pb2.SimFl | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keep_model: _TypeAlias = _typing.Literal["keep_model"]  # noqa: Y015
     _WhichOneofArgType__keep_model: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model"]  # noqa: Y015
@@ -502,6 +508,36 @@ class ColumnRules(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ColumnRules: _TypeAlias = ColumnRules  # noqa: Y015
+
+@_typing.final
+class WarmStart(_message.Message):
+    """The model of an earlier run, from which a job of bagging, histogram or simfl goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Identifier of the run's job, or name of a model of the coordinator's configuration."""
+    model: _builtins.str
+    """SHA-256 of its model.ubj, in hex; `--model RUN` fills it in."""
+    schema: _builtins.str
+    """Digest of the schema that the model was trained on, in hex; `--model RUN` fills it in."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        model: _builtins.str = ...,
+        schema: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "run", b"run", "schema", b"schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmStart: _TypeAlias = WarmStart  # noqa: Y015
 
 @_typing.final
 class SignedJob(_message.Message):

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from hedgerow.api.federation.v1 import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -21,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class TreePart(_message.Message):
     """A part of the exchanges about trees that are added round by round. A payload is one of the first
-    three, then what its comment names.
+    three or of the last two, then what its comment names.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -31,8 +32,12 @@ class TreePart(_message.Message):
     STANDING_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    START_REQUEST_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
-    """The next bytes, at most 1 MiB, of the packed trees of the offer or round before it."""
+    """The next bytes, at most 1 MiB, of the packed trees of the offer or round before it, or of the
+    starting model.
+    """
     @_builtins.property
     def catch_up(self) -> Global___TreeCatchUp:
         """Silo: asks to be brought up to date."""
@@ -49,6 +54,14 @@ class TreePart(_message.Message):
     def round(self) -> Global___TreeRound:
         """Coordinator: the trees of a round; `more` follows where they are over 1 MiB."""
 
+    @_builtins.property
+    def start_request(self) -> Global___StartRequest:
+        """Silo: asks for the model from which the job starts."""
+
+    @_builtins.property
+    def starting(self) -> Global___StartingModel:
+        """Coordinator: that model; `more` follows where it is over 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -57,12 +70,14 @@ class TreePart(_message.Message):
         standing: Global___TreeStanding | None = ...,
         round: Global___TreeRound | None = ...,
         more: _builtins.bytes = ...,
+        start_request: Global___StartRequest | None = ...,
+        starting: Global___StartingModel | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "round", b"round", "standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "round", b"round", "standing", b"standing", "start_request", b"start_request", "starting", b"starting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "round", b"round", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "more", b"more", "offer", b"offer", "part", b"part", "round", b"round", "standing", b"standing", "start_request", b"start_request", "starting", b"starting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["catch_up", "offer", "standing", "round", "more"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["catch_up", "offer", "standing", "round", "more", "start_request", "starting"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -227,3 +242,44 @@ class TreeRound(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TreeRound: _TypeAlias = TreeRound  # noqa: Y015
+
+@_typing.final
+class StartRequest(_message.Message):
+    """A silo has not kept the model from which the job starts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartRequest: _TypeAlias = StartRequest  # noqa: Y015
+
+@_typing.final
+class StartingModel(_message.Message):
+    """The model from which a job starts, whose digest the operator has signed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model(self) -> _tensor_pb2.Tensor:
+        """A stock XGBoost model, uint8, shape (bytes); empty where the coordinator does not have it."""
+
+    def __init__(
+        self,
+        *,
+        model: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartingModel: _TypeAlias = StartingModel  # noqa: Y015

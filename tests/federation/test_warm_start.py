@@ -1,0 +1,300 @@
+"""Jobs that go on from an earlier run's model: the same trees as of one longer run; refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xgboost as xgb
+
+from hedgerow.boosting import warm_start
+from hedgerow.boosting.dataset import Dataset, Feature
+from hedgerow.boosting.errors import FederationError, InvalidJob, ModelRejected
+from hedgerow.boosting.job import Booster, WarmStart
+from hedgerow.boosting.ports import JobParameters, strategy_of
+from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.simfl.parameters import SimFL
+from hedgerow.boosting.trees.agreed import fingerprints
+from hedgerow.boosting.trees.loading import load
+from hedgerow.coordinator.operator.library.clients import fetch
+from hedgerow.coordinator.operator.library.jobs import Job
+from hedgerow.coordinator.operator.library.running import Run
+from hedgerow.coordinator.operator.library.simulating import simulate
+from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.coordinator.server.store import Store
+from hedgerow.services.process import ledgers
+from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+from tests.adversary.arena import KeyedIdentity
+from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
+from tests.federation.memory import Fault, Outcome, run_in_memory
+from tests.federation.processes import federation, write_table
+
+BINARY, REGRESSION, POISSON, CLASSES = KINDS[:4]
+
+
+def silos(kind: Kind, *sizes: int) -> dict[str, Dataset]:
+    return {f"silo-{i}": dataset(kind, n, seed=i) for i, n in enumerate(sizes)}
+
+
+def job(kind: Kind, strategy: Any, **given: Any) -> JobParameters:
+    booster = Booster(objective=kind.objective, max_depth=3, max_bin=16, **given)
+    return JobParameters("test", strategy, task=kind.task, seed=5, booster=booster)
+
+
+def model(outcome: Outcome) -> bytes:
+    assert outcome.error is None, outcome.error
+    assert not outcome.errors, outcome.errors
+    assert outcome.artefact is not None
+    return outcome.artefact.files["model.ubj"]
+
+
+def after(asked: JobParameters, raw: bytes, data: Mapping[str, Dataset]) -> JobParameters:
+    schema = next(iter(data.values())).schema
+    told = WarmStart("earlier", hashlib.sha256(raw).hexdigest(), schema.digest)
+    return replace(asked, warm_start=told)
+
+
+def run(asked: JobParameters, data: Mapping[str, Dataset], **given: Any) -> Outcome:
+    return run_in_memory(asked, data, through_wire=True, identities=KeyedIdentity, **given)
+
+
+def resumed(asked: JobParameters, first: bytes, data: Mapping[str, Dataset], **given: Any) -> bytes:
+    return model(run(after(asked, first, data), data, starting_model=first, **given))
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        (REGRESSION, Histogram(2)),
+        (BINARY, Histogram(2, secure=False, validation=0.2)),
+        (CLASSES, Histogram(2, secure=False, binning="recursive")),
+        (POISSON, Histogram(2, secure=False)),
+        (BINARY, Bagging(2, scrub="all")),
+        (REGRESSION, Bagging(2, trees_per_round=2, scrub="none")),
+    ],
+    ids=lambda one: one.name,
+)
+def test_two_rounds_and_one_more_are_three_rounds_to_the_byte(kind: Kind, strategy: Any) -> None:
+    data = silos(kind, 60, 40, 50)
+    first = model(run(job(kind, strategy), data))
+    both = resumed(job(kind, replace(strategy, rounds=1)), first, data)
+    assert both == model(run(job(kind, replace(strategy, rounds=3)), data))
+
+
+def test_a_run_of_similar_rows_goes_on_to_a_stock_model_of_old_and_new_trees() -> None:
+    data = silos(BINARY, 60, 50)
+    first = model(run(job(BINARY, SimFL(2, hashes=4)), data))
+    both = load(resumed(job(BINARY, SimFL(3, hashes=4)), first, data))
+    old = load(first)
+    assert both.version == 5
+    assert fingerprints(both.slice(2).trees) == fingerprints(old.trees)
+    assert both.round_ends == (1, 2, 3, 4, 5)
+    found = xgb.Booster(model_file=None)
+    found.load_model(bytearray(both.save()))
+    rows = matrix(data["silo-0"])
+    assert np.isfinite(found.predict(rows, validate_features=False)).all()
+
+
+def test_a_histogram_run_goes_on_from_trees_with_other_thresholds() -> None:
+    """The start's margins are of the rows' own values, not of a value in each one's bin."""
+    data = silos(BINARY, 90, 70, 80)
+    first = model(run(job(BINARY, Bagging(2)), data))
+    other = job(BINARY, Histogram(2, secure=False))
+    both = resumed(replace(other, booster=replace(other.booster, max_bin=4)), first, data)
+    test = dataset(BINARY, 50, seed=9)
+    scored = run(
+        after(other, first, data), data, starting_model=first, test=test, stop_after_rounds=2
+    )
+    assert load(both).version == load(first).version + 2
+    assert scored.rounds[0].metrics["test"] != {}
+
+
+@pytest.mark.parametrize("strategy", [Histogram(4), Bagging(4, scrub="all")], ids=lambda s: s.name)
+def test_a_restarted_coordinator_and_a_late_silo_end_with_the_same_model(strategy: Any) -> None:
+    data = silos(BINARY, 90, 70, 80, 60)
+    first = model(run(job(BINARY, replace(strategy, rounds=2)), data))
+    asked = after(job(BINARY, strategy), first, data)
+    undisturbed = model(run(asked, data, starting_model=first))
+    begun = run(asked, data, starting_model=first, stop_after_rounds=2)
+    ended = run(
+        asked, data, starting_model=first, checkpoint=begun.rounds[-1].checkpoint, first_round=2,
+        attempt=2,
+    )  # fmt: skip
+    assert model(ended) == undisturbed
+    memories = {silo: {"kept:earlier/model.ubj": first} for silo in data}
+    joined = run(asked, data, starting_model=first, memories=memories, joins_after={"silo-3": 1})
+    found, old = load(model(joined)), load(first)
+    assert len(found.round_ends) == 6
+    assert fingerprints(found.trees[: old.version]) == fingerprints(old.trees)
+
+
+def test_a_silo_takes_the_model_that_it_has_kept() -> None:
+    data = silos(BINARY, 60, 50, 40)
+    first = model(run(job(BINARY, Histogram(2)), data))
+    asked = after(job(BINARY, Histogram(1)), first, data)
+    memories = {silo: {"kept:earlier/model.ubj": first} for silo in data}
+    never = tuple(Fault(silo, "starting") for silo in data)
+    ended = run(asked, data, starting_model=first, memories=memories, faults=never)
+    assert load(model(ended)).version == 3
+
+
+def test_early_stopping_counts_the_new_rounds_and_keeps_all_old_trees() -> None:
+    data = silos(BINARY, 90, 70, 80)
+    stopping = Bagging(8, validation=0.3, early_stopping_rounds=1)
+    first = model(run(job(BINARY, Bagging(4)), data))
+    ended = run(after(job(BINARY, stopping, eta=3.0), first, data), data, starting_model=first)
+    found, old, best = load(model(ended)), load(first), ended.rounds[-1].best_round
+    assert len(ended.rounds) < 8
+    assert fingerprints(found.trees[: old.version]) == fingerprints(old.trees)
+    assert len(found.round_ends) == 4 + best + 1
+
+
+def test_what_does_not_fit_the_job_is_refused_in_words() -> None:
+    data = silos(BINARY, 60, 50, 40)
+    first = model(run(job(BINARY, Histogram(2)), data))
+    asked = after(job(BINARY, Histogram(1)), first, data)
+    cases: list[tuple[JobParameters, bytes, str]] = [
+        (asked, first[:-1], "SHA-256"),
+        (asked, b"", "received none"),
+        (replace(asked, booster=replace(asked.booster, base_score=0.3)), first, "base_score"),
+        (replace(asked, booster=replace(asked.booster, objective="reg:logistic")), first, "reg:lo"),
+        (after(asked, b"no model", data), b"no model", "XGBoost model"),
+    ]
+    for wrong, raw, words in cases:
+        with pytest.raises(FederationError, match=words):
+            warm_start.opened(wrong, data["silo-0"].schema, raw, "the coordinator")
+    schema = data["silo-0"].schema
+    other = replace(schema, features=(*schema.features[:-1], Feature("another")))
+    with pytest.raises(ModelRejected, match="other columns"):
+        warm_start.opened(asked, other, first, "the coordinator")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strategy_that_cannot_go_on_says_why(name: str) -> None:
+    told = 'active = "a"' if name == "secureboost" else "epsilon = 1.0" if name == "dp_tree" else ""
+    digest = "ab" * 32
+    spec = job_file.parse(
+        f'strategy = "{name}"\n[{name}]\n{told}\n'
+        f'[warm_start]\nrun = "r"\nmodel = "{digest}"\nschema = "{digest}"\n'
+    )
+    why = strategy_of(name).starts_anew
+    assert bool(why) == (name not in ("bagging", "histogram", "simfl"))
+    if why:
+        with pytest.raises(InvalidJob, match="starts anew"):
+            job_wire.decode(spec)
+    else:
+        assert job_wire.decode(spec).warm_start == WarmStart("r", digest, digest)
+
+
+def test_names_and_digests_that_cannot_be_are_refused() -> None:
+    for key, value in (("run", "../x"), ("model", "12"), ("schema", "G" * 64)):
+        with pytest.raises(InvalidJob, match=rf"\[warm_start\] {key}"):
+            replace(WarmStart("r", "0" * 64, "0" * 64), **{key: value}).check()
+    blind = Histogram(2, blind_coordinator=True, binning="recursive")
+    asked = replace(job(BINARY, blind), warm_start=WarmStart("r", "0" * 64, "0" * 64))
+    with pytest.raises(InvalidJob, match="blind_coordinator"):
+        blind.validate(asked)
+
+
+JOB = """
+name = "{name}"
+strategy = "histogram"
+min_silos = 3
+silos = ["s0", "s1", "s2"]
+[histogram]
+rounds = {rounds}
+[booster]
+max_depth = 3
+"""
+
+
+def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_policy_says_so(
+    tmp_path: Path,
+) -> None:
+    with federation(tmp_path) as fed:
+        first = fed.submit(JOB.format(name="first", rounds=2))
+        assert fed.end(first).state == "SUCCEEDED"
+        fetch(fed.client, first, tmp_path / "run")
+        asked = Job.from_toml(JOB.format(name="more", rounds=1)).starting_from(tmp_path / "run")
+        view = fed.end(fed.client.create(asked.spec))
+        assert view.state == "SUCCEEDED", view.detail
+        both = fed.client.download(view.job_id)[1]
+        told = ledgers.read(fed.folder / "state-agent-s0" / "ledger.jsonl")
+        assert "starting" not in {entry.step for entry in told}
+        fetch(fed.client, view.job_id, tmp_path / "both")
+        shown = Run(tmp_path / "both")
+        assert f"goes on from the model of run {first}" in shown.summary()
+        assert first in shown.report().read_text()
+        assert "goes on from the model of an earlier run" in fed.client.plan(asked.spec).reveals
+
+        (fed.folder / "state-agent-s1" / "jobs" / first / "model.ubj").unlink()
+        view = fed.end(fed.client.create(asked.spec))
+        why = {silo.name: silo.detail for silo in view.silos}["s1"]
+        assert "policy rule start_models: this silo has not kept that model" in why
+        fed.kill("agent-s1", signal.SIGTERM)
+        fed.start_agent("s1", policy={"start_models": "any"})
+        view = fed.end(fed.client.create(asked.spec))
+        assert view.state == "SUCCEEDED", view.detail
+        assert fed.client.download(view.job_id)[1] == both
+        assert "starting" in {
+            entry.step for entry in ledgers.read(fed.folder / "state-agent-s1" / "ledger.jsonl")
+        }
+
+        for key, value in (("run", "nowhere"), ("model", "0" * 64)):
+            spec = job_wire.parse(asked.spec)
+            setattr(spec.warm_start, key, value)
+            with pytest.raises(InvalidJob, match=rf"\[warm_start\] {key}"):
+                fed.client.create(spec.SerializeToString())
+    with closing(Store(f"sqlite:///{tmp_path / 'state.db'}")) as store:
+        here = JobEnvironment(
+            store=store, artefacts=Artefacts(str(tmp_path / "artefacts")), metrics=Metrics(),
+            registered=dict, allowed=frozenset, evaluation=lambda *_: None, now=time.time,
+            verify=lambda *_: None, open_job=lambda *_: None,
+        )  # fmt: skip
+        stored = (tmp_path / "run" / "model.ubj").read_bytes()
+        assert here.starting_model(asked.parameters, view.operator) == stored
+        with pytest.raises(InvalidJob, match="a job of yours"):
+            here.starting_model(asked.parameters, "another")
+        named = {first: str(tmp_path / "run" / "model.ubj")}
+        assert replace(here, models=named).starting_model(asked.parameters, "another")
+        with pytest.raises(InvalidJob, match="cannot be read"):
+            replace(here, models={first: "nowhere"}).starting_model(asked.parameters)
+
+
+def test_a_simulation_goes_on_from_a_run_folder_and_says_what_is_wrong_with_one(
+    tmp_path: Path,
+) -> None:
+    table = write_table(tmp_path / "rows.parquet", 200, 1)
+    asked = Job("bagging", rounds=1, max_depth=2)
+    first = simulate(asked, table, 2, out=tmp_path / "first")
+    more = simulate(asked, table, 2, model=first)
+    assert load((more.folder / "model.ubj").read_bytes()).version == 4
+    told = json.loads((more.folder / "provenance.json").read_text())
+    assert (told["trees"], told["starts_from"]["trees"]) == (4, 2)
+    assert "goes on from run" in more.report().read_text()
+    assert more.job == more.job.starting_from(first.folder)
+    with pytest.raises(InvalidJob, match="names another model"):
+        first.job.starting_from(first.folder).starting_from(more.folder)
+    with pytest.raises(InvalidJob, match="--model RUN"):
+        simulate(more.job, table, 2)
+    with pytest.raises(InvalidJob, match=r"with report\.json"):
+        asked.starting_from(tmp_path)
+    with pytest.raises(InvalidJob, match="starts anew"):
+        Job("fedga").starting_from(first.folder)
+    (first.folder / "report.json").write_text("[]")
+    with pytest.raises(InvalidJob, match="not the folder of a run"):
+        asked.starting_from(first.folder)
