@@ -211,6 +211,8 @@ def _drawn(strategy: Any) -> Variant:
 
 def _vertical(**changes: Any) -> Variant:
     whole = vertical.table(40, 4)
+    if "categories" in changes:
+        whole = vertical.with_text(whole, {1: 5, 3: 5})
     booster = {"max_depth": 2, "max_bin": 4}
     job = vertical.job(booster=booster, **{"rounds": 1, **changes})
     return Variant(job, vertical.cut_by_columns(whole, [2, 2]))
@@ -259,6 +261,7 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "simfl": lambda: _horizontal(SimFL(rounds=3)),
     "simfl-mean": lambda: _horizontal(SimFL(rounds=2, hashes=3), Task.REGRESSION),
     "vertical": lambda: _vertical(),
+    "vertical-sets": lambda: _vertical(categories="sets", encryption="elgamal", fraction_bits=16),
     "vertical-mix": lambda: _vertical(
         mode="mix", encryption="elgamal", fraction_bits=16, rounds=2,
         increasing=("host-1:host-1_0",), decreasing=("host-1:host-1_1",),

@@ -245,8 +245,9 @@ def small_groups(known: dict[int, Any], tree: PassiveTree, least: int) -> list[i
             continue
         for column in table.features:
             at = np.flatnonzero(known[node] & (table.feature == column))
-            sides = [table.goes_left(d, tree._binned, rows) for d in at]
-            missing = tree._binned.by_feature[column][rows] == tree._binned.n_bins[column]
+            bins, n_bins = tree._binned.by_feature[column][rows], int(tree._binned.n_bins[column])
+            sides = [table.bins_left(d, n_bins)[bins] for d in at]
+            missing = bins == n_bins
             for d, side in zip(at, sides, strict=True):  # what is summed: present rows of one side
                 side[missing] = False
                 if table.default_left[d]:
@@ -265,10 +266,17 @@ def small_groups(known: dict[int, Any], tree: PassiveTree, least: int) -> list[i
 
 @pytest.mark.parametrize("least", [1, 2, 7])
 @pytest.mark.parametrize(
-    ("missing", "increasing"), [(0.0, ()), (0.1, ()), (0.1, ("host-1:host-1_0", "guest:guest_1"))]
+    ("missing", "changes"),
+    [
+        (0.0, {}),
+        (0.1, {}),
+        (0.9, {}),
+        (0.1, {"increasing": ("host-1:host-1_0", "guest:guest_1")}),
+        (0.2, {"categories": "sets"}),
+    ],
 )
 def test_no_two_sums_of_a_column_differ_by_few_rows(
-    least: int, missing: float, increasing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    least: int, missing: float, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the nodes whose sums are sent, nor in those that follow by subtraction."""
     small: list[int] = []
@@ -282,8 +290,11 @@ def test_no_two_sums_of_a_column_differ_by_few_rows(
 
     monkeypatch.setattr(PassiveTree, "answer", looked_at)
     booster = {"max_depth": 4, "min_child_weight": 0, "max_bin": 16}
-    job = vertical.job(booster=booster, increasing=increasing)
-    parties = vertical.cut_by_columns(vertical.table(150, 5, missing=missing), (2, 3))
+    job = vertical.job(booster=booster, **changes)
+    whole = vertical.table(150, 5, missing=missing)
+    if "categories" in changes:
+        whole = vertical.with_text(whole, {2: 12, 4: 5})
+    parties = vertical.cut_by_columns(whole, (2, 3))
     outcome = run_in_memory(
         job, parties, schema=parties["guest"].schema, vaults=vertical.vaults(),
         participate_as=with_limits(least_bin_rows=least),

@@ -199,6 +199,7 @@ CASES = {
             "validation_tables": (True, {}),
             "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
             "calibrate": (True, {"validation": 0.3}),
+            "categories": ("sets", {}),
             "inference": ("eini", {"predict_from": "model", "encryption": "elgamal"}),
             "predict_from": ("model", {}),
             "warm_start": ("model", {}),

@@ -16,6 +16,7 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.models import load
@@ -46,7 +47,10 @@ def write_parties(
     paths = {}
     for name, party in parties.items():
         columns: dict[str, Any] = {
-            f.name: party.X[:, j] for j, f in enumerate(party.schema.features)
+            f.name: np.array([*f.categories, None])[np.nan_to_num(own, nan=-1).astype(int)]
+            if f.categories
+            else own
+            for f, own in zip(party.schema.features, party.X.T, strict=True)
         }
         assert party.ids is not None
         columns["_id"] = party.ids.tolist()
@@ -63,21 +67,33 @@ def hedgerow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.hedgerow(*arguments, cwd=folder)
 
 
+TEXT = {1: 4, 4: 6}
+"""Columns that are text, divided into sets; how many categories they have."""
+
+
 @pytest.fixture(scope="module")
 def whole() -> Dataset:
-    return vertical.table(200, sum(WIDTHS))
+    return vertical.with_text(vertical.table(200, sum(WIDTHS)), TEXT)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, whole: Dataset) -> Path:
+def new() -> Dataset:
+    return vertical.with_text(vertical.table(80, sum(WIDTHS), seed=5), TEXT)
+
+
+def matrix(rows: Dataset) -> xgb.DMatrix:
+    return xgb.DMatrix(rows.X, feature_types=rows.schema.feature_types, enable_categorical=True)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, whole: Dataset, new: Dataset) -> Path:
     folder = tmp_path_factory.mktemp("vertical")
-    (folder / "job.toml").write_text(JOB.format(rounds=2, more=""))
+    (folder / "job.toml").write_text(JOB.format(rounds=2, more='categories = "sets"'))
     arguments = []
     for name, path in write_parties(vertical.cut_by_columns(whole, WIDTHS), folder).items():
         arguments += ["--silo", f"{name}={path}"]
-    test = vertical.table(80, sum(WIDTHS), seed=5)
     for name, path in write_parties(
-        vertical.cut_by_columns(test, WIDTHS), folder, prefix="test-"
+        vertical.cut_by_columns(new, WIDTHS), folder, prefix="test-"
     ).items():
         arguments += ["--test", f"{name}={path}"]
     done = hedgerow(folder, "local", "job.toml", *arguments, "--out", "run")
@@ -92,7 +108,14 @@ def read_parts(run: Path) -> tuple[ActivePart, dict[str, PassivePart]]:
 
 def test_processes_make_the_trees_of_the_joined_table(run: Path, whole: Dataset) -> None:
     ensemble: Ensemble = vertical.pooled(vertical.job(), whole, 2)
-    assert vertical.joined(*read_parts(run), WIDTHS) == vertical.divisions(ensemble)
+    active, passive = read_parts(run)
+    assert passive["host-1"].sets
+    for own, pooled in zip(joined(active, passive)[0].trees, ensemble.trees, strict=True):
+        assert own.left.tolist() == pooled.left.tolist()
+        assert own.feature.tolist() == pooled.feature.tolist()
+        assert own.threshold.tolist() == pooled.threshold.tolist()
+        sets = [[(k, c.tolist()) for k, c in tree.categories] for tree in (own, pooled)]
+        assert sets[0] == sets[1]
 
 
 def test_the_report_has_scores_of_each_round_and_no_model_file(run: Path) -> None:
@@ -117,22 +140,21 @@ def test_parts_hold_only_what_is_their_partys(run: Path, whole: Dataset) -> None
 
 
 def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
-    run: Path, whole: Dataset
+    run: Path, whole: Dataset, new: Dataset
 ) -> None:
     folder = run.parent
-    new = vertical.table(80, sum(WIDTHS), seed=5)
     tables = [f"{name}={folder / f'test-{name}.parquet'}" for name in ("guest", "host-1")]
     done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv", "--shap", "features")
     assert done.returncode == 0, done.stdout + done.stderr
     ensemble = vertical.pooled(vertical.job(), whole, 2)
-    margins = ensemble.margins(xgb.DMatrix(new.X)).astype(np.float64).reshape(-1)
+    margins = ensemble.margins(matrix(new)).astype(np.float64).reshape(-1)
     assert new.ids is not None
     expected = dict(zip(new.ids.tolist(), 1 / (1 + np.exp(-margins)), strict=True))
     rows = list(csv.DictReader((folder / "scores.csv").open()))
     assert {row["_id"] for row in rows} == set(expected)
     assert all(abs(float(row["probability"]) - expected[row["_id"]]) < 1e-6 for row in rows)
     shap = ensemble.booster(n_threads=1).predict(
-        xgb.DMatrix(new.X), pred_contribs=True, validate_features=False
+        matrix(new), pred_contribs=True, validate_features=False
     )
     names = [f"guest_{k}" for k in range(3)] + [f"host-1_{k}" for k in range(3)] + ["bias"]
     found = {row["_id"]: [float(row[f"shap_{name}"]) for name in names] for row in rows}

@@ -241,9 +241,12 @@ def test_a_party_s_own_limit_holds_and_its_ledger_has_every_row(
         assert all("guest" not in e.reveals for e in lines)
 
 
-def test_rows_bring_the_margins_that_they_begin_with(tmp_path: Path) -> None:
-    whole = begun(vertical.table(100, 5))
-    made = ServingFederation(tmp_path, whole, widths=[3, 2], base_margin=("m0",))
+def test_rows_bring_the_margins_that_they_begin_with_and_categories_by_name(
+    tmp_path: Path,
+) -> None:
+    whole = vertical.with_text(begun(vertical.table(100, 5)), {1: 4, 4: 6})
+    made = ServingFederation(tmp_path, whole, widths=[3, 2], base_margin=("m0",), categories="sets")
+    assert made.passive["host-1"].sets
     try:
         made.start()
         wait_until(lambda: made.ask("/readyz")[0] == 200, 60, "the party is there")
@@ -252,13 +255,20 @@ def test_rows_bring_the_margins_that_they_begin_with(tmp_path: Path) -> None:
         assert rows.base_margin is not None
         ids = rows.ids[:30].tolist()
         booster = made.booster.predict(
-            xgb.DMatrix(rows.X), output_margin=True, validate_features=False
+            xgb.DMatrix(rows.X, feature_types=rows.schema.feature_types, enable_categorical=True),
+            output_margin=True,
+            validate_features=False,
         )
         expected = 1 / (1 + np.exp(-(booster + rows.base_margin[:, 0])))
         code, found = made.predict(*ids)
         assert code == 200, found
         np.testing.assert_allclose(found["predictions"], expected[:30], atol=1e-6)
-        own = dict(zip(made.active.features, rows.X[3].tolist(), strict=False))
+        own = {
+            name: f.categories[int(value)] if f.categories else float(value)
+            for name, f, value in zip(
+                made.active.features, rows.schema.features, rows.X[3], strict=False
+            )
+        }
         brought = {"_id": ids[3], **own, "m0": float(rows.base_margin[3, 0])}
         code, found = made.predict(brought, {**brought, "m0": None})
         assert code == 200, found

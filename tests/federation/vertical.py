@@ -124,6 +124,29 @@ def table(
     return dataset(X, ids, task, y)
 
 
+def coded(table: Dataset, columns: Mapping[int, int]) -> Dataset:
+    """Return a table of which columns are codes of text: by number, how many categories."""
+    features = list(table.schema.features)
+    for j, size in columns.items():
+        features[j] = replace(features[j], categories=tuple(f"c{k:02d}" for k in range(size)))
+    return replace(table, schema=replace(table.schema, features=tuple(features)))
+
+
+def with_text(whole: Dataset, columns: Mapping[int, int]) -> Dataset:
+    """Return a table of which columns are text: by number, how many categories they have.
+
+    Categories are between quantiles, and shuffled, so that their alphabet says nothing; the first
+    rows have each of them.
+    """
+    X = whole.X.copy()
+    for j, size in columns.items():
+        edges = np.nanquantile(X[:, j], np.linspace(0, 1, size + 1)[1:-1])
+        codes = np.random.default_rng(j).permutation(size)[np.digitize(X[:, j], edges)]
+        X[:, j] = np.where(np.isnan(X[:, j]), np.nan, codes)
+        X[:size, j] = np.arange(size)
+    return coded(replace(whole, features=X), columns)
+
+
 def cut_by_columns(whole: Dataset, widths: Sequence[int], seed: int = 0) -> dict[str, Dataset]:
     """Return parties ``guest``, ``host-1``, ...: each its columns, its rows in its own order."""
     rng = np.random.default_rng(seed)
@@ -140,9 +163,12 @@ def cut_by_columns(whole: Dataset, widths: Sequence[int], seed: int = 0) -> dict
             None if k else whole.labels[rows],
             prefix=f"{name}_",
         )
+        own = whole.schema.features[edges[k] : edges[k + 1]]
+        sizes = {j: len(f.categories) for j, f in enumerate(own) if f.categories}
+        parties[name] = coded(parties[name], sizes)
         if not k:  # what the active party says of rows
-            own = whole.take(rows.astype(np.intp))
-            parties[name] = replace(parties[name], weight=own.weight, base_margin=own.base_margin)
+            said = whole.take(rows.astype(np.intp))
+            parties[name] = replace(parties[name], weight=said.weight, base_margin=said.base_margin)
     return parties
 
 

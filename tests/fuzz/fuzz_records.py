@@ -166,9 +166,11 @@ def search(provider: Provider) -> None:
 ROOT, CODEC = bytes(range(32)), BoxCodec()
 CONTENTS = (
     steps.LeftRows(b"\x05", (1, 2), (0, 3)),
-    steps.CandidateCount(7, b"\x02", b"\x40", b"\x60\x01"),
+    steps.CandidateCount(7, b"\x02", b"\x40", b"\x60\x01", (2, 3), b"\x80"),
     steps.RowsAtNodes(*(np.arange(3, dtype=np.int32) for _ in range(4))),
-    steps.LevelDivisions((steps.NodeDivision(0, 1, (2,)),), b"\x01"),
+    steps.LevelDivisions(
+        (steps.NodeDivision(0, 1, (2,), (steps.CategorySet(1, (1,), True, False),)),), b"\x01"
+    ),
     steps.RowDigest(bytes(32)),
     steps.ModelState(bytes(32), 3, 2),
 )

@@ -32,8 +32,8 @@ plaintext at the active party.
 **Equality.** With the same cuts the trees are those that the engine grows on the joined table,
 columns of the active party first, rows sorted by id; guards (``min_leaf``, ``max_purity``, a
 policy's ``min_bin_rows``) can make a difference where they reject a division. Columns of text are
-divided by the position of their category in alphabetical order. Default parameters of the booster
-are XGBoost's.
+divided by the position of their category in alphabetical order, or into sets. Default parameters of
+the booster are XGBoost's.
 
 References
 ----------
@@ -48,8 +48,8 @@ from hedgerow.boosting.ports import Result, Strategy, Vertical
 from hedgerow.boosting.strategies.secureboost.coordinator import artefact, coordinate
 from hedgerow.boosting.strategies.secureboost.forecast import allowances, forecast, forecasts
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.reveals import REVEALS
 from hedgerow.boosting.strategies.secureboost.silo import participate
-from hedgerow.boosting.strategies.secureboost.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=SecureBoost,

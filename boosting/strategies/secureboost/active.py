@@ -106,6 +106,7 @@ class ActiveParty(Party):
 
     def _go_on_from(self, earlier: ActivePart, rows: AlignedRows, then: StepName) -> None:
         """Begin with an earlier model's trees (warm start)."""
+        self.check_categories(earlier)
         if earlier.objective != self.job.objective or earlier.n_outputs != self.part.n_outputs:
             raise DataError(
                 f"the model was trained for {earlier.objective}, the job is for "

@@ -25,6 +25,7 @@ from hedgerow.boosting.strategies.secureboost.bitmaps import (
     unpack_candidates,
     unpack_masks,
 )
+from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
 from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, Wanted
 from hedgerow.boosting.strategies.secureboost.courier import Delivery
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
@@ -126,6 +127,8 @@ class ActiveTree:
         self._interactions = interactions
         self._n_candidates: list[int] = [0] * (len(setup.parties) - 1)
         self._sides_bound: dict[int, NDArray[np.int8]] = {}
+        self._chains: dict[int, tuple[Chain, ...]] = {}
+        self._sets: dict[int, list[int]] = {}
         self._picked: dict[int, int] = {}
         self._anonymous: dict[int, int] = {}
         self.partition = RowPartition(np.arange(setup.binned.n_samples, dtype=np.int32))
@@ -150,7 +153,7 @@ class ActiveTree:
             self._setup.cuts, self._parameters, gradients.scale, root, self._columns,
             self._setup.n_threads,
             guard=self._guard, n_candidates=self._n_candidates, sides_bound=self._sides_bound,
-            interactions=self._interactions,
+            interactions=self._interactions, chains=self._chains,
         )  # fmt: skip
         passive = bool(self._turn.passive)
         while self._grower.request:
@@ -194,6 +197,16 @@ class ActiveTree:
                     )
                 self._take_sides(k + 1, party, said)
                 self._take_groups(k + 1, party, said)
+                self._take_chains(k + 1, party, said)
+
+    def _take_chains(self, number: int, party: str, said: CandidateCount) -> None:
+        """Note which candidates of a party are running sums over categories."""
+        if (said.chains or said.missing) and not self._setup.sets:
+            raise OfferRejected(f"{party} sent sets of categories, the job divides them in order")
+        if not all(said.chains) or sum(said.chains) > said.n_candidates:
+            raise OfferRejected(f"{party}: expected chains of its candidates, received others")
+        (missing,) = unpack_masks(said.missing, [len(said.chains)], party)
+        self._chains[number] = chains_of(said.chains, missing.tolist())
 
     def _take_groups(self, number: int, party: str, said: CandidateCount) -> None:
         """Note which candidates of a party are in which groups of interaction constraints."""
@@ -329,7 +342,12 @@ class ActiveTree:
     def _own_mask(self, w: Wanted) -> NDArray[np.bool_]:
         j, last_left, default = self._grower.division(w.node)
         bins = self._binned.by_feature[j][self.partition.rows(w.node)]
-        left = bins.astype(np.int64) <= last_left
+        codes = self._grower.codes_right(w.node)
+        if codes is None:
+            left = bins.astype(np.int64) <= last_left
+        else:
+            left = ~np.isin(bins, codes)
+            self._sets[w.node] = codes.tolist()
         return np.asarray(np.where(bins == self._binned.n_bins[j], default, left))
 
     def _announce_divisions(
@@ -342,7 +360,9 @@ class ActiveTree:
         for k, party in enumerate(self._parties[1:], start=1):
             if party in self._turn.passive:
                 divisions = tuple(
-                    NodeDivision(w.node, w.owner, tuple(w.tied.tolist()) if w.owner == k else ())
+                    NodeDivision(w.node, w.owner, tuple(w.tied.tolist()), w.sets)
+                    if w.owner == k
+                    else NodeDivision(w.node, w.owner)
                     for w in chosen
                 )
                 boxes[party] = LevelDivisions(divisions, left)
@@ -393,7 +413,8 @@ class ActiveTree:
             Its monotone constraint: 1 where the left side weighs no more, -1 where it weighs no
             less, 0 for none.
         """
-        tied, sides = w.tied, w.sides
+        first = [self._chains[w.owner][own.chain].start for own in w.sets]
+        tied, sides = np.append(w.tied, first).astype(np.int64), w.sides
         if (at := self._picked.pop(w.node, None)) is not None:
             if at >= len(tied):
                 raise OfferRejected(
@@ -422,7 +443,9 @@ class ActiveTree:
         owner = np.array([grower.owners.get(node, -1) for node in range(tree.n_nodes)], np.int64)
         own, cuts = owner == 0, self._setup.cuts
         thresholds = [
-            float(cuts.threshold(int(tree.feature[k]), int(tree.bin[k]))) if own[k] else 0.0
+            float(cuts.threshold(int(tree.feature[k]), int(tree.bin[k])))
+            if own[k] and k not in self._sets
+            else 0.0
             for k in range(tree.n_nodes)
         ]
         return Skeleton(
@@ -436,6 +459,7 @@ class ActiveTree:
             ],
             threshold=thresholds,
             default_left=numbers(tree.default_left & own),
+            sets={str(node): codes for node, codes in sorted(self._sets.items())},
             value=numbers(tree.value),
             gain=numbers(tree.gain),
             cover=numbers(tree.cover),

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 MOST_BINS = 65535
 _DEFAULT = Booster()
-_POSITIONS = "text columns are divided by the position of a category; no categorical splits"
+_POSITIONS = "text is divided by the position of a category, without secureboost.categories = sets"
 
 
-def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
+def check_booster(job: JobParameters, *, mode: str, sampling: str, sets: bool) -> None:
     """Refuse parameters that are out of range, or that this strategy would have to ignore.
 
     Parameters
     ----------
     mode, sampling : str
         The strategy's.
+    sets : bool
+        Whether it divides categories into sets.
 
     Raises
     ------
@@ -40,8 +42,10 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str) -> None:
         ),
         ("num_parallel_tree", booster.num_parallel_tree != 1, "one tree is grown at a time"),
         ("tree_method", booster.tree_method != "hist", "expected hist"),
-        ("max_cat_to_onehot", booster.max_cat_to_onehot != _DEFAULT.max_cat_to_onehot, _POSITIONS),
-        ("max_cat_threshold", booster.max_cat_threshold != _DEFAULT.max_cat_threshold, _POSITIONS),
+        *(
+            (name, not sets and getattr(booster, name) != getattr(_DEFAULT, name), _POSITIONS)
+            for name in ("max_cat_to_onehot", "max_cat_threshold")
+        ),
     ):
         if asked:
             raise InvalidJob(f"[booster] {name}: {why}")

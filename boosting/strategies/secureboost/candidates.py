@@ -12,6 +12,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
 from hedgerow.boosting.strategies.secureboost.steps import ALL_ROWS, NO_ROWS
 from hedgerow.crypto.compiled import compiled
 
@@ -39,6 +40,9 @@ class DivisionTable:
         :func:`hedgerow.crypto.ciphertext_histogram.cumulate`.
     n_sums : int
         Running sums of a node.
+    chained : ndarray of shape (n_used,), bool
+        Which used features are categories that are divided into sets: their divisions are running
+        sums, ``last_left`` places of an order, and missing values go right.
     """
 
     features: NDArray[np.int64]
@@ -50,6 +54,7 @@ class DivisionTable:
     default_left: NDArray[np.bool_]
     at: NDArray[np.int64]
     n_sums: int
+    chained: NDArray[np.bool_]
 
     @classmethod
     def of(
@@ -75,9 +80,10 @@ class DivisionTable:
             n, missing = int(cuts.n_bins[j]), bool(has_missing[j])
             n_bins.append(n + missing)
             n_right = n if missing else n - 1
+            both = missing and not cuts.categorical[j]
             right, backwards = (
                 np.arange(n_right),
-                np.arange(0 if mirrored[j] else 1, n)[::-1] if missing else np.arange(0),
+                np.arange(0 if mirrored[j] else 1, n)[::-1] if both else np.arange(0),
             )
             feature.append(np.full(n_right + len(backwards), j))
             last.append(np.concatenate([right, backwards - 1]))
@@ -97,21 +103,38 @@ class DivisionTable:
             np.concatenate([np.empty(0, np.bool_), *default]),
             np.concatenate([empty, *at]),
             n_sums,
+            cuts.categorical[features],
         )
 
     def __len__(self) -> int:
         """Count the divisions."""
         return len(self.feature)
 
-    def goes_left(
-        self, division: int, binned: BinnedFeatures, rows: NDArray[np.int32]
-    ) -> NDArray[np.bool_]:
-        """Return which rows a division sends left."""
-        j = int(self.feature[division])
-        bins = binned.by_feature[j][rows]
-        is_missing = bins == binned.n_bins[j]
-        left = bins.astype(np.int64) <= self.last_left[division]
-        return np.asarray(np.where(is_missing, bool(self.default_left[division]), left))
+    def bins_left(self, division: int, n_bins: int) -> NDArray[np.bool_]:
+        """Return which bins a division sends left, that of missing values at the end."""
+        left: NDArray[np.bool_] = np.arange(n_bins + 1) <= self.last_left[division]
+        left[-1] = self.default_left[division]
+        return left
+
+    def chains(self, order: NDArray[np.int64]) -> tuple[Chain, ...]:
+        """Return the chains of sets, whose candidates are the first in an order of divisions."""
+        n = int(np.isin(self.feature[order], self.features[self.chained]).sum())
+        features = self.feature[order[:n]]
+        first = np.flatnonzero(np.diff(features, prepend=-1))
+        sizes = np.diff(np.append(first, n)).tolist()
+        missing = self.missing[np.searchsorted(self.features, features[first])].tolist()
+        return chains_of(sizes, missing)
+
+    def shuffled(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the divisions in a new order: chains first, each as it is, then all others."""
+        is_chained = np.isin(self.feature, self.features[self.chained])
+        chains = rng.permutation(self.features[self.chained])
+        return np.concatenate(
+            [
+                *(np.flatnonzero(self.feature == j) for j in chains),
+                rng.permutation(np.flatnonzero(~is_chained)),
+            ]
+        ).astype(np.int64)
 
     def sides(
         self,
@@ -175,6 +198,7 @@ class DivisionTable:
         counted: NDArray[np.int64],
         parent: NDArray[np.bool_],
         least: int,
+        least_of_sets: int,
     ) -> NDArray[np.bool_]:
         """Return the divisions of a node and its sibling whose sums separate enough rows.
 
@@ -190,6 +214,8 @@ class DivisionTable:
             One in both columns for rows that are summed, else zero.
         parent : ndarray of shape (n_divisions,), bool
             What was returned for their parent; all divisions for the root.
+        least_of_sets : int
+            The same as ``least`` for chains.
 
         Returns
         -------
@@ -202,9 +228,11 @@ class DivisionTable:
         counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
         starts = np.searchsorted(self.feature, self.features)
+        fewest = np.where(self.chained, least_of_sets, least)
         _merge(
-            layout.offsets, starts, self.missing, self.mirrored, counts, totals, parent, least, out
-        )
+            layout.offsets, starts, self.missing, self.mirrored, self.chained, counts, totals,
+            parent, fewest, out,
+        )  # fmt: skip
         return out
 
     def too_few(
@@ -216,7 +244,7 @@ class DivisionTable:
         counted: NDArray[np.int64],
         least: int,
     ) -> NDArray[np.bool_]:
-        """Return which divisions leave fewer than ``least`` rows on a side.
+        """Return which divisions leave fewer than ``least`` rows on a side; of chains none.
 
         Parameters
         ----------
@@ -234,6 +262,8 @@ class DivisionTable:
         counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
         for k, j in enumerate(self.features):
+            if self.chained[k]:
+                continue
             mine = np.flatnonzero(self.feature == j)
             of_feature = counts[:, layout.offsets[k] : layout.offsets[k + 1]]
             below = np.concatenate(
@@ -248,19 +278,20 @@ class DivisionTable:
 
 @compiled
 def _merge(  # type: ignore[no-untyped-def]
-    offsets, starts, missing, mirrored, counts, totals, parent, least, out
+    offsets, starts, missing, mirrored, chained, counts, totals, parent, fewest, out
 ):
     """Fill in :meth:`DivisionTable.large_enough`: from the left, cut where enough rows are."""
     n_nodes = counts.shape[0]
     since, after = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64)
     for k in range(len(starts)):
-        low, n, at = offsets[k], offsets[k + 1] - offsets[k], starts[k]
+        low, n, at, least = offsets[k], offsets[k + 1] - offsets[k], starts[k], fewest[k]
         # Missing values are a group of their own, or belong to the last one.
         apart = missing[k] and parent[at + n - 1]
         for i in range(n_nodes):
             after[i] = counts[i, low : low + n].sum()
             absent = totals[i] - after[i]
             apart = apart and (absent == 0 or absent >= least)
+            apart = apart and (after[i] == 0 or after[i] >= least)
         if not apart:
             after[:] = totals
         elif n > 0:
@@ -278,5 +309,5 @@ def _merge(  # type: ignore[no-untyped-def]
             if fits:
                 since[:] = 0
                 out[at + c] = True
-                if apart:
+                if apart and not chained[k]:
                     out[at + n + (n - 2 - c)] = True

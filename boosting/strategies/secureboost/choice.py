@@ -27,7 +27,9 @@ from hedgerow.boosting.engine.splitting import (
     gains_under_constraints,
 )
 from hedgerow.boosting.errors import SumCorrupt
+from hedgerow.boosting.strategies.secureboost.category_sets import Chain, divisions
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
+from hedgerow.boosting.strategies.secureboost.steps import CategorySet
 
 Integers = NDArray[np.int64]
 
@@ -85,13 +87,15 @@ class Wanted:
     """A node to be divided: by its own party (0), or by the passive party of that number.
 
     ``tied`` are the candidates of the greatest gain, ``sides`` their sums; their owner takes the
-    first in its order.
+    first in its order. ``sets`` are its divisions of categories with this gain; the last of
+    ``sides`` are theirs, of the rows that go left.
     """
 
     node: int
     owner: int
     tied: NDArray[np.int32]
     sides: Integers
+    sets: tuple[CategorySet, ...] = ()
 
 
 class PartyGrower(Grower):
@@ -108,6 +112,8 @@ class PartyGrower(Grower):
         sums are of must weigh no more than the other one, -1 where no less, else 0.
     interactions : Interactions or None
         None where every feature may follow every other one.
+    chains : Mapping
+        By number of a passive party: its columns of categories that are divided into sets.
     """
 
     def __init__(
@@ -123,6 +129,7 @@ class PartyGrower(Grower):
         n_candidates: Sequence[int] = (),
         sides_bound: Mapping[int, NDArray[np.int8]] | None = None,
         interactions: Interactions | None = None,
+        chains: Mapping[int, tuple[Chain, ...]] | None = None,
     ) -> None:
         super().__init__(cuts, parameters, scale, totals, columns, n_threads)
         edges = np.cumsum([self.layout.n_bins, *n_candidates])
@@ -131,6 +138,7 @@ class PartyGrower(Grower):
         self._guard = guard
         self._sides_bound = sides_bound or {}
         self._interactions = interactions
+        self._chains = chains or {}
         self._directions: Mapping[int, int] = {}
         self._wanted: dict[int, Wanted] = {}
         self.own_features = True
@@ -155,6 +163,11 @@ class PartyGrower(Grower):
             int(found.bin[position]),
             bool(found.default_left[position]),
         )
+
+    def codes_right(self, node: int) -> NDArray[np.int32] | None:
+        """Return the codes that an own division of categories sends right; None for a number."""
+        found, position = self._found[node]
+        return found.categories[position]
 
     @property
     def is_full(self) -> bool:
@@ -239,28 +252,24 @@ class PartyGrower(Grower):
     def _evaluate(self, nodes: list[int]) -> None:
         found = self._own_candidates(nodes)
         for position, node in enumerate(nodes):
-            gain, owner, tied = np.float32(found.gain[position]), 0, np.empty(0, np.int32)
-            chosen = found.left[position : position + 1]
+            gain = np.float32(found.gain[position])
+            wanted = Wanted(node, 0, np.empty(0, np.int32), found.left[position : position + 1])
             if found.feature[position] < 0 or not self.own_features:
                 gain = np.float32(0.0)
             for party, mask in enumerate(self.allowed.get(node, ()), start=1):
-                sides = self._histograms[node][self._edges[party - 1] : self._edges[party]]
-                gains = self._gains(node, party, sides, mask)
-                best = np.float32(gains.max(initial=-np.inf))
+                best, ways = self._best_of(node, party, mask)
                 if best > gain:
-                    gain, owner = best, party
-                    tied = np.flatnonzero(gains == best).astype(np.int32)
-                    chosen = sides[tied]
+                    gain, wanted = best, ways
             if gain <= MIN_GAIN or gain < self._parameters.gamma:
                 del self._histograms[node]
                 continue
-            if owner:
+            if wanted.owner:
                 found.gain[position] = gain
-                found.feature[position] = self._n_own + owner - 1
+                found.feature[position] = self._n_own + wanted.owner - 1
                 found.bin[position] = 0
                 found.default_left[position] = False
             self._found[node] = (found, position)
-            self._wanted[node] = Wanted(node, owner, tied, chosen)
+            self._wanted[node] = wanted
             key = -float(gain) if self._parameters.loss_guided else 0.0
             heapq.heappush(self._open, (key, node))
 
@@ -291,22 +300,54 @@ class PartyGrower(Grower):
             return super()._direction(node, feature)
         return self._directions[node]
 
+    def _best_of(self, node: int, party: int, mask: NDArray[np.bool_]) -> tuple[np.float32, Wanted]:
+        """Return the greatest gain of a passive party's candidates, and which have it."""
+        sums = self._histograms[node][self._edges[party - 1] : self._edges[party]]
+        chains = self._chains.get(party, ())
+        first = sum(chain.size for chain in chains)
+        at, sides, sets = [np.arange(first, len(sums))], [sums[first:]], []
+        for chain in chains:
+            span = slice(chain.start, chain.start + chain.size)
+            left, own = divisions(
+                chain, sums[span], mask[span], self._nodes[node].sums, self._parameters,
+                self._scale, party,
+            )  # fmt: skip
+            at.append(np.full(len(own), chain.start))
+            sides.append(left)
+            sets.append(own)
+        candidates = np.concatenate(at)
+        gains = self._gains(node, party, np.concatenate(sides), candidates, mask)
+        best = np.float32(gains.max(initial=-np.inf))
+        n = len(sums) - first
+        tied = np.flatnonzero(gains[:n] == best)
+        chosen, picked = [sums[first:][tied]], []
+        for own in sets:
+            ties = np.flatnonzero(gains[n : n + len(own)] == best)[:1]
+            picked += [own[k] for k in ties]
+            chosen.append(np.concatenate(sides)[n + ties])
+            n += len(own)
+        return best, Wanted(
+            node, party, (first + tied).astype(np.int32), np.concatenate(chosen), tuple(picked)
+        )
+
     def _gains(
-        self, node: int, party: int, sides: Integers, mask: NDArray[np.bool_]
+        self, node: int, party: int, sides: Integers, at: Integers, mask: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
+        """Return the gains of divisions with these sums on a side, of the candidates ``at``."""
         totals, bounds = self._nodes[node].sums, self._bounds([node])
         if bounds is None:
             gains = gains_of_candidates(
                 np.ascontiguousarray(sides), totals, self._parameters, self._scale
             )
         else:
-            bound = self._sides_bound.get(party, np.zeros(len(sides), np.int8))
+            bound = self._sides_bound.get(party, np.zeros(len(mask), np.int8))[at]
             gains = gains_under_constraints(
                 sides, totals, self._parameters, self._scale, bound, bounds
             )
-        ok = mask
+        first = sum(chain.size for chain in self._chains.get(party, ()))
+        ok = mask[at] | (at < first)  # of a chain's divisions, all are of allowed candidates
         if self._interactions is not None and len(sides):
-            ok = ok & self._interactions.allowed(node, party)
+            ok = ok & self._interactions.allowed(node, party)[at]
         if node in self.labels and totals.shape[0] == 2:
             ok = ok & self._guard.allows(sides, totals, *self.labels[node])
         return np.where(ok & (gains < np.inf), gains, np.float32(-np.inf)).astype(np.float32)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
-from hedgerow.boosting.strategies.secureboost.routing import Node, divisions_of
+from hedgerow.boosting.strategies.secureboost.routing import Division, Node, divisions_of
 from hedgerow.crypto.compiled import compiled
 
 Bits = NDArray[np.bool_]
@@ -41,12 +41,15 @@ class Divisions:
     feature : ndarray of shape (n_divisions,), int32
     threshold : ndarray of shape (n_divisions,), float32
     default_left : ndarray of shape (n_divisions,), bool
+    sets : tuple of (int, Division)
+        Those that divide categories into sets, by place.
     """
 
     nodes: tuple[Node, ...]
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
     default_left: Bits
+    sets: tuple[tuple[int, Division], ...]
 
     @classmethod
     def of(cls, part: ActivePart | PassivePart) -> Divisions:
@@ -55,9 +58,10 @@ class Divisions:
         found = sorted(divisions_of(part, n_trees).items())
         return cls(
             tuple(node for node, _ in found),
-            np.array([feature for _, (_, feature, _, _) in found], np.int32),
-            np.array([threshold for _, (_, _, threshold, _) in found], np.float32),
-            np.array([default for _, (_, _, _, default) in found], np.bool_),
+            np.array([own.feature for _, own in found], np.int32),
+            np.array([own.threshold for _, own in found], np.float32),
+            np.array([own.default_left for _, own in found], np.bool_),
+            tuple((k, own) for k, (_, own) in enumerate(found) if own.codes is not None),
         )
 
     @property
@@ -78,7 +82,10 @@ class Divisions:
         ndarray of shape (n_rows, n_divisions), bool
         """
         values = X[:, self.feature]
-        return np.asarray((values < self.threshold) | (np.isnan(values) & self.default_left))
+        out = np.asarray((values < self.threshold) | (np.isnan(values) & self.default_left))
+        for k, own in self.sets:
+            out[:, k] = own.goes_left(values[:, k])
+        return out
 
 
 def packed(directions: Bits) -> bytes:

@@ -91,11 +91,7 @@ def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
             goes_left, goes_right = here, here
             division = router.divisions.get((t, node))
             if division is not None:
-                _, feature, threshold, default_left = division
-                values = router.X[:, feature]
-                is_left = values < np.float32(threshold)
-                if default_left:
-                    is_left |= np.isnan(values)
+                is_left = division.goes_left(router.X[:, division.feature])
                 goes_left, goes_right = here & is_left, here & ~is_left
             allowed[left], allowed[left + 1] = goes_left, goes_right
     return np.stack([columns[leaf] for leaf in leaves_of(shapes)], axis=1)

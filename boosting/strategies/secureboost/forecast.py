@@ -16,6 +16,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
+from hedgerow.boosting.strategies.secureboost.reveals import REVEALS
 from hedgerow.boosting.strategies.secureboost.steps import (
     BITMAPS,
     GRADIENTS,
@@ -27,7 +28,6 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     MARGINS,
     PASS_PIECES,
     PIECE_BYTES,
-    REVEALS,
     SCORES,
     SPLITS,
     RelayStep,
@@ -449,8 +449,9 @@ def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: in
         most = usable_bits(strategy.key_bits) // layout.pair_bits
         parts = [(strategy.key_bits // 4, most // room) for room in rooms]
     used = max(1, int(booster.colsample_bytree * schema.n_features)) if schema.n_features else 0
+    most = n_rows if strategy.categories == "sets" else min(booster.max_bin, n_rows)
     n_bins = [
-        min(booster.max_bin, len(f.categories) if f.categories else booster.max_bin, n_rows)
+        min(len(f.categories), most) if f.categories else min(booster.max_bin, n_rows)
         for f in schema.features
     ]
     mean = sum(n - 1 for n in n_bins) / max(len(n_bins), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ensemble, Schema]:
     """Return all trees with every party's divisions, and the columns that they divide.
 
-    Every column is numeric to the trees: text is divided by the position of its category. Columns
+    Text is divided into sets of categories, or else is numeric to the trees: the position of its
+    category. Columns
     keep their names; one that several parties have is called ``party.column``.
 
     Raises
@@ -49,13 +51,16 @@ def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ense
     task = Task(active.task)
     n_classes = {Task.BINARY: 2, Task.MULTICLASS: active.n_outputs, Task.REGRESSION: 0}[task]
     schema = Schema(features, active.label, task, n_classes, tuple(active.classes))
-    numeric = Schema(tuple(Feature(f.name) for f in features), active.label, task, n_classes)
+    owned = [passive[party] for party in active.parties[1:]]
+    sets = any(tree.sets for tree in active.trees) or any(part.sets for part in owned)
+    numeric = schema
+    if not sets:
+        numeric = replace(schema, features=tuple(Feature(f.name) for f in features))
     margin = np.full((1, active.n_outputs) if active.n_outputs > 1 else 1, active.base_margin)
     base = np.full(active.n_outputs, active.base_margin)
     if task is not Task.MULTICLASS:
         base = metrics.link(active.model_objective, margin)
     ensemble = blank(numeric, active.model_objective, Booster(), [float(b) for b in base])
-    owned = [passive[party].nodes for party in active.parties[1:]]
     try:
         for number, tree in enumerate(active.used_trees):
             trees = _trees(tree, number, owned, first)
@@ -68,7 +73,7 @@ def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ense
 def _trees(
     tree: Skeleton,
     number: int,
-    owned: list[dict[str, list[int | float | bool]]],
+    parts: list[PassivePart],
     first: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
 ) -> list[Tree]:
     """Return one tree for each output that a tree adds to, with the same divisions."""
@@ -76,12 +81,16 @@ def _trees(
     feature = np.zeros(len(left), np.int32)
     threshold = np.zeros(len(left), np.float32)
     default = np.zeros(len(left), np.bool_)
+    sets = {int(node): codes for node, codes in tree.sets.items()}
     for node in np.flatnonzero(left >= 0).tolist():
         owner = tree.owner[node]
         own = tree.feature[node], tree.threshold[node], tree.default_left[node]
         if owner:
-            _, column, cut, missing = owned[owner - 1][f"{number}:{node}"]
+            part, place = parts[owner - 1], f"{number}:{node}"
+            _, column, cut, missing = part.nodes[place]
             own = int(column), float(cut), bool(missing)
+            if place in part.sets:
+                sets[node] = part.sets[place]
         feature[node] = first[owner] + own[0]
         threshold[node], default[node] = own[1], own[2]
     return [
@@ -96,6 +105,7 @@ def _trees(
             gain=np.array(tree.gain, np.float32),
             cover=np.array(tree.cover, np.float32),
             weight=np.zeros(len(left), np.float32),
+            categories=tuple((node, np.array(sets[node], np.int32)) for node in sorted(sets)),
             group=group,
         )
         for k, group in enumerate(tree.groups)

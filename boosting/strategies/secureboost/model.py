@@ -15,7 +15,8 @@ from hedgerow.boosting.checkpoints import readable, whole
 from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import DataError
 
-FORMAT = 1
+FORMAT, FORMAT_WITH_SETS = 1, 2
+"""Of parts; a reader that knows no sets would send their rows astray."""
 ACTIVE_REVEALS = (
     "Structures of all trees, whose division each node is, leaf values, how much each division "
     "gained, and this party's own thresholds. With rows of this party's columns it tells what "
@@ -51,6 +52,8 @@ class Skeleton:
     value : list of list of float
         Leaf values by output, shrinkage included.
     gain, cover : list of float
+    sets : dict of str to list of int
+        By node, where the active party divides categories into sets: the codes that go right.
     """
 
     round: int
@@ -63,6 +66,7 @@ class Skeleton:
     value: list[list[float]]
     gain: list[float]
     cover: list[float]
+    sets: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -156,10 +160,10 @@ class ActivePart:
 
     def dump(self) -> bytes:
         """Return the part as a JSON file."""
-        document = {"format": FORMAT, "strategy": "secureboost", **asdict(self)}
         return _dump(
             {
-                **document,
+                **_header(any(tree.sets for tree in self.trees)),
+                **asdict(self),
                 "digest": self.digest,
                 "importance": self.importance(),
                 "reveals": ACTIVE_REVEALS,
@@ -202,6 +206,8 @@ class PassivePart:
         Under which number the active party counts the divisions of each feature.
     n_trees, n_used : int
         All trees, and those up to the best round.
+    sets : dict of str to list of int
+        ``"tree:node"`` of divisions of categories into sets to the codes that go right.
     """
 
     party: str
@@ -214,6 +220,7 @@ class PassivePart:
     anonymous: list[int] = field(default_factory=list)
     n_trees: int = 0
     n_used: int = 0
+    sets: dict[str, list[int]] = field(default_factory=dict)
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "passive"
 
@@ -227,8 +234,8 @@ class PassivePart:
 
     def dump(self) -> bytes:
         """Return the part as a JSON file."""
-        document = {"format": FORMAT, "strategy": "secureboost", **asdict(self)}
-        return _dump({**document, "importance": self.importance(), "reveals": PASSIVE_REVEALS})
+        more = {"importance": self.importance(), "reveals": PASSIVE_REVEALS}
+        return _dump({**_header(bool(self.sets)), **asdict(self), **more})
 
     @classmethod
     def load(cls, data: bytes) -> PassivePart:
@@ -251,7 +258,15 @@ class PassivePart:
                 raise DataError(f"a model part whose node {key[:40]} is out of range")
         for key in part.next_owner:
             _place(key)
+        for key, codes in part.sets.items():
+            own = part.nodes.get(key)
+            name = part.features[own[1]] if own else ""
+            _check_set(codes, part.categories.get(name, []))
         return part
+
+
+def _header(sets: bool) -> dict[str, Any]:
+    return {"format": FORMAT_WITH_SETS if sets else FORMAT, "strategy": "secureboost"}
 
 
 def _dump(document: Mapping[str, Any]) -> bytes:
@@ -261,13 +276,16 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 def _load(data: bytes, role: str, kind: type[Any]) -> Any:
     with readable("a part of a vertical model"):
         document = json.loads(data)
-        if document["format"] != FORMAT or document["strategy"] != "secureboost":
+        known = document["format"] in (FORMAT, FORMAT_WITH_SETS)
+        if not known or document["strategy"] != "secureboost":
             raise DataError("a model part of another version or strategy")
         if document["role"] != role:
             raise DataError(f"expected the part of the {role} party")
         names = {f.name for f in fields(kind)}
         if role == "active":
             document = {"base_margins": [], "calibration": [], **document}  # older parts
+            document["trees"] = [{"sets": {}, **tree} for tree in document["trees"]]
+        document = {"sets": {}, **document}
         return read_as(kind, {name: document[name] for name in names})
 
 
@@ -290,8 +308,19 @@ def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
         and all(0 <= group < part.n_outputs for group in tree.groups)
         and all(len(value) == len(tree.groups) for value in tree.value)
     )
+    for node, codes in tree.sets.items():
+        with readable("names of nodes in a model part"):
+            own = whole(int(node), n)
+        sound = sound and own < n and tree.owner[own] == 0
+        if sound:
+            _check_set(codes, part.categories.get(part.features[tree.feature[own]], []))
     if not sound or not n:
         raise DataError(f"{name} of a model part: expected nodes that form a tree")
+
+
+def _check_set(codes: Sequence[int], categories: Sequence[str]) -> None:
+    if not codes or any(not 0 <= code < len(categories) for code in codes):
+        raise DataError("a model part with a set of categories that are none")
 
 
 def _place(key: str) -> tuple[int, int]:

@@ -108,6 +108,9 @@ class SecureBoost:
     increasing, decreasing : tuple of str
         Monotone constraints: features with which no prediction falls, or rises, all others equal;
         each as ``PARTY:COLUMN``.
+    categories : {"order", "sets"}
+        How columns of text are divided: between two categories in alphabetical order, or into two
+        sets, as XGBoost does.
     interaction_constraints : tuple of tuple of str
         Groups of features, each as ``PARTY:COLUMN``, that may divide nodes of one path; as
         XGBoost's.
@@ -147,6 +150,7 @@ class SecureBoost:
     base_margin: tuple[str, ...] = ()
     increasing: tuple[str, ...] = ()
     decreasing: tuple[str, ...] = ()
+    categories: Annotated[str, OneOf(("order", "sets"))] = "order"
     interaction_constraints: tuple[tuple[str, ...], ...] = ()
     allow_insecure: bool = False
 
@@ -211,7 +215,7 @@ class SecureBoost:
         self._validate_effects(job)
         self._validate_rows(job)
         self._validate_constraints(job)
-        check_booster(job, mode=self.mode, sampling=self.sampling)
+        check_booster(job, mode=self.mode, sampling=self.sampling, sets=self.categories == "sets")
         self.sampler(job.booster)
         if job.silos:
             if self.active not in job.silos:
@@ -243,7 +247,7 @@ class SecureBoost:
                 ("max_purity",),
             ),
             (self.predict_from, "predict_from", ("inference",)),
-            (not self.predict_from, "a job that trains", ("calibrate",)),
+            (not self.predict_from, "a job that trains", ("calibrate", "categories")),
             (
                 self.validation or self.validation_tables,
                 "validation above 0, or validation_tables",

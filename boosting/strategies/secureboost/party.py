@@ -18,8 +18,10 @@ from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.interactions import membership
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.plain_vault import PlainVault
+from hedgerow.boosting.strategies.secureboost.routing import divisions_of
 from hedgerow.boosting.strategies.secureboost.steps import RowSet, StepName
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.psi import PsiPolicy
@@ -31,9 +33,17 @@ PART = "part.json"
 """File of a party's part; it stays in its silo."""
 
 
-def numeric(dataset: Dataset) -> tuple[Dataset, dict[str, list[str]]]:
-    """Return a table whose text columns are positions in their categories, and those lists."""
+def numeric(dataset: Dataset, sets: bool) -> tuple[Dataset, dict[str, list[str]]]:
+    """Return a table whose text columns are positions in their categories, and those lists.
+
+    Parameters
+    ----------
+    sets : bool
+        Whether positions remain categories, to be divided into sets.
+    """
     categories = {f.name: list(f.categories) for f in dataset.schema.features if f.categories}
+    if sets:
+        return dataset, categories
     features = tuple(Feature(f.name) for f in dataset.schema.features)
     return replace(dataset, schema=replace(dataset.schema, features=features)), categories
 
@@ -41,7 +51,7 @@ def numeric(dataset: Dataset) -> tuple[Dataset, dict[str, list[str]]]:
 def within(X: NDArray[np.float32], cuts: Cuts) -> NDArray[np.float32]:
     """Return values moved to the nearest that has a bin: rows that cuts were not made from."""
     last = np.nextafter(cuts.values[cuts.offsets[1:] - 1], np.float32(-np.inf))
-    return np.asarray(np.clip(X, cuts.lower, last), dtype=np.float32)
+    return np.where(cuts.categorical, X, np.clip(X, cuts.lower, last)).astype(np.float32)
 
 
 def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
@@ -101,6 +111,8 @@ class TreeSetup:
         All parties, the active one first.
     most_nodes : int
         Nodes whose sums are packed together, see :func:`~.steps.batches`.
+    sets : bool
+        Whether categories are divided into sets.
     """
 
     courier: Courier
@@ -111,6 +123,7 @@ class TreeSetup:
     cuts: Cuts
     n_threads: int
     most_nodes: int
+    sets: bool
 
 
 class Party:
@@ -170,9 +183,11 @@ class Party:
                     ),
                 )
             )
-        train, categories = numeric(found[0].dataset)
+        sets = self.parameters.categories == "sets"
+        train, categories = numeric(found[0].dataset, sets)
         scored = tuple(
-            (kind, numeric(own.dataset)[0]) for (kind, _), own in zip(more, found[1:], strict=True)
+            (kind, numeric(own.dataset, sets)[0])
+            for (kind, _), own in zip(more, found[1:], strict=True)
         )
         return AlignedRows(
             train, scored, found[0].rows, categories, dict(found[0].report), found[-1].then
@@ -190,6 +205,7 @@ class Party:
             cuts=cuts,
             n_threads=threads,
             most_nodes=self.parameters.max_split_nodes,
+            sets=self.parameters.categories == "sets",
         )
 
     def monotone(self, schema: Schema) -> tuple[int, ...]:
@@ -272,6 +288,24 @@ class Party:
             ),
         )
         self.table = recode(self.start.dataset, schema)
+
+    def check_categories(self, part: ActivePart | PassivePart) -> None:
+        """Refuse to go on from a model that divides categories in the other way.
+
+        Raises
+        ------
+        DataError
+            Says which way the model and the job have.
+        """
+        ways = ("in order", "into sets")
+        n_trees = len(part.trees) if isinstance(part, ActivePart) else part.n_trees
+        sets = self.parameters.categories == "sets"
+        for own in divisions_of(part, n_trees).values():
+            if part.features[own.feature] in part.categories and sets != (own.codes is not None):
+                raise DataError(
+                    f"[secureboost] categories: the model divides them {ways[not sets]}, the job "
+                    f"{ways[sets]}"
+                )
 
     def recalled(self) -> dict[str, Any]:
         """Return this party's record of the last finished round; empty at the beginning.

@@ -50,6 +50,7 @@ class PassiveParty(Party):
             self.part = PassivePart.load(record["part"].encode())
             self.part.alignment = rows.report
         elif earlier is not None:
+            self.check_categories(earlier)
             router = router_of_passive(earlier, parameters.active, earlier.n_trees, rows.raw)
             rows = replace(rows, then=self._route(router, rows.then))
             earlier.model, earlier.alignment = start.job_id, rows.report

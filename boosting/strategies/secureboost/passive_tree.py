@@ -15,6 +15,10 @@ from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import OfferRejected, VaultForgot
 from hedgerow.boosting.strategies.secureboost.bitmaps import pack_masks, unpack_masks
 from hedgerow.boosting.strategies.secureboost.candidates import DivisionTable
+from hedgerow.boosting.strategies.secureboost.category_sets import (
+    CategoryOrder,
+    places_right,
+)
 from hedgerow.boosting.strategies.secureboost.model import PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import Turn
 from hedgerow.boosting.strategies.secureboost.party import TreeSetup
@@ -76,6 +80,29 @@ class PassiveFeatures:
     groups: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An own division of a node.
+
+    Parameters
+    ----------
+    left : ndarray of shape (n_bins + 1,), bool
+        Which bins go left; that of missing values is the last.
+    picked : int
+        Which of those that tie it is.
+    last_left : int
+        Last bin that goes left, of a number.
+    codes : tuple of int or None
+        Codes that go right, of a set of categories.
+    """
+
+    feature: int
+    left: NDArray[np.bool_]
+    picked: int
+    last_left: int
+    codes: tuple[int, ...] | None
+
+
 class PassiveTree:
     """One tree.
 
@@ -104,7 +131,6 @@ class PassiveTree:
         self._active = setup.parties[0]
         self._me = setup.parties.index(setup.courier.party)
         self._involved = (self._active, *turn.passive)
-        self._binned = setup.binned
         self._limit = turn.passive_depth or own.parameters.max_depth
         self._counted = np.zeros((setup.binned.n_samples, 2), np.int64)
         self._counted[own.fit] = 1
@@ -119,7 +145,11 @@ class PassiveTree:
         self._table = DivisionTable.of(
             setup.cuts, features, own.has_missing, own.parameters.monotone
         )
-        self._order = rng.permutation(len(self._table))
+        self._order = self._table.shuffled(rng)
+        self._chains = self._table.chains(self._order)
+        chained = self._table.features[self._table.chained].tolist()
+        self._codes = CategoryOrder.draw(chained, setup.cuts.n_bins, rng)
+        self._binned = self._codes.recoded(setup.binned)
         self._partition = RowPartition(np.arange(setup.binned.n_samples, dtype=np.int32))
         self._depths = [0]
         self._n_leaves = 1
@@ -134,7 +164,11 @@ class PassiveTree:
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
         active, setup = self._active, self._setup
-        offer = CandidateCount(len(self._table), *self._sides_bound(), self._groups())
+        offer = CandidateCount(
+            len(self._table), *self._sides_bound(), self._groups(),
+            tuple(chain.size for chain in self._chains),
+            pack_masks([np.array([chain.missing for chain in self._chains], np.bool_)]),
+        )  # fmt: skip
         received = self._courier.send(GRADIENTS, boxes={active: offer})
         content = received.read(active, TreeGradients)
         self._own.check(content.layout)
@@ -220,17 +254,15 @@ class PassiveTree:
         masks = self._unpacked(content.left, of[0], active)
         mine = {d.node: self._chosen(d) for d in content.divisions if d.owner == self._me}
         if 0 in mine and len(self._own.groups):
-            feature = int(self._table.feature[mine[0]])
+            feature = mine[0].feature
             self._alone = None if self._own.groups[:, feature].any() else feature
         for d in content.divisions:
             if d.owner not in (0, self._me):
                 self._part.next_owner[f"{self._number}:{d.node}"] = self._setup.parties[d.owner]
-        for node, division in mine.items():
-            rows = self._partition.rows(node)
-            masks[node] = self._table.goes_left(division, self._binned, rows)
+        for node, own in mine.items():
+            masks[node] = own.left[self._binned.by_feature[own.feature][self._partition.rows(node)]]
         if len(of[0]) < len(nodes):
-            tied = {d.node: d.tied for d in content.divisions}
-            received = self._courier.send(BITMAPS, boxes=self._left_rows(mine, masks, tied))
+            received = self._courier.send(BITMAPS, boxes=self._left_rows(mine, masks))
             then = received.then
             for k in self._numbers:
                 if k not in (0, self._me) and of[k]:
@@ -249,10 +281,12 @@ class PassiveTree:
         """Note whose sums the active party will know of the requested nodes and their siblings."""
         for node in self._request:
             pair, parent = _siblings(node), self._known[self._parents.get(node, 0)]
-            if self._own.least_rows > 1:
+            # Whatever set is chosen later, its rows are those of whole categories.
+            least, of_sets = self._own.least_rows, self._own.min_leaf if self._chains else 1
+            if max(least, of_sets) > 1:
                 parent = self._table.large_enough(
                     self._setup.cuts, self._binned, self._partition, pair, self._summed, parent,
-                    self._own.least_rows,
+                    least, max(least, of_sets),
                 )  # fmt: skip
             self._known.update(dict.fromkeys(pair, parent))
 
@@ -309,13 +343,32 @@ class PassiveTree:
         if most and self._n_leaves + len(nodes) > most:
             raise OfferRejected(f"{self._active} grows a tree of more than {most} leaves")
 
-    def _chosen(self, division: NodeDivision) -> int:
+    def _chosen(self, asked: NodeDivision) -> Chosen:
         """Return the division of an own node: the first in order among those that tie."""
-        if not division.tied:
+        n_chained = sum(chain.size for chain in self._chains)
+        if not (asked.tied or asked.sets):
             raise OfferRejected(f"{self._active} chose no candidate for a node")
-        if max(division.tied) >= len(self._table):
+        offered = all(n_chained <= k < len(self._table) for k in asked.tied)
+        if not offered or any(own.chain >= len(self._chains) for own in asked.sets):
             raise OfferRejected(f"{self._active} chose candidates that were not offered")
-        return int(self._order[list(division.tied)].min())
+        first = [int(self._order[k]) for k in asked.tied]
+        chains = [self._chains[own.chain] for own in asked.sets]
+        first += [int(self._order[chain.start]) for chain in chains]
+        picked = int(np.argmin(first))
+        feature = int(self._table.feature[first[picked]])
+        n_bins = int(self._setup.cuts.n_bins[feature])
+        if picked < len(asked.tied):
+            left = self._table.bins_left(first[picked], n_bins)
+            return Chosen(feature, left, picked, int(self._table.last_left[first[picked]]), None)
+        k = picked - len(asked.tied)
+        chain = chains[k]
+        owed = not set(self._request).isdisjoint(_siblings(asked.node))
+        if owed or asked.node not in self._known:
+            raise OfferRejected(f"{self._active} chose categories before it had their sums")
+        known = self._known[asked.node][self._order[chain.start : chain.start + chain.size]]
+        right = places_right(asked.sets[k], chain, known, n_bins, self._active)
+        codes = tuple(np.sort(self._codes.codes[feature][right[:-1]]).tolist())
+        return Chosen(feature, ~right, picked, 0, codes)
 
     def _unpacked(
         self, bits: bytes, nodes: Sequence[int], sender: str
@@ -325,22 +378,17 @@ class PassiveTree:
 
     def _left_rows(
         self,
-        mine: Mapping[int, int],
+        mine: Mapping[int, Chosen],
         masks: Mapping[int, NDArray[np.bool_]],
-        tied: Mapping[int, tuple[int, ...]],
     ) -> dict[str, LeftRows]:
         """Return what each other party of the tree receives of own divisions."""
         if not mine:
             return {}
         left = pack_masks([masks[node] for node in mine])
-        features = [int(self._table.feature[division]) for division in mine.values()]
-        names = tuple(self._own.names[features].tolist())
+        names = tuple(int(self._own.names[own.feature]) for own in mine.values())
         picked: tuple[int, ...] = ()
         if any(self._own.parameters.monotone) or self._own.groups.any():
-            picked = tuple(
-                int(np.flatnonzero(self._order[list(tied[node])] == own)[0])
-                for node, own in mine.items()
-            )
+            picked = tuple(own.picked for own in mine.values())
         others = (party for party in self._involved if party != self._courier.party)
         return {
             p: LeftRows(left, names, picked) if p == self._active else LeftRows(left)
@@ -351,7 +399,7 @@ class PassiveTree:
         self,
         nodes: Sequence[int],
         masks: Mapping[int, NDArray[np.bool_]],
-        mine: Mapping[int, int],
+        mine: Mapping[int, Chosen],
     ) -> None:
         """Divide rows, note own divisions, and see whose sums are requested next."""
         p = self._own.parameters
@@ -377,14 +425,13 @@ class PassiveTree:
             if not full and not (self._limit and depth >= self._limit):
                 request.append(left + 1 if counts[node][1] < counts[node][0] else left)
             if node in mine:
-                d = mine[node]
-                feature, last = int(self._table.feature[d]), int(self._table.last_left[d])
-                self._part.nodes[f"{self._number}:{node}"] = [
-                    left,
-                    feature,
-                    float(self._setup.cuts.threshold(feature, last)),
-                    bool(self._table.default_left[d]),
-                ]
+                own, place = mine[node], f"{self._number}:{node}"
+                threshold = 0.0
+                if own.codes is None:
+                    threshold = float(self._setup.cuts.threshold(own.feature, own.last_left))
+                else:
+                    self._part.sets[place] = list(own.codes)
+                self._part.nodes[place] = [left, own.feature, threshold, bool(own.left[-1])]
         self._request = tuple(request)
 
 

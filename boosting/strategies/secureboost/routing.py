@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,34 @@ from hedgerow.boosting.strategies.secureboost.steps import MARGINS, RowsAtNodes,
 
 Node = tuple[int, int]
 """Tree and node."""
-Division = tuple[int, int, float, bool]
-"""Left child, feature, threshold, whether missing values go left."""
 Waiting = dict[Node, NDArray[np.int32]]
 """Rows at nodes."""
+
+
+class Division(NamedTuple):
+    """A node's division.
+
+    Parameters
+    ----------
+    left : int
+        The left child; the right one is the next.
+    codes : tuple of int or None
+        Of a set of categories: those that go right.
+    """
+
+    left: int
+    feature: int
+    threshold: float
+    default_left: bool
+    codes: tuple[int, ...] | None
+
+    def goes_left(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return which values of the feature go left."""
+        if self.codes is None:
+            found = values < np.float32(self.threshold)
+        else:
+            found = ~np.isin(values, np.array(self.codes, np.float32)) & ~np.isnan(values)
+        return found | np.isnan(values) if self.default_left else found
 
 
 def n_exchanges(trees: Sequence[Skeleton]) -> int:
@@ -91,11 +116,8 @@ class Router:
                 here = place.get((tree, node))
                 place[tree, node] = rows if here is None else np.concatenate([here, rows])
                 continue
-            left, feature, threshold, default_left = division
-            values = self.X[rows, feature]
-            goes_left = values < np.float32(threshold)
-            if default_left:
-                goes_left |= np.isnan(values)
+            left = division.left
+            goes_left = division.goes_left(self.X[rows, division.feature])
             for child, chosen in ((left, rows[goes_left]), (left + 1, rows[~goes_left])):
                 if len(chosen):
                     todo.append(((tree, child), chosen))
@@ -106,13 +128,17 @@ def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Div
     """Return a party's own divisions in the first trees of its part."""
     if isinstance(part, PassivePart):
         return {
-            _node(key): (int(left), int(feature), float(threshold), bool(default_left))
+            _node(key): Division(
+                int(left), int(feature), float(threshold), bool(default_left),
+                tuple(part.sets[key]) if key in part.sets else None,
+            )
             for key, (left, feature, threshold, default_left) in part.nodes.items()
             if _node(key)[0] < n_trees
-        }
+        }  # fmt: skip
     return {
-        (t, node): (
-            tree.left[node], tree.feature[node], tree.threshold[node], tree.default_left[node]
+        (t, node): Division(
+            tree.left[node], tree.feature[node], tree.threshold[node], tree.default_left[node],
+            tuple(codes) if (codes := tree.sets.get(str(node))) else None,
         )
         for t, tree in enumerate(part.trees[:n_trees])
         for node, owner in enumerate(tree.owner)

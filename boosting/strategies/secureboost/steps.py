@@ -23,28 +23,6 @@ from hedgerow.boosting.payloads import Elements, Int32s
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.psi import PsiKind
 
-REVEALS = (
-    "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, scores "
-    "each round; not the rows, ids, columns, labels or trees. Numbers of exchanges and of "
-    "ciphertexts show it the depth of each tree and about how many candidates differ at its nodes, "
-    "and who sends bitmaps shows which parties divide nodes of a level, not which nodes or where. "
-    "Passive parties: how many ids each table of a party has and which of their own rows all "
-    "parties have; the rows of every node of every tree in which they take part, which of their "
-    "own candidates won, and which rows are sampled, held back or of validation and test tables; "
-    "rows of one leaf tend to share a label, most of all in the first trees (complete_secure keeps "
-    "those to the active party, but later ones tell nearly as much); of row weights, and of "
-    "gradients whose loss has no bound, the power of two above the largest. Active party: sums of "
-    "gradients over the rows on one side of every candidate of a passive party, in secret order, "
-    "and which rows the chosen ones send left; not features, thresholds or values, but how often "
-    "each anonymous feature divides; how many ids each table of a party has and, with three or "
-    "more parties, how many ids each group of parties shares, not which; of a party with monotone "
-    "or interaction constraints, which candidates are of a constrained feature, which way and in "
-    "which groups, and which one it took of those that tie (the job names the features to all who "
-    "see it). Silos that collude with the active party show it their own columns, nothing of "
-    "others. In mode layered and mix passive parties see the rows only of the levels and trees "
-    "that are theirs. With encryption = plain gradients are readable by passive parties and the "
-    "coordinator: labels follow from them."
-)
 EVERYONE = ""
 """Receiver of ciphertexts and keys that all other parties get."""
 PIECE_BYTES = 1 << 20
@@ -271,17 +249,22 @@ class CandidateCount:
     ----------
     n_candidates : int
     no_more, no_less : bytes
-        A bit a candidate, where the job constrains features of the sender: whether the side that
-        its sums are of must weigh no more, or no less, than the other one.
+        A bit a candidate, where the job constrains features of the sender: whether its sums' side
+        must weigh no more, or no less, than the other one.
     groups : bytes
         A bit a candidate, for each of the job's interaction constraints that names features of the
         sender, in the job's order: whether it is of one of these.
+    chains, missing : tuple of int, bytes
+        Where categories are divided into sets: how many candidates each column of them has (they
+        are the first, running sums along the categories); a bit a column, whether values miss.
     """
 
     n_candidates: int
     no_more: bytes = b""
     no_less: bytes = b""
     groups: bytes = b""
+    chains: tuple[int, ...] = ()
+    missing: bytes = b""
 
 
 Sources = NDArray[np.int16] | NDArray[np.int32]
@@ -305,6 +288,27 @@ class CandidateSums:
 
 
 @dataclass(frozen=True, slots=True)
+class CategorySet:
+    """A division of a column of categories.
+
+    Parameters
+    ----------
+    chain : int
+        Which column, as in :attr:`CandidateCount.chains`.
+    right : tuple of int
+        Candidates: categories between one of them and the candidate before it go right.
+    rest_right, default_left : bool
+        Whether categories after the last candidate do; and whether missing values, where they are
+        not among these, go left.
+    """
+
+    chain: int
+    right: tuple[int, ...]
+    rest_right: bool
+    default_left: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDivision:
     """A node that is divided.
 
@@ -315,11 +319,14 @@ class NodeDivision:
         Who divides it: 0 the active party, k the k-th passive one.
     tied : tuple of int
         To the owner: its candidates with the greatest gain.
+    sets : tuple of CategorySet
+        To the owner: divisions of categories with this gain.
     """
 
     node: int
     owner: int
     tied: tuple[int, ...] = ()
+    sets: tuple[CategorySet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +357,8 @@ class LeftRows:
         To the active party: for each of these nodes the number under which the sender keeps its
         feature anonymous.
     picked : tuple of int
-        To the active party, where the job constrains features of the sender at all: which of the
-        candidates that tie divides the node, as a position in :attr:`NodeDivision.tied`.
+        To the active party, where the job constrains features of the sender at all: which division
+        that ties it took, as a position in :attr:`NodeDivision.tied` and then in ``sets``.
     """
 
     left: bytes

@@ -109,7 +109,8 @@ def score_together(
     spec = job_wire.parse(job_file.load(run / "job.toml"))
     spec.secureboost.predict_from = MODEL
     spec.secureboost.rounds = 1
-    for training_only in ("warm_start", "validation_tables", "early_stopping_rounds", "calibrate"):
+    for training_only in ("warm_start", "validation_tables", "early_stopping_rounds", "calibrate",
+                          "categories"):  # fmt: skip
         spec.secureboost.ClearField(training_only)
     spec.min_silos = len(parties)
     if names:

@@ -186,7 +186,8 @@ def _of_parts(folder: Path, job: JobParameters) -> Model:
         *(passive[party] for party in active.parties[1:]),
     ]
     parties = tuple(own.party for own in owners for _ in own.features)
-    found = _scoring(ensemble, schema, job, ["q"] * schema.n_features)
+    sets = any(tree.categories for tree in ensemble.trees)
+    found = _scoring(ensemble, schema, job, None if sets else ["q"] * schema.n_features)
     own = tuple(active.base_margins)
     return replace(
         found,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -124,18 +125,22 @@ class _PartAsker:
         if not owner:
             name, threshold = self._active.features[feature], float(self._tree.threshold[node])
             categories = self._active.categories.get(name, [])
-            return name, _condition(threshold, categories), ("yes", "no")
+            codes = self._tree.sets.get(str(node))
+            return name, _condition(threshold, categories, codes), ("yes", "no")
         part = self._passive.get(party)
         if part is None:
             return f"{party} #{feature}", f"known to {party} only", ("left", "right")
-        _, own, threshold, _ = part.nodes[f"{self._number}:{node}"]
+        place = f"{self._number}:{node}"
+        _, own, threshold, _ = part.nodes[place]
         name = part.features[own]
-        return name, _condition(float(threshold), part.categories.get(name, [])), ("yes", "no")
+        categories = part.categories.get(name, [])
+        return name, _condition(float(threshold), categories, part.sets.get(place)), ("yes", "no")
 
 
-def _condition(threshold: float, categories: list[str]) -> str:
-    """Return which values go left; categories are divided in the order of their list."""
+def _condition(threshold: float, categories: list[str], right: list[int] | None) -> str:
+    """Return which values go left; categories without a set in the order of their list."""
     if not categories:
         return f"< {threshold:.6g}"
-    left = [category for code, category in enumerate(categories) if code < threshold]
+    away = range(math.ceil(threshold), len(categories)) if right is None else right
+    left = [category for code, category in enumerate(categories) if code not in away]
     return f"is {', '.join(left[:2])}" + (f" +{len(left) - 2}" if len(left) > 2 else "")

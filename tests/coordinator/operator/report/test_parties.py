@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,22 @@ def test_with_all_parts_every_division_and_feature_has_its_name(tmp_path: Path) 
         "visits < 7.5: yes", "value +0.5", "visits < 7.5: no", "value +0.75",
     ]  # fmt: skip
     assert "numbers, not names" in forest.note
+
+
+def test_a_set_of_categories_is_named_by_its_own(tmp_path: Path) -> None:
+    held = replace(TREE, sets={"0": [0, 2]})
+    active, passive = parts(
+        features=["dose", "place"], categories={"place": ["hill", "town"]},
+        nodes={"0:2": [3, 1, 0.0, True]}, sets={"0:2": [1]},
+    )  # fmt: skip
+    active.trees = [held]
+    (run,) = read_runs([vertical_folder(tmp_path / "run", active, passive)])
+    forest = forest_of_parties(run)
+    assert forest is not None
+    assert [line for _, line in forest.drawings[0].lines] == [
+        "job is smith: yes", "value -0.25", "job is smith: no",
+        "place is hill: yes", "value +0.5", "place is hill: no", "value +0.75",
+    ]  # fmt: skip
 
 
 def test_what_the_active_party_alone_has_shows_other_parties_numbers_only(tmp_path: Path) -> None:

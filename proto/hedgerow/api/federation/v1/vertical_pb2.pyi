@@ -632,6 +632,8 @@ class CandidateCount(_message.Message):
     NO_MORE_FIELD_NUMBER: _builtins.int
     NO_LESS_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    CHAINS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     n_candidates: _builtins.int
     """How many."""
     no_more: _builtins.bytes
@@ -644,6 +646,16 @@ class CandidateCount(_message.Message):
     """A bit a candidate, for each interaction constraint of the job that names features of the sender,
     in the job's order: whether it is of one of these; empty where there is none.
     """
+    missing: _builtins.bytes
+    """A bit a column of categories, whether it has missing values; their last candidate is then the
+    sum of all categories.
+    """
+    @_builtins.property
+    def chains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where categories are divided into sets: how many candidates each column of categories has. They
+        are the first ones, column by column: running sums along the categories in a secret order.
+        """
+
     def __init__(
         self,
         *,
@@ -651,10 +663,12 @@ class CandidateCount(_message.Message):
         no_more: _builtins.bytes = ...,
         no_less: _builtins.bytes = ...,
         groups: _builtins.bytes = ...,
+        chains: _abc.Iterable[_builtins.int] | None = ...,
+        missing: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "n_candidates", b"n_candidates", "no_less", b"no_less", "no_more", b"no_more"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chains", b"chains", "groups", b"groups", "missing", b"missing", "n_candidates", b"n_candidates", "no_less", b"no_less", "no_more", b"no_more"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -705,6 +719,7 @@ class NodeDivision(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     TIED_FIELD_NUMBER: _builtins.int
+    SETS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     """Number of the node in its tree."""
     owner: _builtins.int
@@ -713,20 +728,61 @@ class NodeDivision(_message.Message):
     def tied(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """To the owner: its candidates with the greatest gain, in its secret order."""
 
+    @_builtins.property
+    def sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CategorySet]:
+        """To the owner: divisions of its columns of categories with the same gain."""
+
     def __init__(
         self,
         *,
         node: _builtins.int = ...,
         owner: _builtins.int = ...,
         tied: _abc.Iterable[_builtins.int] | None = ...,
+        sets: _abc.Iterable[Global___CategorySet] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "owner", b"owner", "tied", b"tied"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "owner", b"owner", "sets", b"sets", "tied", b"tied"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeDivision: _TypeAlias = NodeDivision  # noqa: Y015
+
+@_typing.final
+class CategorySet(_message.Message):
+    """A division of a column of categories."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    RIGHT_FIELD_NUMBER: _builtins.int
+    REST_RIGHT_FIELD_NUMBER: _builtins.int
+    DEFAULT_LEFT_FIELD_NUMBER: _builtins.int
+    chain: _builtins.int
+    """Which column, as in CandidateCount.chains, from zero."""
+    rest_right: _builtins.bool
+    """Whether categories after the last candidate that may be chosen go right."""
+    default_left: _builtins.bool
+    """Whether missing values go left, where they are not among the rest."""
+    @_builtins.property
+    def right(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Candidates of the column: categories after the candidate before one of these, up to it, go right."""
+
+    def __init__(
+        self,
+        *,
+        chain: _builtins.int = ...,
+        right: _abc.Iterable[_builtins.int] | None = ...,
+        rest_right: _builtins.bool = ...,
+        default_left: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "default_left", b"default_left", "rest_right", b"rest_right", "right", b"right"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CategorySet: _TypeAlias = CategorySet  # noqa: Y015
 
 @_typing.final
 class LevelDivisions(_message.Message):
