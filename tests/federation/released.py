@@ -6,18 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
+import zipfile
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 from tests.federation.processes import ROOT
 
-PARTS = (
-    "hedgerow", "proto", "boosting", "services", "coordinator", "client_agent", "crypto",
-    "examples", "deploy/compose", "docs/strategies", "pyproject.toml",
-)  # fmt: skip
+ROOMS = ("boosting", "services", "coordinator", "client_agent", "crypto")
 
 
 class NoHistory(Exception):
@@ -26,16 +22,19 @@ class NoHistory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Code of another version in a folder of its own.
+    """Another version, installed from its wheel.
 
     Attributes
     ----------
     folder : Path
-        What its repository had, with the metadata that its wheel would install.
+        What its wheel installs.
+    source : Path
+        Its repository.
     commit : str
     """
 
     folder: Path
+    source: Path
     commit: str
 
     @property
@@ -75,26 +74,33 @@ def newest() -> str:
 
 
 def export(folder: Path) -> Release:
-    """Write the newest release into a folder, as an import path."""
-    commit = newest()
-    archive = _git("archive", "--format=tar", commit, *PARTS)
-    assert archive.returncode == 0, archive.stderr.decode()
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder, filter="tar")
-    _share_kernels(folder)
-    (folder / "hedgerow/commit.txt").write_text(f"{commit}\n")
-    number = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
-    about = folder / f"hedgerow-{number}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hedgerow\nVersion: {number}\n")
-    return Release(folder, commit)
+    """Build the newest release's wheel from its commit and install it in a folder of its own."""
+    commit, source, site = newest(), folder / "source", folder / "site"
+    cloned = _git("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(source))
+    assert cloned.returncode == 0, cloned.stderr.decode()
+    checked_out = _git("-C", str(source), "checkout", "--quiet", commit)
+    assert checked_out.returncode == 0, checked_out.stderr.decode()
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
+    built = subprocess.run(
+        [*pip, "--no-deps", "--wheel-dir", str(folder), str(source)],
+        env={**os.environ, "HEDGEROW_NATIVE": "require"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("hedgerow-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    _share_kernels(site / "hedgerow")
+    return Release(site, source, commit)
 
 
-def _share_kernels(folder: Path) -> None:
+def _share_kernels(package: Path) -> None:
     """Copy what numba has compiled of files that have not changed; it knows them by their time."""
-    for kernel in (path for part in PARTS for path in (ROOT / part).rglob("__pycache__/*.nb[ic]")):
+    for kernel in (path for room in ROOMS for path in (ROOT / room).rglob("__pycache__/*.nb[ic]")):
         source = kernel.parent.parent / f"{kernel.name.partition('.')[0]}.py"
-        twin = folder / source.relative_to(ROOT)
+        twin = package / source.relative_to(ROOT)
         if twin.is_file() and source.is_file() and twin.read_bytes() == source.read_bytes():
             times = source.stat()
             os.utime(twin, ns=(times.st_atime_ns, times.st_mtime_ns))
