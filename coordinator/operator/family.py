@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -50,9 +51,7 @@ class Family:
         try:
             # A group of its own: Ctrl-C reaches the parent only, which stops the others in order.
             os.setpgid(0, 0)
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
+            _die_with(parent)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             log = os.open(self.logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -116,3 +115,20 @@ class Family:
 def _kill(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def _die_with(parent: int) -> None:
+    """End this process when ``parent`` has ended, also where it was killed."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(1, signal.SIGKILL)
+    else:  # no Linux
+        threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
