@@ -35,15 +35,16 @@ class _Kernel:
         """Return numba's dispatcher, which is what the kernel's module holds from now on."""
         with _lock:
             if self._compiled is None:
-                made = self._make()(self._function)
                 found = self._function.__globals__
-                if found.get(self._function.__name__) is self:
-                    found[self._function.__name__] = made
                 # Numba reads its globals when it compiles: by then there are no kernels of ours.
                 for name in _names(self._function.__code__):
                     called = found.get(name)
-                    if isinstance(called, _Kernel):
+                    if isinstance(called, _Kernel) and called is not self:
                         found[name] = called.compiled()
+                made = self._make()(self._function)
+                # Last: whoever finds it by its name calls it without the lock.
+                if found.get(self._function.__name__) is self:
+                    found[self._function.__name__] = made
                 self._compiled = made
             return self._compiled
 
