@@ -40,7 +40,7 @@ from hedgerow.crypto.vault import Vault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
-from hedgerow.services.process import logs, settings
+from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import without
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
@@ -240,6 +240,7 @@ def main(config: Path) -> None:
     keep_freed_memory()
     loaded = settings.load(AgentSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    tracing.configure(loaded.traces, "agent")
     # Dask's data frames are pandas'.
     without("sklearn", *(() if loaded.dask else ("pandas",)))
     agent, close, port = build(loaded, config)

@@ -29,6 +29,7 @@ from hedgerow.client_agent.accepted import check_silos
 from hedgerow.client_agent.admission import admit, shown_refusal, shown_rows, shown_schema
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.timing import Stopwatch, summary
+from hedgerow.services.process import tracing
 from hedgerow.services.rpc.federation import (
     Agreement,
     Assignment,
@@ -101,8 +102,10 @@ class Attempt:
             The attempt failed, or was stopped.
         """
         try:
-            with structlog.contextvars.bound_contextvars(
-                job=self.key.job_id, attempt=self.key.attempt
+            job_id, attempt = self.key.job_id, self.key.attempt
+            with (
+                structlog.contextvars.bound_contextvars(job=job_id, attempt=attempt),
+                tracing.span("take part", job_id, attempt=attempt, silo=self._parts.silo),
             ):
                 self._run()
         finally:

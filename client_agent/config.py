@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.memory import PROCESS_BYTES
 from hedgerow.client_agent.policy import Policy
-from hedgerow.services.process.settings import FileSettings
+from hedgerow.services.process.settings import TRACES, FileSettings
 
 
 class Source(BaseModel):
@@ -78,6 +78,7 @@ class AgentSettings(FileSettings):
 
     coordinator: str = Field(description="HOST:PORT of the coordinator.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
+    traces: str = TRACES
     revoked: Path | None = Field(
         default=None,
         description="The CA's list of revoked certificates; ca.crl in identity if not set.",

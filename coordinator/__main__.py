@@ -26,7 +26,7 @@ from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.process import logs, settings
+from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import without
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.exchange import ExchangeServicer
@@ -175,6 +175,7 @@ def main(config: Path) -> None:
     keep_freed_memory()
     loaded = settings.load(CoordinatorSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    tracing.configure(loaded.traces, "coordinator")
     asyncio.run(_main(loaded, config))
 
 

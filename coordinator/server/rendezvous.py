@@ -1,13 +1,11 @@
 """The barrier: silos' offers meet the coordinator half of a strategy, for one attempt of a job.
 
-Knows nothing of transport. A transport hands each incoming exchange to :meth:`Rendezvous.offer`
-and awaits the reply; a strategy uses the other methods through the :class:`~boosting.exchange.Hub`
-protocol. Everything runs on one event loop, so no state needs a lock.
+A transport hands each incoming exchange to :meth:`Rendezvous.offer` and awaits the reply; a
+strategy uses the other methods. Everything runs on one event loop, so no state needs a lock.
 
-Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits
-for, or gets, the same reply. A silo's next offer acknowledges its previous reply, which is
-forgotten then. Nothing grows with rounds, nor with what a silo sends: of each silo at most one
-offer is kept that nobody has asked for.
+Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits for,
+or gets, the same reply. A silo's next offer acknowledges its previous reply, which is forgotten
+then. Nothing grows: of each silo at most one offer is kept that nobody has asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
 from hedgerow.coordinator.server.waiting import Waiting
+from hedgerow.services.process.tracing import stepped
 
 T = TypeVar("T")
 
@@ -144,6 +143,7 @@ class Rendezvous:
         """Silos whose offer waits for a step that the strategy's half has not come to."""
         return frozenset(self._unclaimed)
 
+    @stepped
     async def collect(
         self,
         step: Step[Any, Reply],

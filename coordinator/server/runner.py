@@ -1,7 +1,6 @@
 """One job from its first assignment to its model: attempts, rounds, results.
 
-A run does all that strategies do not: it gathers the silos, keeps checkpoints and the record in the
-store, counts bytes, and starts another attempt where one has lost its quorum.
+It gathers silos, keeps checkpoints and the record, counts bytes, and begins anew without a quorum.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
 from hedgerow.coordinator.server.waiting import StorePatience, Waiting, explained, situation
 from hedgerow.crypto.errors import Refusal
+from hedgerow.services.process import tracing
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey
@@ -70,8 +70,7 @@ class JobRun:
         environment: JobEnvironment,
         max_attempts: int = job_wire.DEFAULT_MAX_ATTEMPTS,
     ) -> None:
-        self.job_id = record.job_id
-        self.job = job
+        self.job_id, self.job = record.job_id, job
         self.operator = record.operator
         self._storing = JobStoring(record.job_id, job, environment)
         self.traffic = self._storing.traffic
@@ -290,7 +289,8 @@ class JobRun:
                 failures = 0
                 patience.worked()
             try:
-                await self._one_attempt()
+                with tracing.span("attempt", self.job_id):
+                    await self._one_attempt()
                 return
             except (QuorumLost, StorageFailed) as error:
                 number = self._attempt.number if self._attempt is not None else 0
@@ -488,7 +488,7 @@ class JobRun:
     async def _finish(self, state: JobState, detail: str) -> None:
         self._ending = True
         self._end_as = state
-        await self._storing.end(state, detail)
+        await self._storing.end(state, detail, self._record.created)
         self._ended_at = self._environment.now()
         log.info("job ended", job=self.job_id, state=state.value, why=detail)
         self.notify()

@@ -21,6 +21,7 @@ from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, agreed_schema
 from hedgerow.coordinator.server.results import keep_signatures, with_silo_scores
 from hedgerow.coordinator.server.traffic import JobTraffic
 from hedgerow.coordinator.server.waiting import StorePatience
+from hedgerow.services.process import tracing
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState
@@ -126,6 +127,8 @@ class JobStoring:
         """
         metrics.check_defined(result.metrics)
         self._last_round = done
+        up, down = done.bytes_up, done.bytes_down
+        tracing.record("round", done.seconds, round=done.round, bytes_up=up, bytes_down=down)
         store, artefacts = self._environment.store, self._environment.artefacts
 
         def save() -> None:
@@ -169,7 +172,7 @@ class JobStoring:
 
         await self.stored(save)
 
-    async def end(self, state: JobState, detail: str) -> None:
+    async def end(self, state: JobState, detail: str, created: float) -> None:
         """Store the job's end, however long that takes: until then it has ended for nobody."""
         if self._writer is not None:
             await asyncio.wait({self._writer})
@@ -188,6 +191,9 @@ class JobStoring:
             try:
                 await self._flush(for_ever=True)
                 await self.stored(end, for_ever=True)
+                took = self._environment.now() - created
+                name, ended = self._job.strategy.name, state.value.lower()
+                tracing.record("job", took, job_id=self._job_id, strategy=name, state=ended)
                 return
             except Exception as error:  # a defect of ours: the job waits, and says so
                 log.error("end of job not stored", job=self._job_id, **defect(error))

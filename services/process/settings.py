@@ -24,6 +24,15 @@ class SettingsInvalid(FederationError):
     """A configuration that cannot be used; names the key, what was expected and received."""
 
 
+TRACES: str = Field(
+    default="",
+    pattern="^(https?://.+)?$",
+    description="OpenTelemetry collector that gets a trace of each job, as http://HOST:4317; "
+    "empty: none.",
+)
+"""The setting of a process that takes part in jobs."""
+
+
 class FileSettings(BaseSettings):
     """What the settings of all processes have: the environment overrides the file."""
 

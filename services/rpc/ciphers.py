@@ -32,6 +32,7 @@ from hedgerow.crypto.ciphertext_histogram import check_bins
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.vault import CipherVault
+from hedgerow.services.process import tracing
 from hedgerow.services.rpc.crypto_calls import CallLimits, refused
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.wire import ciphers as wire
@@ -258,6 +259,16 @@ def _frames(request: Callable[..., _R], head: object, **more: Iterable[Any]) -> 
             yield request(**{field: piece})
 
 
+class _Names:
+    """Instead of a stub, whose methods do not tell their names."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+_NAMES: Any = _Names()
+
+
 class RemoteCipherVault:
     """Client side; see :class:`hedgerow.crypto.vault.CipherVault`.
 
@@ -298,20 +309,26 @@ class RemoteCipherVault:
         return known[1]
 
     def call(self, method: Callable[[CryptoServiceStub], Callable[..., _R]], request: object) -> _R:
+        began = time.monotonic()
         try:
             return method(self._stub())(request, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
             raise refused(error, self._address) from None
+        finally:
+            tracing.record(f"crypto {method(_NAMES)}", time.monotonic() - began)
 
     def _stream(
         self,
         method: Callable[[CryptoServiceStub], Callable[..., Iterator[_R]]],
         requests: Iterator[object],
     ) -> Iterator[_R]:
+        began = time.monotonic()
         try:
             yield from method(self._stub())(requests, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
             raise refused(error, self._address) from None
+        finally:
+            tracing.record(f"crypto {method(_NAMES)}", time.monotonic() - began)
 
     @_patiently
     def create_cipher_key(

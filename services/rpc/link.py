@@ -18,6 +18,7 @@ from hedgerow.api.federation.v1.exchange_pb2 import StepKey
 from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
 from hedgerow.boosting.errors import JobStopped, OfferRejected, Unreachable
 from hedgerow.boosting.exchange import Offer, Place, Reply, Step
+from hedgerow.services.process import tracing
 from hedgerow.services.rpc.errors import from_rpc
 from hedgerow.services.rpc.exchange import KINDS, METHOD, SERVICE, framed, serialised
 from hedgerow.services.rpc.metering import MeteredChannel
@@ -167,7 +168,18 @@ class GrpcLink:
             kind=KINDS[step.call],
         )
         self.times.sending += time.monotonic() - started
-        deadline = started + self.timeout_seconds
+        n_bytes = sum(map(len, frames))
+        with tracing.span(step.call.value, step=step.name, round=at.round, bytes=n_bytes):
+            return self._until_answered(step, at, offer, frames, started + self.timeout_seconds)
+
+    def _until_answered(
+        self,
+        step: Step[Offer, Reply],
+        at: Place,
+        offer: Offer,
+        frames: list[bytes],
+        deadline: float,
+    ) -> Reply:
         pause = 0.1
         while True:
             recording = time.monotonic()

@@ -110,15 +110,7 @@ def test_every_alert_has_its_test_and_its_place_in_the_operations_guide() -> Non
 def vaults(fed: Federation) -> Iterator[RemoteVault]:
     """Give every silo its crypto process; yields the vault of the first."""
     for silo in fed.silos:
-        config = {
-            "listen": "127.0.0.1:0",
-            "identity": str(fed.folder / "pki/crypto" / silo),
-            "silo": silo,
-            "state": str(fed.folder / f"keys-{silo}"),
-            "metrics": "127.0.0.1:0",
-        }
-        fed._spawn(f"crypto-{silo}", "crypto", config)
-        fed.start_agent(silo, crypto=f"127.0.0.1:{fed.ports[f'crypto-{silo}']['port']}")
+        fed.start_agent(silo, crypto=fed.start_crypto(silo))
     address = f"127.0.0.1:{fed.ports['crypto-s0']['port']}"
     credentials = channel_credentials(IdentityPaths.of(fed.folder / "pki/silo/s0"))
     channel = dial(address, credentials, Metrics())

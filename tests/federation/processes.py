@@ -102,6 +102,24 @@ class Federation:
         )
         return name
 
+    def start_crypto(self, silo: str, **extra: Any) -> str:
+        """Start a silo's crypto process, where it was before; return its address."""
+        name = f"crypto-{silo}"
+        port = self.ports.get(name, {}).get("port", 0)
+        self._spawn(
+            name,
+            "crypto",
+            {
+                "listen": f"127.0.0.1:{port}",
+                "identity": str(self.folder / "pki/crypto" / silo),
+                "silo": silo,
+                "state": str(self.folder / f"keys-{silo}"),
+                "metrics": "127.0.0.1:0",
+                **extra,
+            },
+        )
+        return f"127.0.0.1:{self.ports[name]['port']}"
+
     def _spawn(
         self, name: str, module: str, config: dict[str, Any], prefix: Sequence[str] = ()
     ) -> None:

@@ -17,7 +17,6 @@ from hedgerow.services.wire.job_view import PreflightState, PreflightView
 from tests.federation.processes import Federation, federation, wait_until, write_table
 from tests.federation.test_commands import ask
 from tests.federation.test_commands import job_file as written
-from tests.federation.test_secureboost_faults import start_crypto
 
 JOB = 'strategy = "{strategy}"\nmin_silos = 3\n{extra}\n[{strategy}]\nrounds = {rounds}\n'
 
@@ -33,7 +32,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         words = np.array(["no", "yes", "maybe"])[np.arange(400) % 3]
         write_table(folder / "s4.parquet", 400, 4, label=words)
         made.start_coordinator()
-        made.start_agent("s0", crypto=start_crypto(made, "s0"))
+        made.start_agent("s0", crypto=made.start_crypto("s0"))
         made.start_agent(
             "s1", policy={"announce": True, "max_rounds": 5000, "peers": ["s0", "s1", "s2"]}
         )
@@ -137,7 +136,7 @@ def test_a_crypto_process_that_dies_is_named_by_the_job_and_in_the_list_of_silos
     wait_until(lambda: bool(checked()), 60, "s0 answers")
     assert checked()["crypto"] == "failed"
     fed.client.cancel(job_id)
-    start_crypto(fed, "s0")
+    fed.start_crypto("s0")
     wait_until(lambda: crypto()["s0"] is True, 20, "the crypto process answers again")
 
 

@@ -299,29 +299,12 @@ def federation(folder: Path, crypto: bool = False) -> Iterator[Federation]:
     try:
         made.start_coordinator()
         for silo in tables:
-            extra = {"crypto": start_crypto(made, silo)} if crypto else {}
+            extra = {"crypto": made.start_crypto(silo)} if crypto else {}
             # Trees are compared with those of a table whose bins are not merged.
             made.start_agent(silo, policy={"min_bin_rows": 1}, **extra)
         yield made
     finally:
         made.stop()
-
-
-def start_crypto(made: Federation, silo: str) -> str:
-    name = f"crypto-{silo}"
-    port = made.ports.get(name, {}).get("port", 0)
-    made._spawn(
-        name,
-        "crypto",
-        {
-            "listen": f"127.0.0.1:{port}",
-            "identity": str(made.folder / "pki/crypto" / silo),
-            "silo": silo,
-            "state": str(made.folder / f"keys-{silo}"),
-            "metrics": "127.0.0.1:0",
-        },
-    )
-    return f"127.0.0.1:{made.ports[name]['port']}"
 
 
 def rounds_done(made: Federation, job_id: str, n: int) -> None:
@@ -375,7 +358,7 @@ def test_a_job_goes_on_when_a_crypto_process_is_restarted(tmp_path: Path, silo: 
         job_id = made.submit(JOB.format(patience=60))
         rounds_done(made, job_id, 2)
         made.kill(f"crypto-{silo}")
-        start_crypto(made, silo)
+        made.start_crypto(silo)
         check_result(made, job_id)
 
 

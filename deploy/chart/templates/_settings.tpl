@@ -12,6 +12,7 @@ database = "sqlite:////var/lib/hedgerow/hedgerow.db"
 artefacts = {{ default "/var/lib/hedgerow/artefacts" $c.artefacts | toJson }}
 log_json = true
 log_level = {{ $c.logLevel | toJson }}
+traces = {{ $c.traces | toJson }}
 
 [evaluation]
 {{- range $table, $path := $c.evaluation }}
@@ -38,6 +39,7 @@ dask = {{ . | toJson }}
 {{- end }}
 log_json = true
 log_level = {{ $s.logLevel | toJson }}
+traces = {{ $s.traces | toJson }}
 
 [data]
 table = {{ $s.data.table | toJson }}
