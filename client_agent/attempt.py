@@ -23,6 +23,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.ports import Artefact, JobParameters, ModelCheck, SiloStart
 from hedgerow.boosting.storage import Storage
+from hedgerow.boosting.tables.digests import check_known
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
@@ -139,14 +140,11 @@ class Attempt:
     def _known_table(self, dataset: Dataset) -> None:
         """Check that the job goes on with the table with which the silo accepted it."""
         memory = self._parts.state.memory(self.key.job_id)
-        earlier, digest = memory.recall("table"), dataset.digest.encode()
+        earlier = memory.recall("table")
         if earlier is None:
-            memory.remember("table", digest)
-        elif earlier != digest:
-            raise DataError(
-                "its table has changed since it accepted the job; with the table as it was it can "
-                "go on, and a new job takes the table as it is"
-            )
+            memory.remember("table", dataset.digest.encode())
+        else:
+            check_known(earlier.decode(), dataset.digest)
 
     def _count_attempt(self) -> None:
         """Count what this silo accepts: each attempt may ask all that the job needs once more."""
@@ -164,6 +162,7 @@ class Attempt:
         storage: Storage,
     ) -> None:
         parts, job_id, digest = self._parts, self.key.job_id, opened.signed.digest
+        known = dataset.digest
         identity = parts.identity()
         parts.accepted.accept(opened, identity.now())
         agreement = self._answer(
@@ -179,7 +178,7 @@ class Attempt:
         parts.policy.check_cohort(agreement.silos)
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
-            test, validation = parts.load_test(job), parts.load_validation(job)
+            test, validation = parts.load_test(job, known), parts.load_validation(job)
         except (DataError, SchemaMismatch) as unfit:
             raise DataError(shown_refusal(job, unfit)) from unfit
         if not job.vertical:

@@ -26,7 +26,7 @@ def is_folder(path: str) -> bool:
     return path.startswith(DELTA) or ("://" not in path and os.path.isdir(path))
 
 
-def folder_table(path: str, folder: Path | None) -> ParquetTable:
+def folder_table(path: str, folder: Path | None, in_order: bool = False) -> ParquetTable:
     """Return the rows of a folder as a Parquet file without a name, gone with the table.
 
     Parameters
@@ -36,11 +36,14 @@ def folder_table(path: str, folder: Path | None) -> ParquetTable:
         as ``year=2025`` are a column's values.
     folder : Path or None
         Where the file is; None for the system's own folder of temporary files.
+    in_order : bool
+        Whether the same rows in another order have another digest.
 
     Raises
     ------
     DataError
-        It is neither, cannot be read, or needs a package that is not installed.
+        It is neither, cannot be read, has files of different columns, or needs a package that is
+        not installed.
     StateUnwritable
         The disk has no room for the rows.
     """
@@ -53,9 +56,11 @@ def folder_table(path: str, folder: Path | None) -> ParquetTable:
         spool = Spool(folder, rows.schema)
         for part in rows.to_batches(batch_size=_ROWS, batch_readahead=1, fragment_readahead=1):
             spool = spool.add(pa.Table.from_batches([part]))
+        return spool.table(name, version, in_order)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{name}: a file of the table cannot be read, or is gone") from error
-    return spool.table(name, version)
+        raise DataError(
+            f"{name}: a file of the table cannot be read, or is gone ({type(error).__name__})"
+        ) from error
 
 
 def _delta(path: str, name: str) -> tuple[Any, str]:
@@ -83,8 +88,40 @@ def _parquet(path: str, name: str) -> Any:
 
     try:
         found = pads.dataset(path, format="parquet", partitioning="hive")
+        _check_columns(found, name)
+    except pa.ArrowTypeError as error:
+        raise DataError(
+            f"{name}: a column is in its files and, with another type, in the names of folders"
+        ) from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{name} is not a folder of Parquet files, or they are damaged") from error
     if not found.files:
         raise DataError(f"{name}: there is no Parquet file in this folder")
     return found
+
+
+def _check_columns(found: Any, name: str) -> None:
+    """Refuse files whose columns or types are not those of the first, of which Arrow reads others.
+
+    It would leave out what only later files have, and take what they lack for missing values. Of a
+    file only its own name is told: that of its folder may be a value.
+    """
+    import pyarrow.dataset as pads
+
+    expected: dict[str, str] = {}
+    first = ""
+    for fragment in found.get_fragments():
+        file = os.path.basename(fragment.path)
+        own = fragment.physical_schema
+        kinds = dict(zip(own.names, map(str, own.types), strict=True))
+        for column in pads.get_partition_keys(fragment.partition_expression):
+            kinds[column] = "a partition"
+        if not first:
+            expected, first = kinds, file
+        for column in {**expected, **kinds}:
+            wanted, received = (of.get(column, "no such column") for of in (expected, kinds))
+            if wanted != received:
+                raise DataError(
+                    f"{name}: column '{column}' of {file}: expected {wanted}, as in {first}, "
+                    f"received {received}"
+                )

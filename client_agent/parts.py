@@ -34,7 +34,8 @@ class AgentParts:
         Returns the silo's identity, the new one after certificates were renewed.
     load, load_test, load_validation : callable
         From a job to the silo's table under its own schema, and to its test and validation rows,
-        None where it has none; raise DataError.
+        None where it has none; raise DataError. Test rows may be of the table: with the job goes
+        the digest of that which it trains on.
     accepted : AcceptedJobs
         Knows the jobs that the silo has accepted.
     account : TableAccount
@@ -70,6 +71,6 @@ class AgentParts:
     crypto_answers: Callable[[bool], bool | None] = lambda wait: None
     rates: Callable[[], Rates] = dict
     n_threads: int = 1
-    load_test: Callable[[JobParameters], Dataset | None] = lambda _: None
+    load_test: Callable[[JobParameters, str], Dataset | None] = lambda _, known: None
     load_validation: Callable[[JobParameters], Dataset | None] = lambda _: None
     trainer: LocalTrainer | None = None

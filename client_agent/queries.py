@@ -67,7 +67,9 @@ def result_table(engine: Any, query: str, ids: Sequence[str] | None = None) -> A
     return pa.concat_tables([_cast(part, schema) for part in parts])
 
 
-def spooled_table(url: str, query: str, folder: Path | None) -> ParquetTable:
+def spooled_table(
+    url: str, query: str, folder: Path | None, in_order: bool = False
+) -> ParquetTable:
     """Return the result of a query as a Parquet file without a name, gone with the table.
 
     Rows come in parts, so that the result may be larger than memory.
@@ -76,6 +78,8 @@ def spooled_table(url: str, query: str, folder: Path | None) -> ParquetTable:
     ----------
     folder : Path or None
         Where the file is; None for the system's own folder of temporary files.
+    in_order : bool
+        Whether the same rows in another order have another digest.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def spooled_table(url: str, query: str, folder: Path | None) -> ParquetTable:
                 spool = Spool(folder, part.schema)
             spool = spool.add(part)
         assert spool is not None
-        return spool.table()
+        return spool.table(in_order=in_order)
     finally:
         engine.dispose()
 
@@ -120,13 +124,22 @@ class Spool:
         spool._write(part)
         return spool
 
-    def table(self, name: str = RESULT, known: str = "") -> ParquetTable:
-        """Return the rows under a name, with a digest: ``known``, or that of rows in any order."""
+    def table(self, name: str = RESULT, known: str = "", in_order: bool = False) -> ParquetTable:
+        """Return the rows under a name, with a digest.
+
+        Parameters
+        ----------
+        known : str
+            The digest where it is known already, instead of that of rows in any order.
+        in_order : bool
+            Whether their order is added to it.
+        """
         digest = RowsDigest()
         for part in self._read():
-            if not known:
+            if in_order or not known:
                 digest.add(part)
-        return ParquetTable.of_file(self._file, name, known or digest.hexdigest())
+        found = (known or digest.hexdigest()) + (digest.order if in_order else "")
+        return ParquetTable.of_file(self._file, name, found)
 
     def _write(self, part: Any) -> None:
         rows = _cast(part, self._schema)

@@ -15,7 +15,7 @@ from hedgerow.boosting.errors import DataError, LimitReached
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, open_table, short_name
 from hedgerow.boosting.tables.delimited import Dialect
-from hedgerow.boosting.tables.digests import KEY
+from hedgerow.boosting.tables.digests import KEY, check_known
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
 from hedgerow.client_agent.lakes import folder_table, is_folder
@@ -31,6 +31,7 @@ def load(
     silo: str,
     most_read: int | None = None,
     scratch: Path | None = None,
+    in_order: bool = False,
 ) -> Dataset:
     """Return a silo's rows under its own schema.
 
@@ -46,6 +47,8 @@ def load(
         Bytes of the largest file that may be read whole, as all but Parquet are.
     scratch : Path or None
         Folder of the nameless file that has a query's result; None for the system's own.
+    in_order : bool
+        Whether the digest is another one where a query or folder gives its rows in another order.
 
     Returns
     -------
@@ -60,7 +63,7 @@ def load(
         The file is too large to be read whole.
     """
     _check_reading(source, most_read)
-    table, where = _opened(source, job.features, scratch)
+    table, where = _opened(source, job.features, scratch, in_order)
     dataset = for_job(table, job, where, party=silo if job.vertical else None)
     return replace(dataset, digest=_digest(table))
 
@@ -105,11 +108,26 @@ class Rows:
                 _check_reading(source, self.most_read)
         return self._part(job, 0)
 
-    def test(self, job: JobParameters) -> Dataset | None:
-        """Return the test rows, None where there are none."""
+    def test(self, job: JobParameters, known: str) -> Dataset | None:
+        """Return the test rows, None where there are none.
+
+        Parameters
+        ----------
+        known : str
+            Digest of the table whose other rows the job trains on.
+
+        Raises
+        ------
+        DataError
+            Also where rows would be held back of another table than that.
+        """
         if self.test_data is not None:
             return load(self.test_data, job, self.silo, self.most_read, self.scratch)
-        return None if job.vertical or not self.hold_back else self._part(job, 1)
+        if not self._divides(job):
+            return None
+        held_back = self._part(job, 1)
+        check_known(known, held_back.digest)
+        return held_back
 
     def validation(self, job: JobParameters) -> Dataset | None:
         """Return the validation rows of a vertical job, None where there are none."""
@@ -118,24 +136,29 @@ class Rows:
         return load(self.validation_data, job, self.silo, self.most_read, self.scratch)
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
-        whole = load(self.data, job, self.silo, self.most_read, self.scratch)
-        if self.test_data is not None or job.vertical or not self.hold_back:
+        divides = self._divides(job)
+        whole = load(self.data, job, self.silo, self.most_read, self.scratch, in_order=divides)
+        if not divides:
             return whole
         rng = np.random.default_rng(list(self.secret))
         kept = whole.take(split_rows(whole.n_samples, self.hold_back, rng)[part])
         return replace(kept, digest=whole.digest)
 
+    def _divides(self, job: JobParameters) -> bool:
+        """Return whether test rows are held back of the table that the job trains on."""
+        return self.test_data is None and not job.vertical and self.hold_back > 0
+
 
 def _opened(
-    source: Source, features: Sequence[str], scratch: Path | None = None
+    source: Source, features: Sequence[str], scratch: Path | None = None, in_order: bool = False
 ) -> tuple[Any, str]:
     """Return a source's table, and what errors call it."""
     if source.query:
-        return spooled_table(source.sql_url, source.query, scratch), RESULT
+        return spooled_table(source.sql_url, source.query, scratch, in_order), RESULT
     if not source.path:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     if is_folder(source.path):
-        return folder_table(source.path, scratch), short_name(source.path)
+        return folder_table(source.path, scratch, in_order), short_name(source.path)
     dialect = Dialect(source.delimiter, source.decimal)
     return open_table(source.path, features, dialect), short_name(source.path)
 

@@ -91,6 +91,14 @@ def test_a_query_is_read_by_the_jobs_rules_of_columns(database):
     assert data.X[data.labels == 0].tolist() == [[3, 5], [3, 5]]
 
 
+def test_a_querys_bytes_that_are_no_text_do_no_harm_unused(database):
+    query = "SELECT age, label, x'ff00' AS photo FROM people"
+    source = Source(sql_url=database, query=query)
+    assert not load(source, job(features=("age",)), "a").is_empty
+    with pytest.raises(DataError, match="column 'photo' has type binary"):
+        load(source, job(), "a")
+
+
 def test_a_query_without_rows_is_an_empty_silo(database):
     query = "SELECT * FROM people WHERE age > 100"
     assert load(Source(sql_url=database, query=query), job(), "a").is_empty

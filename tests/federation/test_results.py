@@ -230,15 +230,15 @@ def test_rows_held_back_are_the_same_in_every_job_and_in_no_training(tmp_path: P
     table = Source(path=str(write_table(tmp_path / "rows.parquet", 100, 1)))
     job = job_wire.decode(job_file.parse(JOB.format(rounds=2, keep="true")))
     rows = Rows(table, None, 0.25, "s0", b"secret")
-    test = rows.test(job)
+    train = rows.train(job)
+    test = rows.test(job, train.digest)
     assert test is not None
-    again = rows.test(replace(job, seed=9))
+    again = rows.test(replace(job, seed=9), train.digest)
     assert again is not None
     np.testing.assert_array_equal(test.X, again.X)
-    train = rows.train(job)
     assert (train.n_samples, test.n_samples) == (75, 25)
     assert not {row.tobytes() for row in train.X} & {row.tobytes() for row in test.X}
-    other = replace(rows, secret=b"another").test(job)
+    other = replace(rows, secret=b"another").test(job, train.digest)
     assert other is not None
     assert not np.array_equal(other.X, test.X)
     assert Rows(table, table, 0.25, "s0", b"secret").train(job).n_samples == 100

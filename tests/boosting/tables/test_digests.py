@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import open_table
-from hedgerow.boosting.tables.digests import KEY, RowsDigest
+from hedgerow.boosting.tables.digests import KEY, RowsDigest, check_known
 
 TABLE = pa.table(
     {
@@ -24,8 +25,17 @@ TABLE = pa.table(
         "d": pa.array([datetime.date(2020, 1, k) for k in range(1, 5)]),
         "m": pa.array([decimal.Decimal("1.10"), None, decimal.Decimal("2.00"), None]),
         "c": pa.array(["p", "q", "p", None]).dictionary_encode(),
+        "l": pa.array([[1.0, None], [None, 1.0], None, []]),
+        "f": pa.array([[1, 2], [2, 1], None, [3, 4]], pa.list_(pa.int8(), 2)),
+        "s": pa.array([{"u": 1, "v": "a"}, {"u": 2, "v": None}, None, {"u": 1, "v": "b"}]),
+        "k": pa.array([[("a", 1)], [("b", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "o": pa.array([b"\xff", b"text", None, b""], pa.binary()),
+        "w": pa.array([b"\xff" * 16, b"b" * 16, None, None], pa.uuid()),
     }
 )
+
+OF_0_2 = "9d28368e988c5a1671d3ce460bfdee17162fc91df669138046338bfb0f0623e1"
+"""What release 0.2 noted of the first columns."""
 
 
 def digest(*parts: pa.Table) -> str:
@@ -41,6 +51,25 @@ def test_rows_have_one_digest_in_any_order_and_in_any_parts() -> None:
     assert digest(TABLE.slice(0, 1), TABLE.slice(1)) == whole
     assert digest(TABLE.slice(3), *TABLE.slice(0, 3).to_batches()) == whole
     assert digest(TABLE.slice(0, 0), TABLE) == whole
+
+
+def test_the_order_of_rows_can_be_told_apart() -> None:
+    found, turned, parts = RowsDigest(), RowsDigest(), RowsDigest()
+    found.add(TABLE)
+    turned.add(TABLE.take([1, 0, 2, 3]))
+    parts.add(TABLE.slice(0, 3))
+    parts.add(TABLE.slice(3))
+    assert found.order == parts.order
+    assert found.order != turned.order
+    known = found.hexdigest()
+    check_known(known, known + found.order)
+    check_known(known + found.order, known)
+    with pytest.raises(DataError, match="another order"):
+        check_known(known + found.order, known + turned.order)
+
+
+def test_digests_of_earlier_releases_still_hold() -> None:
+    assert digest(TABLE.select(["x", "n", "t", "b", "d", "m", "c"])) == OF_0_2
 
 
 @pytest.mark.parametrize("column", range(TABLE.num_columns))
