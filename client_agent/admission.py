@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 
@@ -31,6 +32,7 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.work import Forecast
+from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.state import ROOM_BYTES
@@ -73,7 +75,7 @@ def admit(
     entering("policy")
     policy.check_revoked(parts.revoked.age)
     policy.check_asker(job.strategy.name, operator, silos)
-    policy.check_start(job, parts.state.kept)
+    policy.check_start(job, partial(results.checked, parts.state))
     entering("columns")
     dataset = parts.load(job)
     parts.memory.check(job, dataset)

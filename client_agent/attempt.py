@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 import structlog
 
@@ -290,6 +291,9 @@ class Attempt:
                 raise
             signed = results.sign(self._parts, start.job_id, start.job_digest, result)
             files, keeps = dict(result.files), job.keep_model
+            if keeps and MODEL_FILE in files:
+                raw, name = files[MODEL_FILE], job.strategy.name
+                self._written(partial(results.mark, self._parts.state, start.job_id, raw, name))
             found = Artefact(files, MODEL_FILE)
         scores = results.test_scores(self._parts, job, found, start.test)
         self.outcome = Outcome("", scores, signed)
@@ -299,11 +303,13 @@ class Attempt:
             self._store(name, data)
 
     def _store(self, name: str, data: bytes) -> None:
-        """Store a file of the result, once there is room: no other attempt would make it again."""
+        self._written(partial(self._parts.state.keep, self.key.job_id, name, data))
+
+    def _written(self, write: Callable[[], None]) -> None:
+        """Write of the result, once there is room: no other attempt would make it again."""
         for failures in itertools.count():
             try:
-                self._parts.state.keep(self.key.job_id, name, data)
-                return
+                return write()
             except StateUnwritable as error:
                 if not failures:
                     log.error("result waits for room", why=str(error))

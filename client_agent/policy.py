@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
@@ -15,7 +14,6 @@ from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies import NAMES
-from hedgerow.boosting.warm_start import MODEL
 from hedgerow.boosting.work import Forecast
 
 
@@ -267,23 +265,25 @@ class Policy(BaseModel):
         if times > self.max_attempts:
             _decline("max_attempts", f"this silo has begun the job {self.max_attempts} times")
 
-    def check_start(self, job: JobParameters, kept: Callable[[str, str], bytes | None]) -> None:
+    def check_start(self, job: JobParameters, checked: Callable[[str], tuple[str, str]]) -> None:
         """Raise :class:`PolicyDeclined` where a job may not go on from the model that it names.
 
         Parameters
         ----------
-        kept : callable
-            From a job's identifier and a file's name to what this silo keeps of its result.
+        checked : callable
+            From a job's identifier to the SHA-256 of the model that this silo has itself checked
+            and kept at its end, and the strategy; empty where there is none.
         """
         told = job.warm_start
         if told is None or self.start_models == "any":
             return
         if self.start_models == "none":
             _decline("start_models", "the job goes on from an earlier model")
-        model = kept(told.run, MODEL) or b""
-        if hashlib.sha256(model).hexdigest() != told.model:
-            _decline("start_models", f"this silo has not kept that model of run {told.run}")
-        strategy = json.loads(kept(told.run, "report.json") or b"{}").get("strategy")
+        model, strategy = checked(told.run)
+        if model != told.model:
+            _decline(
+                "start_models", f"this silo has not checked and kept that model of run {told.run}"
+            )
         if strategy != job.strategy.name:
             _decline("start_models", f"run {told.run} was of {strategy}, not {job.strategy.name}")
 

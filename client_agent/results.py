@@ -8,6 +8,7 @@ about test rows with a model made for the question.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -23,8 +24,10 @@ from hedgerow.boosting.exchange import Discloses, Silo
 from hedgerow.boosting.ports import Artefact, Identity, JobParameters, Result, SiloStart
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import matrix
+from hedgerow.boosting.warm_start import MODEL
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.records import RecordDamaged
+from hedgerow.client_agent.state import StateFolder
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -37,7 +40,7 @@ SCORE_DIGITS = 4
 
 SCHEMA = "schema.json"
 _MODELS = ("model.ubj", "ensemble.ubj")
-_SPEC, _AGREED = "result/spec", "result/agreed"
+_SPEC, _AGREED, _CHECKED = "result/spec", "result/agreed", "result/checked"
 
 log = structlog.get_logger()
 
@@ -51,6 +54,22 @@ def expect(parts: AgentParts, start: SiloStart, spec: bytes) -> None:
     memory.remember(_SPEC, spec)
     silos = "\0".join(start.silos).encode()
     memory.remember(_AGREED, start.job_digest + bytes.fromhex(start.schema.digest) + silos)
+
+
+def mark(state: StateFolder, job_id: str, model: bytes, strategy: str) -> None:
+    """Remember that the silo has itself checked a job's model, and keeps it."""
+    state.memory(job_id).remember(_CHECKED, hashlib.sha256(model).digest() + strategy.encode())
+
+
+def checked(state: StateFolder, job_id: str) -> tuple[str, str]:
+    """Return the SHA-256 of the model that the silo has marked, and its strategy.
+
+    Both are empty where there is none: also of a model that only other silos have signed, and where
+    its file is gone.
+    """
+    marked = state.memory(job_id).recall(_CHECKED) or b""
+    found = hashlib.sha256(state.kept(job_id, MODEL) or b"").digest()
+    return (found.hex(), marked[32:].decode()) if marked[:32] == found else ("", "")
 
 
 def sign(parts: AgentParts, job_id: str, job_digest: bytes, result: JobResult) -> ResultSignature:

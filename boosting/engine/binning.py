@@ -21,7 +21,8 @@ from hedgerow.crypto.compiled import compiled
 Bins = NDArray[np.uint8 | np.uint16]
 T = TypeVar("T")
 
-_MOST_BINS = 0xFFFF
+MOST_BINS = 0xFFFF
+"""Bins that a feature may have."""
 _BLOCK = 64
 _SIGN = np.uint32(1 << 31)
 _ALL = np.uint32(0xFFFFFFFF)
@@ -91,8 +92,8 @@ def bin_features(
     if n_features != cuts.n_features:
         raise DataError(f"table: expected {cuts.n_features} features, received {n_features}")
     n_bins = cuts.n_bins
-    if n_bins.max(initial=0) > _MOST_BINS:
-        raise DataError(f"more than {_MOST_BINS} bins in a feature")
+    if n_bins.max(initial=0) > MOST_BINS:
+        raise DataError(f"more than {MOST_BINS} bins in a feature")
     one_byte = n_bins.max(initial=0) <= 1 << 8
     shape = n_features, columns.n_samples
     by_feature = _columns(shape, np.uint8 if one_byte else np.uint16, storage)

@@ -10,6 +10,7 @@ from pathlib import Path
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.warm_start import MODEL
 from hedgerow.coordinator.server.artefacts import Artefacts
@@ -17,6 +18,9 @@ from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
+
+STARTING = "starting.ubj"
+"""File of a job: the model that it starts from, as it was when the job was created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +59,37 @@ class JobEnvironment:
     without_crypto: Callable[[], frozenset[Silo]] = frozenset
     models: Mapping[str, str] = field(default_factory=dict)
 
-    def starting_model(self, job: JobParameters, operator: str | None = None) -> bytes:
-        """Return the model that a job starts from, empty where it starts anew; blocks.
+    def keep_start(self, new: OpenedJob, job: JobParameters) -> None:
+        """Keep a new job's own copy of the model that it starts from, if any; blocks.
 
-        Parameters
-        ----------
-        operator : str, optional
-            Who asks to start from it: of the coordinator's jobs only from its own.
+        Of the coordinator's jobs, only the operator's own will do.
 
         Raises
         ------
         InvalidJob
             There is no such model here, or it is another one than the job names.
         StorageFailed
+            It cannot be read or kept now.
+        """
+        job_id = new.statement.job_id
+        if job.warm_start is not None and self.store.job(job_id) is None:
+            self.artefacts.write(job_id, STARTING, self._chosen(job.warm_start, new.operator))
+
+    def starting_model(self, job_id: str, job: JobParameters) -> bytes:
+        """Return a job's own copy of the model that it starts from, empty without one; blocks.
+
+        Raises
+        ------
+        Damaged
+            It is not the model that the job names.
+        StorageFailed
             It cannot be read now.
         """
-        told = job.warm_start
-        if told is None:
+        if job.warm_start is None:
             return b""
+        return self.artefacts.read(job_id, STARTING, job.warm_start.model)
+
+    def _chosen(self, told: WarmStart, operator: str) -> bytes:
         record = None if told.run in self.models else self.store.job(told.run)
         if told.run in self.models:
             try:
@@ -80,9 +97,7 @@ class JobEnvironment:
             except OSError as error:
                 why = error.strerror or type(error).__name__
                 raise InvalidJob(f"[warm_start] run: {told.run} cannot be read: {why}") from error
-        elif record is None or MODEL not in record.artefacts or operator not in (
-            None, record.operator
-        ):  # fmt: skip
+        elif record is None or MODEL not in record.artefacts or operator != record.operator:
             raise InvalidJob(
                 f"[warm_start] run: expected a job of yours with a {MODEL}, or one of the "
                 f"coordinator's [models], received {told.run}"

@@ -341,7 +341,7 @@ class Jobs:
         job.parameters.validate(job)
         if allowed := job.silos or tuple(self._roster.allowed):
             job.check_cohort(len(allowed))
-        await asyncio.to_thread(self._environment.starting_model, job, operator)
+        await asyncio.to_thread(self._environment.keep_start, opened, job)
         # A caller that disconnects must not leave a job stored and not started.
         return await asyncio.shield(self._store_new(opened, job.name))
 

@@ -441,7 +441,7 @@ class JobRun:
             test=test,
             journal=JobJournal(environment.artefacts, self.job_id),
             job_digest=self._record.signed.digest,
-            starting_model=environment.starting_model(self.job),
+            starting_model=environment.starting_model(self.job_id, self.job),
         )
 
     def _silo_changed(self, silo: Silo, present: bool, detail: str) -> None:

@@ -144,7 +144,7 @@ class JobStoring:
         job, artefacts = self._job, self._environment.artefacts
 
         def save() -> None:
-            starting = self._environment.starting_model(job)
+            starting = self._environment.starting_model(self._job_id, job)
             result = warm_start.artefact(job, schema, checkpoint, starting)
             digests = {
                 name: artefacts.write(self._job_id, name, data)

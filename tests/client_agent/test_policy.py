@@ -221,21 +221,21 @@ def test_a_job_at_the_limit_of_a_rule_may_run(rules: dict[str, Any], text: str) 
 
 
 def test_a_job_goes_on_from_a_model_that_the_silo_has_kept_or_its_policy_allows() -> None:
-    model, report = b"model", b'{"strategy": "histogram"}'
-    kept = {("run", "model.ubj"): model, ("run", "report.json"): report}
-    told = WarmStart("run", hashlib.sha256(model).hexdigest(), "0" * 64)
+    digest = hashlib.sha256(b"model").hexdigest()
+    checked = {"run": (digest, "histogram")}
+    told = WarmStart("run", digest, "0" * 64)
     asked = replace(job('strategy = "histogram"'), warm_start=told)
 
     def look(policy: Policy, asked: JobParameters) -> None:
-        policy.check_start(asked, lambda run, name: kept.get((run, name)))
+        policy.check_start(asked, lambda run: checked.get(run, ("", "")))
 
     look(Policy(), asked)
     look(Policy(start_models="none"), replace(asked, warm_start=None))
     look(Policy(start_models="any"), replace(asked, warm_start=replace(told, run="other")))
     cases = [
         (Policy(start_models="none"), asked, "goes on from an earlier model"),
-        (Policy(), replace(asked, warm_start=replace(told, run="other")), "has not kept that"),
-        (Policy(), replace(asked, warm_start=replace(told, model="0" * 64)), "has not kept that"),
+        (Policy(), replace(asked, warm_start=replace(told, run="other")), "not checked and kept"),
+        (Policy(), replace(asked, warm_start=replace(told, model="0" * 64)), "not checked and"),
         (Policy(), replace(job(), warm_start=told), "was of histogram, not bagging"),
     ]
     for policy, other, why in cases:

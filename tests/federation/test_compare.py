@@ -34,6 +34,13 @@ eta = 0.3
 base_score = 0.5
 """
 
+STARTED = f"""
+[warm_start]
+run = "earlier"
+model = "{"0" * 64}"
+schema = "{"0" * 64}"
+"""
+
 
 def tables(folder: Path) -> list[str]:
     arguments = []
@@ -147,6 +154,7 @@ def test_the_table_has_a_line_for_each_job_and_names_what_it_reveals(tmp_path: P
         (('["auc", "logloss"]', '["accuracy"]'), "no metric in common with"),
         (("rounds", "round"), "unknown key bagging.round; did you mean rounds?"),
         (("rounds = 2", "rounds = 0"), "rounds"),
+        (("[bagging]", f"{STARTED}[bagging]"), "[warm_start]: compared jobs start anew"),
     ],
 )
 def test_jobs_that_cannot_be_compared_are_refused_before_anything_runs(

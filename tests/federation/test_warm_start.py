@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import signal
@@ -9,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Feature
+from hedgerow.boosting.dataset import Columns, Dataset, Feature
+from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.errors import FederationError, InvalidJob, ModelRejected
 from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.histogram import rows
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.trees.agreed import fingerprints
@@ -32,14 +36,17 @@ from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.coordinator.operator.library.running import Run
 from hedgerow.coordinator.operator.library.simulating import simulate
 from hedgerow.coordinator.server.artefacts import Artefacts
-from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.coordinator.server.environment import STARTING, JobEnvironment
 from hedgerow.coordinator.server.store import Store
+from hedgerow.coordinator.server.storing import JobStoring
 from hedgerow.services.process import ledgers
+from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from tests.adversary.arena import KeyedIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
+from tests.coordinator.server.bench import opened
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.processes import federation, write_table
 
@@ -105,8 +112,8 @@ def test_a_run_of_similar_rows_goes_on_to_a_stock_model_of_old_and_new_trees() -
     assert both.round_ends == (1, 2, 3, 4, 5)
     found = xgb.Booster(model_file=None)
     found.load_model(bytearray(both.save()))
-    rows = matrix(data["silo-0"])
-    assert np.isfinite(found.predict(rows, validate_features=False)).all()
+    scored = matrix(data["silo-0"])
+    assert np.isfinite(found.predict(scored, validate_features=False)).all()
 
 
 def test_a_histogram_run_goes_on_from_trees_with_other_thresholds() -> None:
@@ -244,7 +251,7 @@ def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_polic
         (fed.folder / "state-agent-s1" / "jobs" / first / "model.ubj").unlink()
         view = fed.end(fed.client.create(asked.spec))
         why = {silo.name: silo.detail for silo in view.silos}["s1"]
-        assert "policy rule start_models: this silo has not kept that model" in why
+        assert "policy rule start_models: this silo has not checked and kept that model" in why
         fed.kill("agent-s1", signal.SIGTERM)
         fed.start_agent("s1", policy={"start_models": "any"})
         view = fed.end(fed.client.create(asked.spec))
@@ -260,19 +267,93 @@ def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_polic
             with pytest.raises(InvalidJob, match=rf"\[warm_start\] {key}"):
                 fed.client.create(spec.SerializeToString())
     with closing(Store(f"sqlite:///{tmp_path / 'state.db'}")) as store:
-        here = JobEnvironment(
-            store=store, artefacts=Artefacts(str(tmp_path / "artefacts")), metrics=Metrics(),
-            registered=dict, allowed=frozenset, evaluation=lambda *_: None, now=time.time,
-            verify=lambda *_: None, open_job=lambda *_: None,
-        )  # fmt: skip
+        here = environment(store, tmp_path)
         stored = (tmp_path / "run" / "model.ubj").read_bytes()
-        assert here.starting_model(asked.parameters, view.operator) == stored
+        here.keep_start(opened("own-copy", operator=view.operator), asked.parameters)
+        assert here.starting_model("own-copy", asked.parameters) == stored
         with pytest.raises(InvalidJob, match="a job of yours"):
-            here.starting_model(asked.parameters, "another")
-        named = {first: str(tmp_path / "run" / "model.ubj")}
-        assert replace(here, models=named).starting_model(asked.parameters, "another")
+            here.keep_start(opened("job-0002", operator="another"), asked.parameters)
+
+
+def environment(store: Store, folder: Path, **models: str) -> JobEnvironment:
+    return JobEnvironment(
+        store=store, artefacts=Artefacts(str(folder / "artefacts")), metrics=Metrics(),
+        registered=dict, allowed=frozenset, evaluation=lambda *_: None, now=time.time,
+        verify=lambda *_: None, open_job=lambda *_: opened(), models=models,
+    )  # fmt: skip
+
+
+def test_a_job_ends_with_the_model_that_it_began_with_whatever_becomes_of_that_file(
+    tmp_path: Path,
+) -> None:
+    data = silos(BINARY, 60, 50, 40)
+    first = model(run(job(BINARY, Bagging(2)), data))
+    asked = after(job(BINARY, Bagging(1)), first, data)
+    done = run(asked, data, starting_model=first)
+    file, new = tmp_path / "model.ubj", opened("job-0001")
+    with closing(Store(f"sqlite:///{tmp_path / 'state.db'}")) as store:
+        here = environment(store, tmp_path, earlier=str(file))
         with pytest.raises(InvalidJob, match="cannot be read"):
-            replace(here, models={first: "nowhere"}).starting_model(asked.parameters)
+            here.keep_start(new, asked)
+        file.write_bytes(first)
+        here.keep_start(new, asked)
+        store.create_job(new, "job", 1.0)
+        file.write_bytes(b"another")
+        here.keep_start(new, asked)  # its caller did not hear the first answer
+        with pytest.raises(InvalidJob, match=r"\[warm_start\] model"):
+            here.keep_start(opened("job-0002"), asked)
+        assert here.starting_model("job-0001", asked) == first
+        storing, last = JobStoring("job-0001", asked, here), done.rounds[-1]
+        asyncio.run(storing.save_result(data["silo-0"].schema, last.checkpoint, last.best_round))
+        assert here.artefacts.read("job-0001", "model.ubj") == model(done)
+        here.artefacts.write("job-0001", STARTING, b"another")
+        with pytest.raises(Damaged, match=r"starting\.ubj of job job-0001 is damaged"):
+            here.starting_model("job-0001", asked)
+
+
+@pytest.mark.parametrize("kind", [BINARY, CLASSES], ids=lambda one: one.name)
+def test_a_histogram_silo_reads_each_column_once_to_start_from_a_model(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_BLOCK_ROWS", 16)
+    data = silos(kind, 90, 70, 80)
+    first = model(run(job(kind, Bagging(2)), data))
+    asked = after(job(kind, Histogram(1, secure=False, validation=0.3)), first, data)
+    read: list[int] = []
+
+    def column(table: Dataset, j: int) -> Any:
+        read.append(j)
+        return np.ascontiguousarray(table.X[:, j])
+
+    def lazy(table: Dataset) -> Dataset:
+        readers = [partial(column, table, j) for j in range(table.X.shape[1])]
+        return replace(table, features=Columns(table.n_samples, tuple(readers)))
+
+    columns = {silo: lazy(table) for silo, table in data.items()}
+    run(replace(asked, warm_start=None), columns)
+    anew = len(read)
+    found = model(run(asked, columns, starting_model=first))
+    once = len(data) * data["silo-0"].X.shape[1]
+    assert len(read) - 2 * anew == 2 * once, "of training rows once, and of validation rows once"
+    assert found == model(run(asked, data, starting_model=first))
+
+
+@pytest.mark.parametrize("kind", KINDS[:4], ids=lambda one: one.name)
+def test_bins_of_a_models_own_thresholds_tell_its_predictions(kind: Kind) -> None:
+    data = dataset(kind, 300, seed=1)
+    X = data.X
+    raw = model(run(job(kind, Bagging(3)), {"silo-0": data, "silo-1": dataset(kind, 90, seed=2)}))
+    whole = load(raw)
+    X[:5, 0] = [-0.0, 1e38, -1e38, 1e-44, np.nan]
+    for most_bins in (1 << 16, 8, 2):
+        margins = whole.base_margins(300)
+        parts = rows.by_own_cuts(whole, data.schema, most_bins)
+        assert len(parts) == 1 or most_bins < 1 << 16
+        for part, cuts in parts:
+            values = bin_features(X, cuts).values(cuts, slice(0, 300))
+            margins = part.margins(matrix(replace(data, features=values)), start=margins)
+        np.testing.assert_array_equal(margins, whole.margins(matrix(data)))
+    assert len(parts) > 1
 
 
 def test_a_simulation_goes_on_from_a_run_folder_and_says_what_is_wrong_with_one(

@@ -28,7 +28,8 @@ def memory(
     in the sample and its weight (8), and twice its place in each tree (8 each). The integers are
     there a second time for a coarse search, and again by tree where a round has several.
 
-    Columns are read before any of that but the label is there.
+    Columns are read before any of that but the label is there, and the margins where the job goes
+    on from a model.
     """
     outputs = max(schema.n_outputs, job.classes, 1)
     trees = 1 if parameters.multi_output else outputs
@@ -37,7 +38,8 @@ def memory(
     drawn = 0 if parameters.sampler.keeps_all(2) else 24
     training = label + 12 * outputs + 8 + integers + 8 * trees + drawn
     text = any(schema.n_categories)
-    reading = label + min(n_threads, schema.n_features) * (_TEXT_BYTES if text else _COLUMN_BYTES)
+    reading = label + (4 * outputs if job.warm_start is not None else 0)
+    reading += min(n_threads, schema.n_features) * (_TEXT_BYTES if text else _COLUMN_BYTES)
     most = job.booster.max_bin
     bins = [n or most for n in schema.n_categories]
     booster = parameters.booster_of(job)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.engine.binning import MOST_BINS
+from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Division, Rows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
-from hedgerow.boosting.storage import Storage
 from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_level
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
@@ -69,20 +71,31 @@ class SiloRows:
         self.known: list[bytes] = []
         margin = self._plan.objective.margin_of(opening.base_score)
         self.table, self._valid_table = (
-            placed(data, opening.cuts, margin, self._n_threads, self._room(data))
-            for data in (self.train, self._valid)
+            self._placed(data, margin) for data in (self.train, self._valid)
         )
         self._start_margin = margin
-        if self._starting is not None:
-            for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
-                for rows in _blocks(data.n_samples):  # its thresholds need not be these cut points
-                    block = data.take(np.arange(data.n_samples)[rows])
-                    self._add_margins(self._starting, block, table, rows)
         self.missing = self.table.missing
 
-    def _room(self, data: Dataset) -> Storage:
+    def _placed(self, data: Dataset, margin: float) -> Rows:
+        """Return rows in bins, with margins at the predictions of the model they start from.
+
+        That model's thresholds need not be cut points, so the rows are in bins of its own before:
+        each column is read once for them, and they are gone before the room is needed again.
+        """
         n_total = self.train.n_samples + self._valid.n_samples
-        return self._storage.share(data.n_samples, n_total)
+        room = self._storage.share(data.n_samples, n_total)
+        starts: Floats | float = margin
+        for model, cuts in (
+            [] if self._starting is None else by_own_cuts(self._starting, data.schema)
+        ):
+            earlier = placed(data, cuts, margin, self._n_threads, room)
+            earlier.margins[:] = starts
+            self._add_trees(model, cuts, data, earlier)
+            starts = earlier.margins
+            del earlier
+        table = placed(data, self._cuts, margin, self._n_threads, room)
+        table.margins[:] = starts
+        return table
 
     def restore(self, ensemble: Ensemble) -> None:
         """Add the trees of earlier rounds to the margins."""
@@ -92,19 +105,18 @@ class SiloRows:
             self._follow(ensemble.trees[first:last])
             start = end
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
-            for rows in _blocks(data.n_samples):
-                block = Dataset(data.schema, table.values(self._cuts, rows))
-                self._add_margins(ensemble, block, table, rows)
+            self._add_trees(ensemble, self._cuts, data, table)
 
-    def _add_margins(self, ensemble: Ensemble, block: Dataset, table: Rows, rows: slice) -> None:
-        """Add an ensemble's trees to the margins of a block of rows."""
-        start = table.margins[rows]
-        margins = ensemble.margins(
-            matrix(block, self._n_threads),
-            start=start[:, 0] if start.shape[1] == 1 else start,
-            n_threads=self._n_threads,
-        )
-        table.margins[rows] = margins.reshape(start.shape)
+    def _add_trees(self, ensemble: Ensemble, cuts: Cuts, data: Dataset, table: Rows) -> None:
+        """Add trees whose thresholds are cut points to the margins of a table."""
+        for rows in _blocks(data.n_samples):
+            start = table.margins[rows]
+            margins = ensemble.margins(
+                matrix(Dataset(data.schema, table.values(cuts, rows)), self._n_threads),
+                start=start[:, 0] if start.shape[1] == 1 else start,
+                n_threads=self._n_threads,
+            )
+            table.margins[rows] = margins.reshape(start.shape)
 
     def gradients(self) -> tuple[Floats, Floats]:
         """Return g and h of the training rows, shape (n_samples, n_outputs)."""
@@ -164,6 +176,31 @@ def _blocks(n_samples: int) -> Iterator[slice]:
     """Yield rows that are worked on at a time, so that what that takes does not grow with them."""
     for first in range(0, n_samples, _BLOCK_ROWS):
         yield slice(first, first + _BLOCK_ROWS)
+
+
+def by_own_cuts(
+    model: Ensemble, schema: Schema, most_bins: int = MOST_BINS
+) -> list[tuple[Ensemble, Cuts]]:
+    """Return a model's trees in order with their thresholds as cut points.
+
+    In parts where a feature has more of them than bins can have.
+    """
+    nodes = [np.flatnonzero(~tree.is_leaf) for tree in model.trees]
+    pairs = list(zip(model.trees, nodes, strict=True))
+    feature = np.concatenate([np.empty(0, np.int32), *(tree.feature[own] for tree, own in pairs)])
+    threshold = np.concatenate([np.empty(0, "f4"), *(tree.threshold[own] for tree, own in pairs)])
+    order = np.argsort(feature, kind="stable")
+    ends = np.searchsorted(feature[order], np.arange(schema.n_features + 1))
+    found = (threshold[order[ends[j] : ends[j + 1]]] for j in numeric_features(schema))
+    of = [np.unique(own[np.abs(own) < FENCE]) for own in found]  # others part no rows
+    if model.version < 2 or max((len(own) for own in of), default=0) < most_bins:
+        return [(model, cuts_from_thresholds(schema, of))]
+    half = model.version // 2
+    parts = (
+        replace(model, trees=trees, steps=(len(trees),), round_ends=())
+        for trees in (model.trees[:half], model.trees[half:])
+    )
+    return [one for part in parts for one in by_own_cuts(part, schema, most_bins)]
 
 
 class PackedLevel(NamedTuple):

@@ -113,6 +113,11 @@ def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
     for path in paths:
         job = job_wire.decode(job_file.load(path))
         job.parameters.validate(job)
+        if job.warm_start is not None:
+            raise InvalidJob(
+                f"{path}: [warm_start]: compared jobs start anew, as the baselines beside them do; "
+                "take the table out, or run the job with hedgerow local --model RUN"
+            )
         if path.stem in {c.name for c in found}:
             raise InvalidJob(f"{path}: another job file is called {path.stem} too; rename one")
         found.append(Contender(path.stem, path, job))
