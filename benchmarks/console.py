@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -132,7 +133,7 @@ def register(folder: Path, address: str, silos: Sequence[str]) -> None:
         paths = IdentityPaths.of(folder / "pki/silo" / name)
         channels = Channels(address, paths, Metrics())
         client = FederationClient(channels(), address, lambda *sent: None)
-        client.register(Registration(secrets.token_hex(8), "0.1.0", (), 1024, 20))
+        client.register(Registration(secrets.token_hex(8), version("hedgerow"), (), 1024, 20))
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_a_silo_s_long_reason_ends_no_call_of_an_operator(tmp_path: Path) -> Non
     with coordinator(tmp_path) as fed:
         silo = agent_of(fed, "s0")
         job_id = fed.submit(JOB)
-        lease = silo.register(Registration("i", "0.1.0", (), 0)).lease_id
+        lease = silo.register(Registration("i", version("hedgerow"), (), 0)).lease_id
         assignment = silo.await_assignment(lease, (), lambda: False)
         assert assignment is not None
         with pytest.raises(OfferRejected, match="AcceptAssignmentRequest: 3900"):
@@ -174,8 +175,8 @@ def test_texts_that_a_silo_may_not_send_are_refused_by_the_server(tmp_path: Path
     with coordinator(tmp_path) as fed:
         silo = agent_of(fed, "s0")
         with pytest.raises(OfferRejected, match="instance_id: 5000 long"):
-            silo.register(Registration("i" * 5000, "0.1.0", (), 0))
-        lease = silo.register(Registration("i", "0.1.0", (), 0)).lease_id
+            silo.register(Registration("i" * 5000, version("hedgerow"), (), 0))
+        lease = silo.register(Registration("i", version("hedgerow"), (), 0)).lease_id
         with pytest.raises(OfferRejected, match="job_id: 5000 long"):
             silo.report(lease, AttemptKey("j" * 5000, 1), Outcome())
 

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -123,7 +124,7 @@ def test_a_revoked_silo_is_refused_on_its_open_connection_and_its_open_call_ends
     stolen = IdentityPaths.of(tmp_path / "pki/silo/s0")
     with running(ca, tmp_path) as fed:
         silo = agent_of(fed, stolen)
-        lease = silo.register(Registration("i", "0.1.0", (), 0)).lease_id
+        lease = silo.register(Registration("i", version("hedgerow"), (), 0)).lease_id
         failures: list[FederationError] = []
 
         def wait() -> None:
@@ -149,7 +150,7 @@ def test_a_revoked_silo_is_refused_on_its_open_connection_and_its_open_call_ends
 
 def registered(silo: FederationClient) -> bool:
     try:
-        silo.register(Registration("j", "0.1.0", (), 0))
+        silo.register(Registration("j", version("hedgerow"), (), 0))
     except FederationError:
         return False
     return True
@@ -193,9 +194,9 @@ def test_a_revoked_operator_s_open_stream_ends_and_others_go_on(
 def test_silos_may_join_and_leave_without_a_restart(ca: Authority, tmp_path: Path) -> None:
     with running(ca, tmp_path, silos=["s0"]) as fed:
         s0, s1 = (agent_of(fed, IdentityPaths.of(tmp_path / f"pki/silo/s{k}")) for k in (0, 1))
-        lease = s0.register(Registration("i", "0.1.0", (), 0)).lease_id
+        lease = s0.register(Registration("i", version("hedgerow"), (), 0)).lease_id
         with pytest.raises(Unauthorised, match="s1 is not on the roster"):
-            s1.register(Registration("j", "0.1.0", (), 0))
+            s1.register(Registration("j", version("hedgerow"), (), 0))
         file = tmp_path / "coordinator.toml"
         whole = file.read_text()
         file.write_text("silos = [")  # half-written: what was stays
@@ -380,7 +381,7 @@ def test_a_channel_made_for_one_certificate_connects_to_no_other(
             channel = dial(fed.address, credentials, Metrics())
             client = FederationClient(channel, fed.address, lambda *_: None)
             with nullcontext() if answers else pytest.raises(Unreachable, match="certificate"):
-                client.register(Registration("i", "0.1.0", (), 0))
+                client.register(Registration("i", version("hedgerow"), (), 0))
             channel.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 import urllib.request
+from importlib.metadata import version
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -104,7 +105,7 @@ def test_scores_leave_after_their_line_and_without_room_for_it_only_the_end_does
         path = tmp_path / "ledger.jsonl"
         own = ledger.SiloLedger(path, "s0", "coordinator", time.time)
         silo = agent_of(fed, "s0", own.record_call)
-        lease_id = silo.register(Registration("i" * 32, "0.1", (), 0)).lease_id
+        lease_id = silo.register(Registration("i" * 32, version("hedgerow"), (), 0)).lease_id
         with disk_full_at(0):
             silo.report(lease_id, key, scores)
         assert [entry.call for entry in ledger.read(path)] == ["RegisterSilo"]
