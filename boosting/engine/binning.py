@@ -93,7 +93,8 @@ def bin_features(
         raise DataError(f"table: expected {cuts.n_features} features, received {n_features}")
     n_bins = cuts.n_bins
     if n_bins.max(initial=0) > MOST_BINS:
-        raise DataError(f"more than {MOST_BINS} bins in a feature")
+        j = int(np.argmax(n_bins))
+        raise DataError(f"feature {j} has {n_bins[j]} bins, expected at most {MOST_BINS}")
     one_byte = n_bins.max(initial=0) <= 1 << 8
     shape = n_features, columns.n_samples
     by_feature = _columns(shape, np.uint8 if one_byte else np.uint16, storage)

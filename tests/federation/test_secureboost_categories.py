@@ -11,6 +11,7 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
 from hedgerow.boosting.ports import Artefact
@@ -210,6 +211,7 @@ def test_categories_of_few_rows_are_merged_and_sides_keep_enough_rows() -> None:
         ({"chains": (1000,)}, "expected chains of its candidates"),
         ({"chains": (0, 2)}, "expected chains of its candidates"),
         ({"missing": b""}, "host-1"),
+        ({"chains": (1,) * 5000}, "expected at most 4096 columns of categories, received 5000"),
     ],
 )
 def test_chains_that_are_none_are_refused_with_their_sender(
@@ -262,7 +264,9 @@ def test_sets_that_were_not_offered_are_refused(
 
 
 def test_an_order_of_256_categories_fits_its_bins() -> None:
-    order = CategoryOrder.draw([0], np.array([256]), np.random.default_rng(0))
+    bins = np.arange(256, dtype=np.uint16)[:, None]
+    binned = BinnedFeatures(bins, bins.T.copy(), np.array([256]), np.zeros(1, np.bool_))
+    order = CategoryOrder.draw([0], binned, np.arange(256), 1, np.random.default_rng(0))
     assert sorted(order.codes[0].tolist()) == list(range(256))
 
 
@@ -270,16 +274,37 @@ def test_categories_after_the_last_sum_are_one_more() -> None:
     sums = np.array([[-4, 5], [0, 0], [3, 9]], np.int64)
     job = vertical.job(Task.BINARY, {"max_cat_to_onehot": 1})
     known = np.array([True, False, True])
-    left, sets = divisions(
+    left, ways = divisions(
         Chain(0, 2, 3, False), sums, known, np.array([1, 12]), TreeParameters.of(job.booster, 1),
         Scale(1.0, 1.0), 1,
     )  # fmt: skip
     # Categories 1 and 2 are merged: bins of (-4, 5), (7, 4) and the rest (-2, 3).
+    sets = [ways[k] for k in range(len(left))]
     assert [own.right for own in sets] == [(4,), (4,), (4,), (4,)]
     assert [own.rest_right for own in sets] == [False, True, True, False]
     assert left.tolist() == [[-6, 8], [-4, 5], [-4, 5], [-6, 8]]
-    right = places_right(sets[1], Chain(0, 2, 3, False), known, 4, "guest")
+    right = places_right(sets[1], Chain(0, 2, 3, False), known, 4, False, "guest")
     assert right.tolist() == [False, True, True, True, False]
+
+
+def test_a_column_of_too_many_categories_is_refused_by_name() -> None:
+    parties = cut(table(80))
+    host = parties["host-1"]
+    names = tuple(f"c{k}" for k in range(1 << 16))
+    features = (replace(host.schema.features[0], categories=names), *host.schema.features[1:])
+    parties["host-1"] = replace(host, schema=replace(host.schema, features=features))
+    outcome, _ = run(vertical.job(encryption="plain", categories="sets"), parties)
+    assert "column 'host-1_0' has 65536 categories, expected at most 65535" in str(outcome.error)
+
+
+def test_missing_values_that_training_has_not_go_with_a_group() -> None:
+    """There may be few of them, and who sees both directions would know which rows they are."""
+    chain, known = Chain(0, 0, 3, False), np.ones(3, np.bool_)
+    for rest in (False, True):
+        for default in (False, True):
+            asked = CategorySet(0, (0,), rest, default)
+            assert places_right(asked, chain, known, 4, True, "guest")[-1] == rest
+            assert places_right(asked, chain, known, 4, False, "guest")[-1] != default
 
 
 def test_parameters_of_sets_need_sets() -> None:
@@ -321,6 +346,7 @@ def test_a_part_with_sets_is_of_a_format_that_older_versions_refuse() -> None:
 OWN = NodeDivision(0, 0)
 CHOSEN = CategorySet(0, (0,), False, True)
 UNSUMMED = {
+    "a number at the root": [LevelDivisions((NodeDivision(0, 1, (20,)),), b"")],
     "the root": [LevelDivisions((NodeDivision(0, 1, (), (CHOSEN,)),), b"")],
     "a node that is not asked for any more": [
         LevelDivisions((OWN,), b"\xf0" * 10),
@@ -350,5 +376,5 @@ def test_sets_of_a_node_without_sums_are_refused(
     monkeypatch.setattr(Courier, "send", lying)
     job = vertical.job(encryption="plain", categories="sets", booster={"max_depth": 4})
     outcome, _ = run(job, vertical.cut_by_columns(table(80), [4, 4]))
-    assert "guest chose categories before it had their sums" in str(outcome.error)
+    assert "guest chose a division of a node before it had its sums" in str(outcome.error)
     assert isinstance(outcome.errors["host-1"], OfferRejected)

@@ -69,6 +69,7 @@ def hedgerow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 TEXT = {1: 4, 4: 6}
 """Columns that are text, divided into sets; how many categories they have."""
+OF_SETS = {"max_cat_to_onehot": 3, "max_cat_threshold": 32}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,9 @@ def matrix(rows: Dataset) -> xgb.DMatrix:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, whole: Dataset, new: Dataset) -> Path:
     folder = tmp_path_factory.mktemp("vertical")
-    (folder / "job.toml").write_text(JOB.format(rounds=2, more='categories = "sets"'))
+    text = JOB.format(rounds=2, more='categories = "sets"')
+    more = "\n".join(f"{name} = {value}" for name, value in OF_SETS.items())
+    (folder / "job.toml").write_text(text + more)
     arguments = []
     for name, path in write_parties(vertical.cut_by_columns(whole, WIDTHS), folder).items():
         arguments += ["--silo", f"{name}={path}"]
@@ -107,7 +110,7 @@ def read_parts(run: Path) -> tuple[ActivePart, dict[str, PassivePart]]:
 
 
 def test_processes_make_the_trees_of_the_joined_table(run: Path, whole: Dataset) -> None:
-    ensemble: Ensemble = vertical.pooled(vertical.job(), whole, 2)
+    ensemble: Ensemble = vertical.pooled(vertical.job(booster=OF_SETS), whole, 2)
     active, passive = read_parts(run)
     assert passive["host-1"].sets
     for own, pooled in zip(joined(active, passive)[0].trees, ensemble.trees, strict=True):
@@ -146,7 +149,7 @@ def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
     tables = [f"{name}={folder / f'test-{name}.parquet'}" for name in ("guest", "host-1")]
     done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv", "--shap", "features")
     assert done.returncode == 0, done.stdout + done.stderr
-    ensemble = vertical.pooled(vertical.job(), whole, 2)
+    ensemble = vertical.pooled(vertical.job(booster=OF_SETS), whole, 2)
     margins = ensemble.margins(matrix(new)).astype(np.float64).reshape(-1)
     assert new.ids is not None
     expected = dict(zip(new.ids.tolist(), 1 / (1 + np.exp(-margins)), strict=True))

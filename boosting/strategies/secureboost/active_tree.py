@@ -56,6 +56,8 @@ from hedgerow.crypto.packing import PairLayout
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24
 """Most candidates of a node that a passive party may offer."""
+MAX_CHAINS = 1 << 12
+"""Most columns of categories that a passive party may divide into sets: each is searched apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,11 @@ class ActiveTree:
         """Note which candidates of a party are running sums over categories."""
         if (said.chains or said.missing) and not self._setup.sets:
             raise OfferRejected(f"{party} sent sets of categories, the job divides them in order")
+        if len(said.chains) > MAX_CHAINS:
+            raise OfferRejected(
+                f"{party}: expected at most {MAX_CHAINS} columns of categories, "
+                f"received {len(said.chains)}"
+            )
         if not all(said.chains) or sum(said.chains) > said.n_candidates:
             raise OfferRejected(f"{party}: expected chains of its candidates, received others")
         (missing,) = unpack_masks(said.missing, [len(said.chains)], party)

@@ -1,11 +1,16 @@
 """Divisions of a passive party's categories into sets, without showing the active party which.
 
-The owner puts the categories of a column into an order that it draws anew for every tree, and sends
+The owner puts the categories of a column into a secret order, one for the whole job, and sends
 running sums along it, as it does along the bins of a number. Which candidates are of one column,
 and their order, it says; which categories they are, it does not. The differences are the sums of
 single categories (of several, where few rows were merged). The active party sorts them by the
 weight that each would get, takes the best division of this order into two (Fisher, 1958), and
 answers with the candidates up to which categories go right.
+
+Categories of few rows are merged with neighbours of that order. In another order they would have
+others, and two sets that one party sees could have only such a category in common. So groups are
+formed once, over all rows of training, nothing ever divides one, and nodes merge groups of the same
+order further.
 """
 
 from __future__ import annotations
@@ -50,6 +55,42 @@ def chains_of(sizes: Sequence[int], missing: Sequence[bool]) -> tuple[Chain, ...
     return tuple(map(Chain, range(len(sizes)), starts, sizes, missing))
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What goes right in each division of a chain at a node.
+
+    Parameters
+    ----------
+    ends : ndarray of shape (n_known,), int64
+        Candidates of the chain that there are sums of.
+    order : ndarray of shape (n_groups,), int64
+        Groups of categories by their weight; that after the last sum is number ``n_known``.
+    n_steps : int
+        Divisions of this order from either end; with none, each group is divided from the others.
+    """
+
+    chain: Chain
+    ends: Integers
+    order: Integers
+    n_steps: int
+
+    def __getitem__(self, k: int) -> CategorySet:
+        """Return what goes right in a division."""
+        n, known = self.n_steps, len(self.ends)
+        if not n:
+            right, default_left = self.order[k // 2 : k // 2 + 1], k % 2 == 0
+        elif k < n:
+            right, default_left = self.order[: k + 1], True
+        else:
+            right, default_left = self.order[: len(self.order) - 1 - (k - n)], False
+        return CategorySet(
+            self.chain.number,
+            tuple(sorted((self.chain.start + self.ends[right[right < known]]).tolist())),
+            bool((right == known).any()),
+            default_left,
+        )
+
+
 def divisions(
     chain: Chain,
     sums: Integers,
@@ -58,7 +99,7 @@ def divisions(
     parameters: TreeParameters,
     scale: Scale,
     party: int,
-) -> tuple[Integers, list[CategorySet]]:
+) -> tuple[Integers, Ways]:
     """Return the divisions of a chain at a node that are worth comparing, as XGBoost's.
 
     Parameters
@@ -75,8 +116,8 @@ def divisions(
     -------
     left : ndarray of shape (n_divisions, 2 * n_outputs), int64
         Sums of the rows that go left.
-    sets : list of CategorySet
-        What goes right.
+    ways : Ways
+        What goes right in each.
 
     Raises
     ------
@@ -86,7 +127,7 @@ def divisions(
     ends = np.flatnonzero(allowed)
     nothing = np.zeros((1, len(total)), np.int64)
     if not len(ends):
-        return nothing[:0], []
+        return nothing[:0], Ways(chain, ends, np.empty(0, np.int64), 0)
     bins = np.diff(sums[ends], axis=0, prepend=nothing)
     rest = total - sums[ends[-1]]
     apart = chain.missing and bool(allowed[-1])
@@ -98,52 +139,73 @@ def divisions(
             f"passive party {party}: expected sums of categories, received some below nothing"
         )
     m = len(bins)
-    right: list[Sequence[int]]
     if m < parameters.max_cat_to_onehot or len(total) > 2:
         left = np.repeat(total - bins, 2, axis=0)
         left[1::2] -= absent
-        right = [[b] for b in range(m) for _ in range(2)]
-        default = [True, False] * m
-    else:
-        weights = node_weights(bins, replace(parameters, min_child_weight=0.0), scale)[:, 0]
-        order = np.argsort(weights, kind="stable")
-        n = max(min(parameters.max_cat_threshold, m) - 1, 0)
-        left = np.concatenate(
-            [total - np.cumsum(bins[order], axis=0)[:n], np.cumsum(bins[order[::-1]], axis=0)[:n]]
-        )
-        right = [order[: k + 1].tolist() for k in range(n)]
-        right += [order[: m - 1 - k].tolist() for k in range(n)]
-        default = [True] * n + [False] * n
-    known = len(ends)
-    return left, [
-        CategorySet(
-            chain.number,
-            tuple(sorted(int(chain.start + ends[b]) for b in own if b < known)),
-            any(b == known for b in own),
-            goes,
-        )
-        for own, goes in zip(right, default, strict=True)
-    ]
+        return left, Ways(chain, ends, np.arange(m), 0)
+    weights = node_weights(bins, replace(parameters, min_child_weight=0.0), scale)[:, 0]
+    order = np.argsort(weights, kind="stable")
+    n = max(min(parameters.max_cat_threshold, m) - 1, 0)
+    left = np.concatenate(
+        [total - np.cumsum(bins[order], axis=0)[:n], np.cumsum(bins[order[::-1]], axis=0)[:n]]
+    )
+    return left, Ways(chain, ends, order, n)
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryOrder:
-    """A passive party's orders of categories, for one tree.
+    """A passive party's secret orders of categories, the same in all trees of a job.
 
     Parameters
     ----------
     codes : Mapping
         By feature: the code at each place of its order.
+    ends : Mapping
+        By feature: which places are the last of a group, shape (n_categories,), bool. The last
+        place is, unless missing values belong to its group.
     """
 
     codes: Mapping[int, NDArray[np.int64]]
+    ends: Mapping[int, NDArray[np.bool_]]
 
     @classmethod
     def draw(
-        cls, features: Sequence[int], n_bins: NDArray[np.int64], rng: np.random.Generator
+        cls,
+        features: Sequence[int],
+        binned: BinnedFeatures,
+        rows: NDArray[np.int64],
+        least: int,
+        rng: np.random.Generator,
     ) -> CategoryOrder:
-        """Draw an order of the categories of each feature."""
-        return cls({int(j): rng.permutation(int(n_bins[j])) for j in features})
+        """Draw an order of the categories of each feature, and merge those with few rows.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows,), int64
+            Rows of training.
+        least : int
+            Of these, each group has this many or more, also that of missing values, unless all are
+            in one group; with 1 every category is a group.
+        """
+        codes, ends = {}, {}
+        for j in features:
+            n = int(binned.n_bins[j])
+            codes[j] = rng.permutation(n)
+            ends[j] = np.ones(n, np.bool_)
+            if least <= 1 or not n:
+                continue
+            counts = np.bincount(binned.by_feature[j][rows], minlength=n + 1)
+            n_missing, since = int(counts[n]), 0
+            after = int(counts[codes[j]].sum())
+            for place, count in enumerate(counts[codes[j]].tolist()):
+                since, after = since + count, after - count
+                # Without missing values of their own group the last one takes what is left.
+                last = place == n - 1
+                if since < least or (n_missing if last else after) < least:
+                    ends[j][place] = False
+                else:
+                    since = 0
+        return cls(codes, ends)
 
     def recoded(self, binned: BinnedFeatures) -> BinnedFeatures:
         """Return rows whose categories are their places in the order."""
@@ -158,7 +220,12 @@ class CategoryOrder:
 
 
 def places_right(
-    asked: CategorySet, chain: Chain, known: NDArray[np.bool_], n_bins: int, sender: str
+    asked: CategorySet,
+    chain: Chain,
+    known: NDArray[np.bool_],
+    n_bins: int,
+    guarded: bool,
+    sender: str,
 ) -> NDArray[np.bool_]:
     """Return which places of an order go right, and at the end whether missing values do.
 
@@ -166,6 +233,9 @@ def places_right(
     ----------
     known : ndarray of shape (chain.size,), bool
         Candidates of the chain that the active party has sums of.
+    guarded : bool
+        Whether missing values that training does not have go with the last group, not where the
+        sender says: there may be few of them.
 
     Returns
     -------
@@ -186,5 +256,6 @@ def places_right(
     chosen = np.append(np.isin(ends, at), asked.rest_right)
     out = np.empty(n_bins + 1, np.bool_)
     out[:-1] = chosen[np.searchsorted(ends, np.arange(n_bins))]
-    out[-1] = asked.rest_right if chain.missing and not apart else not asked.default_left
+    lumped = not apart and (chain.missing or guarded)
+    out[-1] = asked.rest_right if lumped else not asked.default_left
     return out

@@ -312,7 +312,7 @@ class PartyGrower(Grower):
                 chain, sums[span], mask[span], self._nodes[node].sums, self._parameters,
                 self._scale, party,
             )  # fmt: skip
-            at.append(np.full(len(own), chain.start))
+            at.append(np.full(len(left), chain.start))
             sides.append(left)
             sets.append(own)
         candidates = np.concatenate(at)
@@ -321,11 +321,11 @@ class PartyGrower(Grower):
         n = len(sums) - first
         tied = np.flatnonzero(gains[:n] == best)
         chosen, picked = [sums[first:][tied]], []
-        for own in sets:
-            ties = np.flatnonzero(gains[n : n + len(own)] == best)[:1]
-            picked += [own[k] for k in ties]
-            chosen.append(np.concatenate(sides)[n + ties])
-            n += len(own)
+        for own, left in zip(sets, sides[1:], strict=True):
+            ties = np.flatnonzero(gains[n : n + len(left)] == best)[:1]
+            picked += [own[int(k)] for k in ties]
+            chosen.append(left[ties])
+            n += len(left)
         return best, Wanted(
             node, party, (first + tied).astype(np.int32), np.concatenate(chosen), tuple(picked)
         )

@@ -16,6 +16,7 @@ from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.errors import DataError, SchemaMismatch
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
+from hedgerow.boosting.strategies.secureboost.booster import MOST_BINS
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.interactions import membership
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
@@ -153,7 +154,20 @@ class Party:
             raise DataError("a vertical job needs the silo's vault")
 
     def align(self, with_test: bool, then: StepName | None) -> AlignedRows:
-        """Bring training rows, and those that are only scored, into the order of all parties."""
+        """Bring training rows, and those that are only scored, into the order of all parties.
+
+        Raises
+        ------
+        DataError
+            A table is missing, a column has too many categories, or rows cannot be aligned.
+        """
+        sets = self.parameters.categories == "sets"
+        for own in self.table.schema.features if sets else ():
+            if len(own.categories or ()) > MOST_BINS:
+                raise DataError(
+                    f"[secureboost] categories = sets: column '{own.name}' has "
+                    f"{len(own.categories or ())} categories, expected at most {MOST_BINS}"
+                )
         found: list[Alignment] = []
         start, trains = self.start, not self.parameters.predict_from
         more: list[tuple[RowSet, Dataset]] = []
@@ -183,7 +197,6 @@ class Party:
                     ),
                 )
             )
-        sets = self.parameters.categories == "sets"
         train, categories = numeric(found[0].dataset, sets)
         scored = tuple(
             (kind, numeric(own.dataset, sets)[0])

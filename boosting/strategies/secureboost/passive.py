@@ -11,6 +11,7 @@ from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.secureboost.category_sets import CategoryOrder
 from hedgerow.boosting.strategies.secureboost.eini import serve
 from hedgerow.boosting.strategies.secureboost.gradient_layout import check_layout
 from hedgerow.boosting.strategies.secureboost.meeting import meet
@@ -65,6 +66,7 @@ class PassiveParty(Party):
             fewest=parameters.sampler(self.job.booster).fewest(len(self.fit)),
             least_rows=start.limits.least_bin_rows,
             groups=self.groups,
+            orders=self.orders,
         )
         self.number = self.part.n_trees
         self.begun = 0
@@ -174,11 +176,19 @@ class PassiveParty(Party):
             secret = os.urandom(32)
             self.courier.link.remember("secureboost/secret", secret)
         self._secret = np.frombuffer(secret, np.uint32).tolist()
-        names = np.random.default_rng(np.random.SeedSequence(self._secret))
-        self.part.anonymous = names.permutation(train.schema.n_features).tolist()
+        rng = np.random.default_rng(np.random.SeedSequence(self._secret))
+        self.part.anonymous = rng.permutation(train.schema.n_features).tolist()
+        # One order for the whole job: two would put a category of few rows into two groups, whose
+        # common rows are that category's.
+        self.orders = CategoryOrder.draw(
+            np.flatnonzero(cuts.categorical).tolist(), self.setup.binned, self.fit,
+            max(self.start.limits.least_bin_rows, self.parameters.min_leaf), rng,
+        )  # fmt: skip
+        self.setup = replace(self.setup, binned=self.orders.recoded(self.setup.binned))
 
     def _begin(self, turn: Turn) -> StepName:
-        # The order of the candidates is drawn anew for every tree, the same after a restart.
+        # The order of the candidates is drawn anew for every tree (of columns, where categories
+        # are divided into sets), the same after a restart.
         rng = np.random.default_rng(np.random.SeedSequence([*self._secret, self.number]))
         self.tree = PassiveTree(self.setup, self.features, turn, self.part, self.number, rng)
         self.number += 1

@@ -67,6 +67,8 @@ class PassiveFeatures:
         Rows that any two sums of a feature at a node differ by, unless they are the same.
     groups : ndarray of shape (n_groups, n_features), bool
         Features of each group of the job's interaction constraints.
+    orders : CategoryOrder
+        Of the categories that are divided into sets; the rows' bins are places in these.
     """
 
     has_missing: NDArray[np.bool_]
@@ -78,6 +80,12 @@ class PassiveFeatures:
     fewest: int
     least_rows: int
     groups: NDArray[np.bool_]
+    orders: CategoryOrder
+
+    @property
+    def least_of_sets(self) -> int:
+        """Rows that a group of categories has at least: its rows may become a side as they are."""
+        return max(self.least_rows, self.min_leaf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +155,16 @@ class PassiveTree:
         )
         self._order = self._table.shuffled(rng)
         self._chains = self._table.chains(self._order)
-        chained = self._table.features[self._table.chained].tolist()
-        self._codes = CategoryOrder.draw(chained, setup.cuts.n_bins, rng)
-        self._binned = self._codes.recoded(setup.binned)
+        self._binned = setup.binned
         self._partition = RowPartition(np.arange(setup.binned.n_samples, dtype=np.int32))
         self._depths = [0]
         self._n_leaves = 1
         self._request: tuple[int, ...] = (0,)
         """Nodes whose sums are owed to the active party."""
-        self._known = {0: np.ones(len(self._table), np.bool_)}
+        self._known = {0: self._may_know()}
         """By node: the divisions whose sums the active party knows, or for the root may know."""
+        self._allowed: dict[int, NDArray[np.bool_]] = {}
+        """By node: the divisions that the active party may choose, once it was told so."""
         self._parents: dict[int, int] = {}
         self._alone: int | None = None
         """The feature that divides the root, if it is this party's and may go with no other."""
@@ -202,6 +210,19 @@ class PassiveTree:
             ) from error
         return received.then
 
+    def _may_know(self) -> NDArray[np.bool_]:
+        """Return the divisions that separate enough rows of training, whatever is sampled."""
+        own, known = self._own, np.ones(len(self._table), np.bool_)
+        for j in self._table.features[self._table.chained].tolist():
+            at = np.flatnonzero(self._table.feature == j)
+            known[at] = own.orders.ends[j][: len(at)]
+        if own.least_rows <= 1:
+            return known
+        return self._table.large_enough(
+            self._setup.cuts, self._binned, self._partition, (0,), self._counted, known,
+            own.least_rows, own.least_of_sets,
+        )  # fmt: skip
+
     def _sides_bound(self) -> tuple[bytes, bytes]:
         """Return which candidates' sides must weigh no more, and no less, than the others."""
         monotone = np.array(self._own.parameters.monotone, np.int64)
@@ -235,6 +256,7 @@ class PassiveTree:
             for k, node in enumerate(fresh):
                 columns = self._columns.of_node(self._depths[node])
                 allowed[k] &= np.isin(self._table.feature, columns)
+        self._allowed.update(zip(fresh, allowed, strict=True))
         content = CandidateSums(pack_masks([allowed[:, self._order].reshape(-1)]), sources)
         self._request = ()
         received = self._courier.send(
@@ -281,12 +303,12 @@ class PassiveTree:
         """Note whose sums the active party will know of the requested nodes and their siblings."""
         for node in self._request:
             pair, parent = _siblings(node), self._known[self._parents.get(node, 0)]
-            # Whatever set is chosen later, its rows are those of whole categories.
-            least, of_sets = self._own.least_rows, self._own.min_leaf if self._chains else 1
+            least = self._own.least_rows
+            of_sets = self._own.least_of_sets if self._chains else least
             if max(least, of_sets) > 1:
                 parent = self._table.large_enough(
                     self._setup.cuts, self._binned, self._partition, pair, self._summed, parent,
-                    least, max(least, of_sets),
+                    least, of_sets,
                 )  # fmt: skip
             self._known.update(dict.fromkeys(pair, parent))
 
@@ -351,7 +373,15 @@ class PassiveTree:
         offered = all(n_chained <= k < len(self._table) for k in asked.tied)
         if not offered or any(own.chain >= len(self._chains) for own in asked.sets):
             raise OfferRejected(f"{self._active} chose candidates that were not offered")
+        allowed = self._allowed.get(asked.node)
+        if allowed is None:
+            raise OfferRejected(f"{self._active} chose a division of a node before it had its sums")
         first = [int(self._order[k]) for k in asked.tied]
+        if not allowed[first].all():
+            raise OfferRejected(
+                f"{self._active} chose candidates that {self._courier.party} did not allow at the "
+                "node: they separate too few rows, or columns are not used there"
+            )
         chains = [self._chains[own.chain] for own in asked.sets]
         first += [int(self._order[chain.start]) for chain in chains]
         picked = int(np.argmin(first))
@@ -362,12 +392,15 @@ class PassiveTree:
             return Chosen(feature, left, picked, int(self._table.last_left[first[picked]]), None)
         k = picked - len(asked.tied)
         chain = chains[k]
-        owed = not set(self._request).isdisjoint(_siblings(asked.node))
-        if owed or asked.node not in self._known:
-            raise OfferRejected(f"{self._active} chose categories before it had their sums")
-        known = self._known[asked.node][self._order[chain.start : chain.start + chain.size]]
-        right = places_right(asked.sets[k], chain, known, n_bins, self._active)
-        codes = tuple(np.sort(self._codes.codes[feature][right[:-1]]).tolist())
+        right = places_right(
+            asked.sets[k],
+            chain,
+            allowed[self._order[chain.start : chain.start + chain.size]],
+            n_bins,
+            self._own.least_of_sets > 1,
+            self._active,
+        )
+        codes = tuple(np.sort(self._own.orders.codes[feature][right[:-1]]).tolist())
         return Chosen(feature, ~right, picked, 0, codes)
 
     def _unpacked(

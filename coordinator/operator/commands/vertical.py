@@ -112,6 +112,8 @@ def score_together(
     for training_only in ("warm_start", "validation_tables", "early_stopping_rounds", "calibrate",
                           "categories"):  # fmt: skip
         spec.secureboost.ClearField(training_only)
+    for of_sets in ("max_cat_to_onehot", "max_cat_threshold"):
+        spec.booster.ClearField(of_sets)  # without categories = sets they are refused
     spec.min_silos = len(parties)
     if names:
         del spec.metrics[:]
