@@ -31,6 +31,7 @@ from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, 
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.trees.agreed import fingerprints
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault import Vault
 
-MODEL = "model.ubj"
 PROVENANCE = "provenance.json"
 
 REVEALS = (
@@ -196,7 +196,7 @@ def participate(link: Link, vault: Vault | None, start: SiloStart) -> Artefact |
     job = start.job
     if job.warm_start is None:
         return job.strategy.participate(job.parameters, link, vault, start)
-    raw = link.recall(f"kept:{job.warm_start.run}/{MODEL}") or b""
+    raw = link.recall(f"kept:{job.warm_start.run}/{MODEL_FILE}") or b""
     sender = "this silo's own copy"
     if hashlib.sha256(raw).hexdigest() != job.warm_start.model:
         sender = "the coordinator"
@@ -214,16 +214,18 @@ def _whole_check(check_new: ModelCheck, starting: Ensemble) -> ModelCheck:
     n_trees, n_steps, known = starting.version, len(starting.steps), fingerprints(starting.trees)
 
     def check_all(files: Mapping[str, bytes]) -> None:
-        whole = load(files.get(MODEL, b""), blank=starting, sender="the coordinator's result")
+        whole = load(files.get(MODEL_FILE, b""), blank=starting, sender="the coordinator's result")
         if fingerprints(whole.trees[:n_trees]) != known or whole.steps[:n_steps] != starting.steps:
-            raise ModelRejected(f"{MODEL} does not begin with the model from which the job starts")
+            raise ModelRejected(
+                f"{MODEL_FILE} does not begin with the model from which the job starts"
+            )
         new = replace(
             whole,
             trees=whole.trees[n_trees:],
             steps=tuple(end - n_trees for end in whole.steps[n_steps:]),
             round_ends=(),
         )
-        check_new({**files, MODEL: new.save()})
+        check_new({**files, MODEL_FILE: new.save()})
 
     return check_all
 

@@ -22,9 +22,9 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import ModelRejected, OfferRejected, SignatureInvalid
 from hedgerow.boosting.exchange import Discloses, Silo
 from hedgerow.boosting.ports import Artefact, Identity, JobParameters, Result, SiloStart
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import matrix
-from hedgerow.boosting.warm_start import MODEL
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.client_agent.state import StateFolder
@@ -68,7 +68,7 @@ def checked(state: StateFolder, job_id: str) -> tuple[str, str]:
     its file is gone.
     """
     marked = state.memory(job_id).recall(_CHECKED) or b""
-    found = hashlib.sha256(state.kept(job_id, MODEL) or b"").digest()
+    found = hashlib.sha256(state.kept(job_id, MODEL_FILE) or b"").digest()
     return (found.hex(), marked[32:].decode()) if marked[:32] == found else ("", "")
 
 

@@ -12,7 +12,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.warm_start import MODEL
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
@@ -97,17 +97,17 @@ class JobEnvironment:
             except OSError as error:
                 why = error.strerror or type(error).__name__
                 raise InvalidJob(f"[warm_start] run: {told.run} cannot be read: {why}") from error
-        elif record is None or MODEL not in record.artefacts or operator != record.operator:
+        elif record is None or MODEL_FILE not in record.artefacts or operator != record.operator:
             raise InvalidJob(
-                f"[warm_start] run: expected a job of yours with a {MODEL}, or one of the "
+                f"[warm_start] run: expected a job of yours with a {MODEL_FILE}, or one of the "
                 f"coordinator's [models], received {told.run}"
             )
         else:
-            raw = self.artefacts.read(told.run, MODEL, record.artefacts[MODEL])
+            raw = self.artefacts.read(told.run, MODEL_FILE, record.artefacts[MODEL_FILE])
         found = hashlib.sha256(raw).hexdigest()
         if found != told.model:
             raise InvalidJob(
-                f"[warm_start] model: {MODEL} of {told.run} has SHA-256 {found[:12]}… here, the "
-                f"job names {told.model[:12]}…"
+                f"[warm_start] model: {MODEL_FILE} of {told.run} has SHA-256 {found[:12]}… here, "
+                f"the job names {told.model[:12]}…"
             )
         return raw

@@ -30,7 +30,7 @@ from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
-from hedgerow.boosting.warm_start import MODEL
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
@@ -195,7 +195,7 @@ def _going_on(strategy: Any) -> Variant:
     first = _horizontal(strategy)
     made = first.run(MemoryLink, "first").artefact
     assert made is not None
-    raw = made.files[MODEL]
+    raw = made.files[MODEL_FILE]
     schema = first.tables["silo-0"].schema.digest
     told = WarmStart("first", hashlib.sha256(raw).hexdigest(), schema)
     return replace(first, job=replace(first.job, warm_start=told), starting_model=raw)

@@ -17,9 +17,10 @@ from hedgerow.boosting.errors import ModelRejected, PolicyDeclined
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
-from hedgerow.boosting.warm_start import MODEL, STARTING, StartingModel
+from hedgerow.boosting.warm_start import STARTING, StartingModel
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
@@ -88,7 +89,7 @@ def test_a_silo_takes_no_result_that_does_not_begin_with_the_starting_model(name
     outcome = asked.run(MemoryLink, "honest")
     assert outcome.artefact is not None
     files = outcome.artefact.files
-    model, first = load(files[MODEL]), load(asked.starting_model)
+    model, first = load(files[MODEL_FILE]), load(asked.starting_model)
     n = first.version
     new = replace(
         model, trees=model.trees[n:], steps=tuple(s - n for s in model.steps[n:]), round_ends=()
@@ -103,7 +104,7 @@ def test_a_silo_takes_no_result_that_does_not_begin_with_the_starting_model(name
         check(files)
         for lie in lies.values():
             with pytest.raises(ModelRejected):
-                check({**files, MODEL: lie})
+                check({**files, MODEL_FILE: lie})
 
 
 SILOS = (Silo("ash"), Silo("birch"), Silo("cedar"))
@@ -141,7 +142,7 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
         start = SiloStart(job, "first", 1, silo, SILOS, data.schema, data, job_digest=digest)
         results.expect(parts, start, SPEC)
         made = isolating(load(asked.starting_model))
-        unsigned = JobResult({MODEL: made, results.SCHEMA: schema_wire.dump(data.schema)})
+        unsigned = JobResult({MODEL_FILE: made, results.SCHEMA: schema_wire.dump(data.schema)})
         message = result_message("first", digest, unsigned.digest)
         people_of = {other: people.identity(Role.SILO, other) for other in others}
         signed = tuple(
@@ -150,7 +151,7 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
         )
         late = results.LateResults(parts, lambda job_id: replace(unsigned, signatures=signed))
         assert late.bring("first")
-        assert state.kept("first", MODEL) == made, "it may be used, but starts no job"
+        assert state.kept("first", MODEL_FILE) == made, "it may be used, but starts no job"
 
         told = WarmStart("first", hashlib.sha256(made).hexdigest(), data.schema.digest)
         more = replace(job, warm_start=told)

@@ -363,22 +363,6 @@ def test_a_blind_coordinator_gets_uniform_noise() -> None:
     assert sizes[-3:] == sizes[-6:-3]
 
 
-def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
-    booster = Booster(max_depth=6, max_bin=16, eta=1.0, min_child_weight=0.0)
-    strategy = Histogram(rounds=40, binning="summary", validation=0.3, early_stopping_rounds=3)
-    job = job_of(strategy, Task.BINARY, booster, metrics=("logloss",))
-    outcome = run(job, silos_of(DATA, (500, 400, 300, 300)))
-    assert outcome.error is None
-    assert not outcome.errors
-    scores = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
-    last = outcome.rounds[-1]
-    assert last.final
-    assert last.best_round == int(np.argmin(scores))
-    assert len(scores) == last.best_round + 4
-    kept = model_of(outcome).trees
-    assert len(kept) == last.best_round + 1, "importance counts the best round's trees only"
-
-
 @pytest.mark.parametrize("max_leaves", [0, 11])
 def test_a_level_summed_in_parts_gives_the_same_trees(max_leaves: int) -> None:
     booster = Booster(
@@ -413,37 +397,6 @@ class LevelLink(MemoryLink):
         return super().exchange(step, at, offer)
 
 
-@pytest.mark.parametrize(("share", "scored"), [(0.3, "valid"), (0.0, "train")])
-@pytest.mark.parametrize("tested", [False, True])
-def test_a_score_that_is_hardly_better_does_not_count(
-    share: float, scored: str, tested: bool
-) -> None:
-    stops = {"validation": share, "early_stopping_rounds": 3}
-    strategy = Histogram(rounds=60, binning="summary", tol=0.02, **stops)  # type: ignore[arg-type]
-    job = job_of(strategy, Task.BINARY, Booster(max_depth=2, max_bin=16), metrics=("logloss",))
-    outcome = run(job, silos_of(DATA, (500, 400, 300, 300)), test=DATA if tested else None)
-    assert outcome.error is None
-    assert not outcome.errors
-    assert set(outcome.rounds[0].metrics) == {scored, *(["test"] * tested)}
-    best, at = np.inf, 0
-    scores = [result.metrics[scored]["logloss"] for result in outcome.rounds]
-    for r, score in enumerate(scores):
-        best, at = (score, r) if score < best - 0.02 else (best, at)
-    assert at == outcome.rounds[-1].best_round == len(scores) - 4
-    assert min(scores) < best, "a later round is better, by less than tol"
-    assert len(model_of(outcome).trees) == at + 1
-
-
-def test_without_a_defined_score_a_job_that_stops_early_keeps_all_rounds() -> None:
-    strategy = Histogram(rounds=3, binning="summary", validation=0.01, early_stopping_rounds=2)
-    job = job_of(strategy, Task.BINARY, Booster(max_depth=2, max_bin=16), metrics=("auc",))
-    outcome = run(job, silos_of(DATA, (20, 20, 20)))  # no silo holds a row back
-    assert outcome.error is None
-    assert all(np.isnan(result.metrics["valid"]["auc"]) for result in outcome.rounds)
-    assert [result.best_round for result in outcome.rounds] == [0, 1, 2]
-    assert len(model_of(outcome).trees) == 3
-
-
 def test_a_silo_with_too_few_rows_for_goss_uses_all_of_them() -> None:
     strategy = Histogram(rounds=3, binning="summary", sampling="goss")
     job = job_of(strategy, Task.BINARY, Booster(max_depth=3, max_bin=16), min_silos=4)
@@ -457,29 +410,6 @@ def test_a_silo_with_too_few_rows_for_goss_uses_all_of_them() -> None:
     notes = job.strategy.forecast(strategy, job, schema, rows).notes
     (small,) = (silo for silo, n in rows.items() if n == 7)
     assert f"too few rows for GOSS, all of them are used in: {small}" in notes
-
-
-def test_test_rows_of_the_coordinator_are_scored_as_stock_xgboost_scores_them() -> None:
-    import xgboost as xgb
-
-    from hedgerow.boosting import metrics
-
-    test = oracles.generated(Task.BINARY, 600, seed=5)
-    outcome = run(plain_job(), silos_of(DATA, (500, 500, 500)), test=test)
-    assert outcome.artefact is not None
-    stock = xgb.Booster(model_file=bytearray(outcome.artefact.files["model.ubj"]))
-    rows = xgb.DMatrix(test.X, feature_types=test.schema.feature_types, enable_categorical=True)
-    margins = stock.predict(rows, output_margin=True, validate_features=False)
-    expected = metrics.evaluate(
-        ("auc", "logloss"), test.labels, margins, objective="binary:logistic"
-    )
-    assert outcome.rounds[-1].metrics["test"] == pytest.approx(expected)
-
-
-def test_training_rows_are_scored_by_a_sum_where_nobody_else_has_any() -> None:
-    outcome = run(plain_job(), silos_of(DATA, (500, 500, 500)))
-    losses = [result.metrics["train"]["logloss"] for result in outcome.rounds]
-    assert losses == sorted(losses, reverse=True)
 
 
 def test_given_cut_points_are_used_as_they_are() -> None:

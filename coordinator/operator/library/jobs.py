@@ -19,7 +19,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
-from hedgerow.boosting.warm_start import MODEL
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -124,7 +124,7 @@ class Job:
             its strategy cannot go on from a model.
         """
         folder, found = Path(run), {}
-        for name in ("report.json", MODEL, SCHEMA_FILE):
+        for name in ("report.json", MODEL_FILE, SCHEMA_FILE):
             try:
                 found[name] = (folder / name).read_bytes()
             except OSError as error:
@@ -134,7 +134,7 @@ class Job:
             schema = schema_wire.load(found[SCHEMA_FILE]).digest
         except (*FOREIGN, OfferRejected) as error:
             raise InvalidJob(f"{folder}: not the folder of a run") from error
-        own = WarmStart(str(name), hashlib.sha256(found[MODEL]).hexdigest(), schema)
+        own = WarmStart(str(name), hashlib.sha256(found[MODEL_FILE]).hexdigest(), schema)
         told = self.parameters.warm_start
         if told is not None and (told.model, told.schema) != (own.model, own.schema):
             raise InvalidJob(f"[warm_start]: the job names another model than that of {folder}")

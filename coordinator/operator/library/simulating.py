@@ -13,7 +13,7 @@ import numpy as np
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.warm_start import MODEL
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, table_of
@@ -135,7 +135,7 @@ def simulate(
     found, starting = Job.of(job), b""
     if model is not None:
         folder = model.folder if isinstance(model, Run) else Path(model)
-        found, starting = found.starting_from(folder), (folder / MODEL).read_bytes()
+        found, starting = found.starting_from(folder), (folder / MODEL_FILE).read_bytes()
     parameters = found.parameters
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
