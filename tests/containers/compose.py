@@ -38,7 +38,7 @@ SERVICES = (
 
 def run(*command: str, stdin: bytes | None = None, check: bool = True) -> bytes:
     """Return what a command prints."""
-    done = subprocess.run(command, input=stdin, capture_output=True, timeout=300)
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=900)
     if check and done.returncode != 0:
         words = " ".join(command)
         raise AssertionError(f"{words}: {done.stderr.decode(errors='replace')[-2000:]}")
@@ -72,7 +72,7 @@ class Project:
             "CONSOLE_PORT": str(self.console_port),
             "COMPOSE_PROJECT_NAME": self.name,
         }
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=900)
         if check and done.returncode != 0:
             words = " ".join(arguments)
             raise AssertionError(f"compose {words}: {done.stderr.decode(errors='replace')[-2000:]}")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.containers.compose import TAG, Project, docker, eventually, project, run
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_jobs_and_models_come_back_from_a_dump_and_the_artefacts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.containers.compose import ROOT, Project, docker, eventually, project
 from tests.containers.test_faults import JOB, digest
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.quick]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.quick]
 
 CLUSTER = ("dask-scheduler", "dask-worker")
 COUNT = """

@@ -13,7 +13,7 @@ from hedgerow.services.wire.job_view import JobView
 from tests.containers.compose import Project, docker, eventually, run
 from tests.containers.matrix import Cell, Matrix
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 quick = pytest.mark.quick
 
 ROUNDS = 60
@@ -256,7 +256,7 @@ def lossy(project: Project, action: str, percent: int) -> None:
     inside(project, "coordinator", "iptables", action, "INPUT", "-s", agent, "-p", "tcp", *loss)
 
 
-@pytest.mark.timeout(800)
+@pytest.mark.timeout(1600)
 def test_thirty_percent_of_packets_lost_slow_a_job_and_change_nothing(
     disturbed: Project, undisturbed: Undisturbed, matrix: Matrix
 ) -> None:

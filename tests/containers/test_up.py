@@ -18,7 +18,7 @@ from tests.federation.prometheus import Prometheus
 OURS = [*(name for name in SERVICES if name not in ("database", "prometheus")), "console"]
 LIMITS_MB = {"crypto": 215, "coordinator": 600, "agent": 600, "agent-dask": 680, "console": 780}
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.quick]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.quick]
 
 
 @pytest.fixture(scope="module")
