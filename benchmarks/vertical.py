@@ -20,6 +20,8 @@
 * ``scaling``: CPU seconds and bytes of one tree by phase (``compress`` has re-randomising in it,
   ``split`` is all that is in no other phase, keys included), 50 passive features, without a
   network: both halves in this process, through the real rendezvous and codecs.
+* ``sparse``: one tree with ElGamal over tables most of whose values are missing: CPU seconds, bytes
+  and each process's largest resident set.
 * ``inference``: 6,000 rows through 10 trees, exchanges and seconds.
 * ``peers``: SecretFlow on the same rows, in the environment of the interpreter that ``--peers``
   names (``pip install --pre secretflow-lite``, Python 3.10); left out without it.
@@ -53,6 +55,7 @@ from benchmarks._vertical_parties import (
     synthetic,
 )
 from benchmarks._vertical_processes import Row, coordinator_peak, measured
+from benchmarks._vertical_sparse import sparse
 from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.job import Booster
@@ -458,6 +461,7 @@ PARTS: dict[str, Callable[[Path, bool], Iterable[Row]]] = {
     "bins": bins,
     "equality": equality,
     "coordinator": coordinator,
+    "sparse": sparse,
     "peers": peers,
 }
 

@@ -110,10 +110,14 @@ class Columns:
     readers : tuple of callables
         Each returns a feature's values, ndarray of shape (n_samples,), float32; it may raise
         DataError. Several threads may read at once.
+    n_stored : int or None
+        At most how many values of all are neither missing, nor 0 that is not listed; None where
+        that is not known.
     """
 
     n_samples: int
     readers: tuple[Callable[[], NDArray[np.float32]], ...]
+    n_stored: int | None = None
 
     @cached_property
     def table(self) -> NDArray[np.float32]:
@@ -183,6 +187,13 @@ class Dataset:
     def columns(self) -> Columns:
         """The features one at a time."""
         return columns_of(self.features)
+
+    @property
+    def stored(self) -> float:
+        """At most which share of the values is stored, 1 where that is not known."""
+        own = self.features.n_stored if isinstance(self.features, Columns) else None
+        n_values = self.n_samples * self.schema.n_features
+        return 1.0 if own is None else min(1.0, own / max(n_values, 1))
 
     @property
     def is_empty(self) -> bool:

@@ -258,7 +258,7 @@ def least_of_sums(parameters: Any) -> int:
 
 
 def memory_of_table(
-    parameters: Any, job: JobParameters, schema: Schema, n_rows: int, n_threads: int
+    parameters: Any, job: JobParameters, schema: Schema, n_rows: int, n_threads: int, stored: float
 ) -> MemoryNeed:
     """Return an estimate: 12 bytes a value, as float32 and in XGBoost, and 64 a row's output."""
     n_outputs = max(schema.n_outputs, job.classes, 1)
@@ -360,7 +360,8 @@ class Strategy(Generic[P]):
     least_silos : callable
         How few silos the strategy runs with, whatever the job's ``min_silos``.
     memory : callable
-        Job, a silo's own schema, rows and threads to the bytes that its half takes for them.
+        Job, a silo's own schema, rows, threads, and the share of values that the table stores, to
+        the bytes that its half takes for them.
     first_round : int
         Number under which people see the first round; 0 where it only prepares the others.
     starts_anew : str
@@ -378,7 +379,7 @@ class Strategy(Generic[P]):
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
     least_silos: Callable[[P], int] = lambda _: 1
-    memory: Callable[[P, JobParameters, Schema, int, int], MemoryNeed] = memory_of_table
+    memory: Callable[[P, JobParameters, Schema, int, int, float], MemoryNeed] = memory_of_table
     first_round: int = 1
     starts_anew: str = ""
 

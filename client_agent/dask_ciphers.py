@@ -26,6 +26,7 @@ from hedgerow.crypto.ciphertext_histogram import check_rows
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import HistogramRefused, NothingHeld
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.sparse_bins import SparseBins
 
 if TYPE_CHECKING:
     import distributed
@@ -161,8 +162,7 @@ class _Given:
     def part(self, span: slice) -> _Given:
         """Return what is of some rows."""
         rows = tuple(np.ascontiguousarray(part[span]) for part in self.rows)
-        own = np.ascontiguousarray(self.bins[span])
-        return _Given(self.peer, self.layout, rows, cast("Bins", own), self.n_bins)
+        return _Given(self.peer, self.layout, rows, self.bins[span], self.n_bins)
 
 
 class _Tree(RowParts):
@@ -209,8 +209,8 @@ class _Held:
             own = self._given
             peer = _peer(*own.peer, self._n_threads)
             rows = [np.array(part) for part in own.rows]
-            bins = cast("Bins", np.array(own.bins))
-            self._held = peer.hold(own.layout, rows, bins, own.n_bins)
+            bins = own.bins if isinstance(own.bins, SparseBins) else np.array(own.bins)
+            self._held = peer.hold(own.layout, rows, cast("Bins", bins), own.n_bins)
         return self._held
 
 

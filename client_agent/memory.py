@@ -201,7 +201,8 @@ class MemoryLimit:
 
     def _need(self, job: JobParameters, dataset: Dataset, n_rows: int) -> MemoryNeed:
         schema, n_scored = dataset.schema, self._n_scored(n_rows)
-        need = job.strategy.memory(job.parameters, job, schema, n_rows, self._n_threads)
+        threads, stored = self._n_threads, dataset.stored
+        need = job.strategy.memory(job.parameters, job, schema, n_rows, threads, stored)
         test = n_scored * (_TEST_VALUE_BYTES * schema.n_features + _TEST_ROW_BYTES)
         return MemoryNeed(need.held + test, need.bins)
 

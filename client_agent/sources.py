@@ -16,6 +16,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, open_table, short_name
 from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.boosting.tables.digests import KEY, check_known
+from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
 from hedgerow.client_agent.lakes import folder_table, is_folder
@@ -189,7 +190,7 @@ def _read_whole(path: str) -> int:
 
 def _digest(table: Any) -> str:
     """Return by what a table is known again."""
-    if isinstance(table, ParquetTable):
+    if isinstance(table, ParquetTable | LibsvmTable):
         return table.digest
     return str(table.schema.metadata[KEY], "ascii")
 

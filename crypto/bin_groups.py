@@ -6,7 +6,7 @@ answer shows groups of bins, and none of them may have only a few rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto.cipher_roles import Bins
 from hedgerow.crypto.errors import HistogramRefused
+from hedgerow.crypto.sparse_bins import SparseBins
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class SummedBins:
 
     Parameters
     ----------
-    bins : ndarray of shape (n_rows, n_features)
+    bins : ndarray of shape (n_rows, n_features), or SparseBins
     n_bins : tuple of int
         Bins of each feature.
     cumulative : bool
@@ -42,15 +43,27 @@ class SummedBins:
         apart = self.cumulative and self.missing is not None and self.missing[feature]
         return 2 * n - 3 if apart else n
 
+    def counts(self, rows: NDArray[np.integer]) -> Iterator[NDArray[np.int64]]:
+        """Yield how many of ``rows`` are in each bin, feature by feature."""
+        if isinstance(self.bins, SparseBins):
+            yield from np.split(self.bins.counts(rows), self.bins.first[1:-1])
+            return
+        for feature, n in enumerate(self.n_bins):
+            yield np.bincount(self.bins[rows, feature], minlength=n)
+
     def groups(
-        self, feature: int, rows: NDArray[np.integer], chosen: NDArray[np.bool_]
+        self, feature: int, counts: NDArray[np.int64], chosen: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Return how many of ``rows`` are in each group of bins that chosen sums tell apart.
+        """Return how many rows are in each group of bins that chosen sums tell apart.
 
         Without chosen sums nothing is told apart: all rows are one group, whose size is known.
+
+        Parameters
+        ----------
+        counts
+            Rows in each bin of the feature.
         """
         n = self.n_bins[feature]
-        counts = np.bincount(self.bins[rows, feature], minlength=n)
         if not self.cumulative:
             return counts[chosen]
         absent = self.missing is not None and self.missing[feature]
@@ -93,8 +106,8 @@ def check_groups(
         chosen[order[(order >= 0) & (order < len(chosen))]] = True
     edges = np.cumsum([0, *widths])
     for rows, of_node in zip(nodes, chosen.reshape(len(nodes), sum(widths)), strict=True):
-        for feature, width in enumerate(widths):
-            at = edges[feature]
-            found = sums.groups(feature, rows, of_node[at : at + width])
+        for feature, counts in enumerate(sums.counts(rows)):
+            at, width = edges[feature], widths[feature]
+            found = sums.groups(feature, counts, of_node[at : at + width])
             if ((found > 0) & (found < least)).any():
                 raise HistogramRefused(f"expected sums that differ by {least} rows, or by none")

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.sparse_bins import SparseBins
+
 Bins = NDArray[np.uint8] | NDArray[np.uint16]
 
 _WORTH_JOINING = 2
@@ -198,5 +200,48 @@ def plan_bin_sums(
             [np.array([len(cells) + 1]) for cells in derived_index],
         ),
         bins=_segments(bin_index, bin_lengths),
+        shape=(n_features, n_bins),
+    )
+
+
+def plan_sparse_sums(
+    bins: SparseBins, n_bins: int, rows: NDArray[np.int64], wanted: NDArray[np.bool_]
+) -> BinSumPlan:
+    """Plan the histograms of one node whose rows are mostly in their features' usual bins.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_members,), int64
+        Rows of the node.
+    wanted : ndarray of shape (n_features,), bool
+        Features whose usual bin is summed: the node's total less the feature's other bins. Of the
+        others it is left empty.
+    """
+    n_features, first = len(bins.n_bins), bins.first
+    index, counts = bins.of_node(rows)
+    filled = np.flatnonzero(counts)
+    feature = np.repeat(np.arange(n_features), bins.n_bins)
+    place = feature * n_bins + np.arange(len(counts)) - first[feature]
+    points = np.full(n_features * n_bins, -1)
+    points[place[filled]] = np.arange(len(filled))
+    row_index, row_lengths = [index.astype(np.int64)], [counts[filled]]
+    total, derived, lengths = [], [], []
+    n_sums = len(filled)
+    if wanted.any():
+        # All rows are one more sum of rows; the total is a point of its own after it.
+        row_index.append(rows)
+        row_lengths.append(np.array([len(rows)]))
+        total.append(np.array([n_sums]))
+        n_sums += 1
+        others = np.searchsorted(filled, first)
+        for k, j in enumerate(np.flatnonzero(wanted).tolist()):
+            derived += [np.array([n_sums]), ~np.arange(others[j], others[j + 1])]
+            lengths.append(1 + others[j + 1] - others[j])
+            points[place[bins.usual_cells[j]]] = n_sums + 1 + k
+    return BinSumPlan(
+        rows=_segments(row_index, row_lengths),
+        total=_segments(total, [np.array([len(part)]) for part in total]),
+        derived=_segments(derived, [np.array(lengths, np.int64)]),
+        bins=_segments([points[points >= 0]], [(points >= 0).astype(np.int64)]),
         shape=(n_features, n_bins),
     )

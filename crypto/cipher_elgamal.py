@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.crypto import elgamal
-from hedgerow.crypto.bin_sums import plan_bin_sums
+from hedgerow.crypto.bin_sums import plan_bin_sums, plan_sparse_sums
 from hedgerow.crypto.cipher_roles import (
     Bins,
     Buffer,
@@ -31,6 +31,7 @@ from hedgerow.crypto.curve_kernels import (
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.errors import HistogramRefused, PlaintextOutOfRange
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.sparse_bins import SparseBins, usual_is_sent
 
 
 def value_range(layout: PairLayout) -> elgamal.ValueRange:
@@ -155,7 +156,11 @@ class _ElGamalRows:
         plans = []
         for rows in nodes:
             members = check_rows(rows, len(self.bins)).astype(np.int64)
-            plans.append(plan_bin_sums(self.bins, widest, members))
+            if isinstance(self.bins, SparseBins):
+                wanted = usual_is_sent(self.bins, missing if cumulative else None)
+                plans.append(plan_sparse_sums(self.bins, widest, members, wanted))
+            else:
+                plans.append(plan_bin_sums(self.bins, widest, members))
         answers = []
         for part in self.parts:
             sums = _nothing(part)

@@ -130,7 +130,8 @@ class _PaillierRows:
     ) -> tuple[Ciphertexts, ...]:
         answers = []
         for layout, histograms in zip(self.layouts, self.histograms, strict=True):
-            sums = [histograms.sums(rows) for rows in nodes]
+            unsent = missing if cumulative else None
+            sums = [histograms.sums(rows, missing=unsent) for rows in nodes]
             if cumulative:
                 sums = [cumulate(self.public, node, missing) for node in sums]
             answers.append(pack_answer(self.public, sums, layout, self.obfuscators, order, n_added))

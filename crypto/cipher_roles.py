@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from hedgerow.crypto.errors import CiphertextRejected, HistogramRefused
 from hedgerow.crypto.key_files import AnyPrivateKey
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.sparse_bins import SparseBins
 
 Scheme = Literal["paillier", "elgamal"]
-Bins = NDArray[np.uint8] | NDArray[np.uint16]
+DenseBins = NDArray[np.uint8] | NDArray[np.uint16]
+Bins = DenseBins | SparseBins
+"""Bin of every row and feature: of shape (n_rows, n_features), or the rows that are not usual."""
 Ciphertexts = NDArray[np.uint8]
 """Of shape (n, ciphertext_bytes), C order: one little-endian ciphertext a row."""
 Buffer = bytes | memoryview | Ciphertexts

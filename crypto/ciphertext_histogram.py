@@ -26,12 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.cipher_roles import Ciphertexts
+from hedgerow.crypto.cipher_roles import Bins, Ciphertexts
 from hedgerow.crypto.errors import HistogramRefused
 from hedgerow.crypto.modular import Modulus, Residues
 from hedgerow.crypto.obfuscators import Obfuscators
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier import KeyHolder, PublicOperations
+from hedgerow.crypto.sparse_bins import SparseBins, usual_is_sent
 
 # Cell numbers stay 16 bits wide, where numpy sorts by radix.
 _MOST_CELLS = 1 << 16
@@ -71,7 +72,7 @@ class CiphertextHistograms:
         One ciphertext a row. Where a row's classes fill several ciphertexts, one object of this
         class serves each.
     bins
-        Of shape (n_rows, n_features), uint8 or uint16: bin of every row and feature.
+        Of shape (n_rows, n_features), uint8 or uint16: bin of every row and feature; or sparse.
     n_bins
         Bins of each feature; every entry of ``bins`` is below it.
 
@@ -87,7 +88,7 @@ class CiphertextHistograms:
         self,
         public: PublicOperations,
         rows: Ciphertexts,
-        bins: NDArray[np.uint8] | NDArray[np.uint16],
+        bins: Bins,
         n_bins: Sequence[int],
     ) -> None:
         if len(rows) != len(bins):
@@ -97,13 +98,22 @@ class CiphertextHistograms:
         self._modulus = public.modulus
         self._public = public
         self._rows = public.load(rows)
+        self._sparse = bins if isinstance(bins, SparseBins) else None
+        if isinstance(bins, SparseBins):
+            return
         self._bins = np.asfortranarray(bins)
         self._shares = [
             int(np.bincount(column).max()) / len(column) if len(column) else 0.0
             for column in self._bins.T
         ]
 
-    def sums(self, rows: NDArray[np.integer] | None = None, *, joint: bool = True) -> BinSums:
+    def sums(
+        self,
+        rows: NDArray[np.integer] | None = None,
+        *,
+        joint: bool = True,
+        missing: Sequence[bool] | None = None,
+    ) -> BinSums:
         """Return the encrypted bins of one node.
 
         Parameters
@@ -112,14 +122,18 @@ class CiphertextHistograms:
             Strictly ascending row numbers of the node; all rows when left out.
         joint
             Allow joint bins; the result is the same without them.
+        missing
+            Features whose last bin need not be summed, where that would cost more.
 
         Raises
         ------
         HistogramRefused
             Row numbers are not ascending, or not of this tree.
         """
-        n = len(self._bins)
+        n = len(self._rows)
         chosen = np.arange(n, dtype=np.uint32) if rows is None else check_rows(rows, n)
+        if self._sparse is not None:
+            return self._sparse_sums(self._sparse, chosen, missing)
         each_alone = [(feature,) for feature in range(len(self.n_bins))]
         groups = plan_groups(self.n_bins, self._shares, len(chosen)) if joint else each_alone
         residues: dict[int, Residues] = {}
@@ -131,6 +145,22 @@ class CiphertextHistograms:
             return BinSums(self._rows[:0], ())
         ordered = [residues[feature] for feature in range(len(self.n_bins))]
         return BinSums(np.concatenate(ordered), self.n_bins)
+
+    def _sparse_sums(
+        self, bins: SparseBins, rows: NDArray[np.uint32], missing: Sequence[bool] | None
+    ) -> BinSums:
+        """Return the listed rows' sums, and with them the usual bins: the total over all others."""
+        index, counts = bins.of_node(rows)
+        sums = _segments(self._modulus, self._rows, index, counts)
+        wanted = usual_is_sent(bins, missing)
+        if wanted.any():
+            whole = np.array([len(rows)])
+            total = self._modulus.product(_segments(self._modulus, self._rows, rows, whole))
+            cells = np.flatnonzero(np.repeat(wanted, bins.n_bins)).astype(np.uint32)
+            others = _segments(self._modulus, sums, cells, bins.n_bins[wanted])
+            derived = self._modulus.multiply(self._public.negate(others), total)
+            sums[bins.usual_cells[wanted]] = derived
+        return BinSums(sums, self.n_bins)
 
     def _cells(
         self,
@@ -188,8 +218,11 @@ class CiphertextHistograms:
         sums[np.array([edges[g] + fullest[g] for g in skipped])] = derived
 
 
-def check_bins(bins: NDArray[np.uint8] | NDArray[np.uint16], n_bins: Sequence[int]) -> None:
+def check_bins(bins: Bins, n_bins: Sequence[int]) -> None:
     """Refuse bins of another shape or type, or that are not below their feature's number."""
+    if isinstance(bins, SparseBins):
+        bins.check(n_bins)
+        return
     if bins.ndim != 2 or bins.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         raise HistogramRefused(
             f"expected bins of shape (n_rows, n_features), uint8 or uint16, "

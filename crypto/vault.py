@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.cipher_roles import Buffer, Ciphertexts, Scheme
+from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, Scheme
 from hedgerow.crypto.noise_keys import NoiseSeed
 from hedgerow.crypto.packing import PairLayout
 
@@ -87,7 +87,7 @@ class CipherVault(Protocol):
         public_key: bytes,
         layout: PairLayout,
         rows: Sequence[Buffer],
-        bins: NDArray[np.uint8] | NDArray[np.uint16],
+        bins: Bins,
         n_bins: Sequence[int],
         least_rows: int = 1,
     ) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
@@ -59,6 +59,35 @@ class BinnedFeatures:
         """Number of rows."""
         return int(self.by_row.shape[0])
 
+    def column(self, feature: int) -> Bins:
+        """Return the bins of a feature."""
+        return np.asarray(self.by_feature[feature])
+
+    def missing_in(self, n_rows: int) -> NDArray[np.bool_]:
+        """Return which features have missing values in the first rows."""
+        return np.asarray((self.by_row[:n_rows] == self.n_bins).any(axis=0))
+
+    def of(
+        self,
+        features: NDArray[np.integer],
+        rows: NDArray[np.integer],
+        n_bins: Sequence[int],
+    ) -> Bins:
+        """Return the bins of some features, of which no row is above ``n_bins``, and rows.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_features), uint8 or uint16
+        """
+        return np.ascontiguousarray(self.by_feature[features][:, rows].T)
+
+    def recoded(self, places: Mapping[int, NDArray[np.integer]]) -> BinnedFeatures:
+        """Return bins that were given other numbers, by feature."""
+        by_feature = np.array(self.by_feature)
+        for j, own in places.items():
+            by_feature[j] = own[by_feature[j]]
+        return replace(self, by_row=np.ascontiguousarray(by_feature.T), by_feature=by_feature)
+
     def values(self, cuts: Cuts, rows: slice) -> NDArray[np.float32]:
         """Return a number in the bin of each value, shape (n_rows, n_features).
 
@@ -87,28 +116,16 @@ def bin_features(
         A value at or above its feature's upper fence, below the lower one, or a categorical
         value that is no code of the feature. The message names the feature, not the value.
     """
-    columns = columns_of(X)
-    n_features = len(columns.readers)
-    if n_features != cuts.n_features:
-        raise DataError(f"table: expected {cuts.n_features} features, received {n_features}")
-    n_bins = cuts.n_bins
-    if n_bins.max(initial=0) > MOST_BINS:
-        j = int(np.argmax(n_bins))
-        raise DataError(f"feature {j} has {n_bins[j]} bins, expected at most {MOST_BINS}")
+    columns, n_bins = columns_of(X), cuts.n_bins
+    n_features = cuts.n_features
+    check_columns(columns, cuts)
     one_byte = n_bins.max(initial=0) <= 1 << 8
     shape = n_features, columns.n_samples
     by_feature = _columns(shape, np.uint8 if one_byte else np.uint16, storage)
     missing = np.zeros(n_features, dtype=np.bool_)
-    bad = np.zeros(n_features, dtype=np.bool_)
 
     def one(j: int) -> None:
-        column, own = columns.readers[j](), cuts.of(j)
-        if cuts.categorical[j]:
-            missing[j], bad[j] = _copy_codes(column, own.shape[0], by_feature[j])
-        else:
-            table = _Cells.of(own[:-1], column.shape[0])
-            fences = cuts.lower[j], own[-1]
-            missing[j], bad[j] = _bin_column(column, own, fences, table, by_feature[j])
+        missing[j] = bin_column(columns.readers[j](), cuts, j, by_feature[j])
 
     def run(features: Sequence[int]) -> None:
         run_all([partial(one, int(j)) for j in features], n_threads)
@@ -120,13 +137,40 @@ def bin_features(
         by_feature[:] = narrow
         del narrow
         run(np.flatnonzero(full).tolist())
-    if bad.any():
-        raise DataError(f"feature {int(np.flatnonzero(bad)[0])} has values outside its bins")
     by_row = storage.array(shape[::-1], by_feature.dtype)
     _transpose(by_feature, by_row)
     if storage.copies(by_feature.nbytes) < 2:
         by_feature = by_row.T
     return BinnedFeatures(by_row, by_feature, n_bins, missing)
+
+
+def check_columns(columns: Columns, cuts: Cuts) -> None:
+    """Refuse another number of columns than the cuts', or more bins than a feature may have."""
+    n_features, n_bins = len(columns.readers), cuts.n_bins
+    if n_features != cuts.n_features:
+        raise DataError(f"table: expected {cuts.n_features} features, received {n_features}")
+    if n_bins.max(initial=0) > MOST_BINS:
+        j = int(np.argmax(n_bins))
+        raise DataError(f"feature {j} has {n_bins[j]} bins, expected at most {MOST_BINS}")
+
+
+def bin_column(column: NDArray[np.float32], cuts: Cuts, feature: int, out: Bins) -> bool:
+    """Write the bins of a feature's values into ``out``; return whether any is missing.
+
+    Raises
+    ------
+    DataError
+        As :func:`bin_features`.
+    """
+    own = cuts.of(feature)
+    if cuts.categorical[feature]:
+        missing, bad = _copy_codes(column, own.shape[0], out)
+    else:
+        table = _Cells.of(own[:-1], column.shape[0])
+        missing, bad = _bin_column(column, own, (cuts.lower[feature], own[-1]), table, out)
+    if bad:
+        raise DataError(f"feature {feature} has values outside its bins")
+    return bool(missing)
 
 
 def _columns(shape: tuple[int, int], dtype: type[np.uint8 | np.uint16], storage: Storage) -> Bins:

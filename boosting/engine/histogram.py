@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.engine.binning import BinnedFeatures, run_all
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.crypto.compiled import compiled, intrinsic
 
 _PREFETCH_ROWS = 16
@@ -99,7 +100,7 @@ def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -
 
 
 def build_histograms(
-    binned: BinnedFeatures,
+    binned: BinnedFeatures | SparseFeatures,
     partition: RowPartition,
     nodes: Sequence[int],
     gradients: NDArray[np.int64],
@@ -124,6 +125,9 @@ def build_histograms(
         Exact sums; the caller guarantees by the choice of scale that they fit.
     """
     n_values = gradients.shape[1]
+    if isinstance(binned, SparseFeatures):
+        own = [partition.rows(node) for node in nodes]
+        return binned.histograms(own, gradients, layout.features, n_threads)
     starts, stops = partition.spans(nodes)
     out = np.empty((starts.shape[0], layout.n_bins, n_values), dtype=np.int64)
     if out.size == 0:

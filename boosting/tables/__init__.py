@@ -11,8 +11,9 @@ The meaning of columns, by name:
 A job's ``[columns]`` may give columns other names, make numbers of dates and categories of numbers
 (:mod:`~hedgerow.boosting.tables.prepared`).
 
-LIBSVM files become dense: a feature that a row does not list is 0, features are named ``f1``,
-``f2``, ... after their index, and the label is ``label``. Arrow is imported when first needed.
+Of LIBSVM files a feature that a row does not list is 0, features are named ``f1``, ``f2``, ...
+after their index, and the label is ``label``; only what rows list is in memory. Arrow is imported
+when first needed.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from hedgerow.boosting.errors import DataError, LabelUnfit
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.tables.delimited import Dialect, read_csv
-from hedgerow.boosting.tables.digests import with_digest
-from hedgerow.boosting.tables.libsvm import read_libsvm, with_zeros
+from hedgerow.boosting.tables.digests import digest_of, with_digest
+from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, require
 from hedgerow.boosting.tables.values import (
@@ -86,13 +87,13 @@ def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
         Missing, unreadable or not of the format that its ending names; never quotes a value.
     """
     table = open_table(path, features, dialect)
-    return table.table() if isinstance(table, ParquetTable) else table
+    return table.table() if isinstance(table, ParquetTable | LibsvmTable) else table
 
 
 def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
-    """Return a file as :func:`read_table` does, but Parquet as a :class:`ParquetTable`.
+    """Return a file as :func:`read_table` does, but some as tables whose columns are read by need.
 
-    A local Parquet file is read by column when it is used.
+    A local Parquet file is a :class:`ParquetTable`, a LIBSVM file a :class:`LibsvmTable`.
     """
     name = short_name(path)
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
@@ -109,8 +110,8 @@ def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
     if kind == "parquet":
         return ParquetTable(data, name)
     if kind == "csv":
-        return with_digest(read_csv(data, name, dialect), data)
-    return with_digest(with_zeros(read_libsvm(data, name), features), data)
+        return with_digest(read_csv(data, name, dialect), digest_of(data))
+    return LibsvmTable(data, name, features)
 
 
 def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:
@@ -186,7 +187,7 @@ def to_dataset(
 
     Parameters
     ----------
-    table : pyarrow.Table or ParquetTable
+    table : pyarrow.Table, ParquetTable or LibsvmTable
         Of a Parquet file only what the schema follows from and the labels are read; features are
         read when they are used.
     where : str
@@ -239,7 +240,7 @@ def to_dataset(
     if not chosen:
         raise DataError(f"{where}: expected at least one feature column")
     made, readers = zip(*(_feature(found, name, where) for name in chosen), strict=True)
-    columns = Columns(found.num_rows, readers)
+    columns = Columns(found.num_rows, readers, found.n_stored)
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()

@@ -1,63 +1,147 @@
-"""LIBSVM files as dense Arrow tables."""
+"""LIBSVM files, of which only what rows list is kept; columns are made when they are read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.tables.digests import digest_of, with_digest
+
+_MOST_FEATURES = 1 << 20
+_MOST_DENSE = 1 << 32
 
 
-def with_zeros(table: Any, features: Sequence[str]) -> Any:
-    """Add the columns of ``features`` that no row of a LIBSVM file lists."""
-    import pyarrow as pa
+class LibsvmTable:
+    """A LIBSVM file with the members of a ``ParquetTable``: it is read by column.
 
-    lacking = [f for f in features if re.fullmatch(r"f\d+", f) and f not in table.column_names]
-    if not lacking:
-        return table
-    zeros = pa.array(np.zeros(table.num_rows, dtype=np.float32))
-    names = [*table.column_names, *lacking]
-    return pa.Table.from_arrays([*table.columns, *[zeros] * len(lacking)], names)
+    A feature that a row does not list is 0 there. Where every row ends in a comment, the comments
+    are the column ``_id``.
 
-
-def read_libsvm(data: bytes, name: str) -> Any:
-    """Return a LIBSVM file's bytes as a ``pyarrow.Table``.
+    Parameters
+    ----------
+    data : bytes
+    name : str
+        The table's name in messages.
+    features : sequence of str
+        Columns ``f1``, ``f2``, ... that the table has even where no row lists them.
 
     Raises
     ------
     DataError
-        A line is no LIBSVM text, or the dense table would be too large.
+        A line is no LIBSVM text, or an index is too large.
     """
-    import pyarrow as pa
 
+    def __init__(self, data: bytes, name: str, features: Sequence[str] = ()) -> None:
+        import pyarrow as pa
+
+        self._name, self.digest = name, digest_of(data)
+        self._labels, ids, counts, index, values = _read(data, name)
+        self.num_rows, self.n_stored = len(self._labels), len(values)
+        first = 0 if (index == 0).any() else 1
+        width = int(index.max()) + 1 - first if len(index) else 0
+        # A stable order by column: the rows of each ascend.
+        order = np.argsort(index, kind="stable")
+        self._rows = np.repeat(np.arange(self.num_rows, dtype=np.int32), counts)[order]
+        self._values = values[order]
+        found = np.bincount(index - first, minlength=width) if width else np.empty(0, np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(found)]).astype(np.int64)
+        self._finite = bool(np.isfinite(values).all())
+        self._places = {f"f{k + first}": k for k in range(width)}
+        lacking = [f for f in features if re.fullmatch(r"f\d+", f) and f not in self._places]
+        self._ids = None if ids is None else pa.array(ids, pa.string())
+        fields = [("label", pa.float64())]
+        fields += [] if ids is None else [("_id", pa.string())]
+        fields += [(f, pa.float32()) for f in (*self._places, *dict.fromkeys(lacking))]
+        self.schema = pa.schema(fields)
+        self.column_names: list[str] = self.schema.names
+
+    def column(self, name: str) -> Any:
+        """Return a whole column as a ``pyarrow.ChunkedArray``."""
+        import pyarrow as pa
+
+        if name == "label":
+            return pa.chunked_array([self._labels])
+        if name == "_id":
+            return pa.chunked_array([self._ids])
+        own = np.zeros(self.num_rows, np.float32)
+        if name in self._places:
+            place = self._places[name]
+            span = slice(*self._starts[place : place + 2].tolist())
+            own[self._rows[span]] = self._values[span]
+        return pa.chunked_array([own])
+
+    def parts(self, name: str) -> Iterator[Any]:
+        """Yield a whole column, as a ``pyarrow.ChunkedArray``."""
+        yield self.column(name)
+
+    def is_finite(self, name: str) -> bool:
+        """Return whether all numbers are finite as float32."""
+        return self._finite
+
+    def table(self) -> Any:
+        """Return the whole table, dense, as a ``pyarrow.Table``.
+
+        Raises
+        ------
+        DataError
+            It would be too large.
+        """
+        import pyarrow as pa
+
+        width = len(self.column_names)
+        if self.num_rows * width > _MOST_DENSE:
+            raise DataError(
+                f"{self._name} is too large for a dense table: {self.num_rows} by {width}"
+            )
+        columns = {name: self.column(name) for name in self.column_names}
+        return with_digest(pa.table(columns, schema=self.schema), self.digest)
+
+
+def _read(
+    data: bytes, name: str
+) -> tuple[
+    NDArray[np.float64],
+    list[str] | None,
+    NDArray[np.int64],
+    NDArray[np.int32],
+    NDArray[np.float32],
+]:
+    """Return rows' labels, ids and numbers of values, and the values' indices and values."""
     labels: list[float] = []
+    ids: list[str] = []
     counts: list[int] = []
-    parts: list[NDArray[np.float64]] = []
+    indices, values = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
     for number, line in enumerate(data.splitlines(), start=1):
-        text = line.partition(b"#")[0]
+        text, _, comment = line.partition(b"#")
         if not text.strip():
             continue
         try:
             head, *tokens = re.sub(rb"\bqid:\d+", b"", text).replace(b":", b" ").split()
             labels.append(float(head))
-            parts.append(np.array(tokens, dtype="S").astype(np.float64).reshape(-1, 2))
+            pairs = np.array(tokens, dtype="S").astype(np.float64).reshape(-1, 2)
+            own_id = comment.strip().decode()
         except ValueError as error:
             raise DataError(f"{name}: line {number} is not LIBSVM text") from error
-        counts.append(len(parts[-1]))
-    pairs = np.concatenate(parts) if parts else np.zeros((0, 2))
-    index = pairs[:, 0].astype(np.int64)
-    if (index != pairs[:, 0]).any() or (index < 0).any():
-        raise DataError(f"{name}: expected feature indices that are whole numbers from 0 or 1")
-    first = 0 if (index == 0).any() else 1
-    width = int(index.max()) + 1 - first if len(index) else 0
-    if len(labels) * width > 1 << 32:
-        raise DataError(f"{name} is too large for a dense table: {len(labels)} by {width}")
-    X = np.zeros((len(labels), width), dtype=np.float32, order="F")
-    X[np.repeat(np.arange(len(labels)), counts), index - first] = pairs[:, 1]
-    columns = [pa.array(X[:, k]) for k in range(width)]
-    names = [f"f{k + first}" for k in range(width)]
-    return pa.Table.from_arrays([pa.array(np.array(labels)), *columns], ["label", *names])
+        own = pairs[:, 0]
+        if not ((own >= 0) & (own == np.floor(own))).all():
+            raise DataError(f"{name}: expected feature indices that are whole numbers from 0 or 1")
+        if (own > _MOST_FEATURES).any():
+            raise DataError(f"{name}: expected feature indices up to {_MOST_FEATURES}")
+        with np.errstate(over="ignore"):
+            values.append(pairs[:, 1].astype(np.float32))
+        indices.append(own.astype(np.int32))
+        counts.append(len(own))
+        if own_id:
+            ids.append(own_id)
+    return (
+        np.array(labels, np.float64),
+        ids if ids and len(ids) == len(labels) else None,
+        np.array(counts, np.int64),
+        np.concatenate(indices),
+        np.concatenate(values),
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ class ParquetTable:
         self._version = self._stat()
         file = self._open()
         self._footer, self.schema = file.metadata, file.schema_arrow
+        self._idle = [file]
         self.column_names: list[str] = self.schema.names
         self.num_rows = int(self._footer.num_rows)
 
@@ -92,20 +95,22 @@ class ParquetTable:
 
     def parts(self, name: str) -> Iterator[Any]:
         """Yield a column by row group, as a ``pyarrow.ChunkedArray`` each."""
-        file = self._open()
+        try:  # to open a file takes time for each of its columns
+            file = self._idle.pop()
+        except IndexError:
+            file = self._open()
         for group in range(self._footer.num_row_groups):
             part = self._checked(
                 lambda at=group: file.read_row_group(at, columns=[name], use_threads=False)
             )
             yield part.column(name)
+        self._idle.append(file)
 
     def is_finite(self, name: str) -> bool:
         """Return whether the footer shows that a column's numbers are finite as float32."""
-        schema = self._footer.schema
-        paths = [schema.column(k).path for k in range(len(schema))]
-        if paths.count(name) != 1:
+        at = self._places.get(name)
+        if at is None:
             return False
-        at = paths.index(name)
         for group in range(self._footer.num_row_groups):
             found = self._footer.row_group(group).column(at).statistics
             if found is None or not found.has_min_max or not isinstance(found.min, int | float):
@@ -113,6 +118,27 @@ class ParquetTable:
             if not -_LARGEST <= float(found.min) <= float(found.max) <= _LARGEST:
                 return False
         return True
+
+    @cached_property
+    def n_stored(self) -> int | None:
+        """How many values are there, those that are missing left out; None where not all know."""
+        n = 0
+        for group in range(self._footer.num_row_groups):
+            own = self._footer.row_group(group)
+            for column in map(own.column, range(own.num_columns)):
+                found = column.statistics
+                if found is None or not found.has_null_count:
+                    return None
+                n += found.num_values
+        return n
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Return the places of columns that are not nested, and have a name of their own."""
+        schema = self._footer.schema
+        paths = [schema.column(k).path for k in range(len(schema))]
+        times = Counter(paths)
+        return {path: k for k, path in enumerate(paths) if times[path] == 1}
 
     def _stat(self) -> tuple[int, ...]:
         if isinstance(self._source, bytes):

@@ -15,6 +15,7 @@ from typing import Any
 
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import ColumnRules, DatePart, category_name
+from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.values import is_text
 
@@ -36,7 +37,7 @@ class PreparedTable:
 
     Parameters
     ----------
-    table : pyarrow.Table or ParquetTable
+    table : pyarrow.Table, ParquetTable or LibsvmTable
     where : str
         The table's name in messages.
     rules : ColumnRules
@@ -53,7 +54,8 @@ class PreparedTable:
     def __init__(self, table: Any, where: str, rules: ColumnRules, *, is_whole: bool) -> None:
         self._table, self._where = table, where
         self.num_rows = int(table.num_rows)
-        self.is_lazy = isinstance(table, ParquetTable)
+        self.is_lazy = isinstance(table, ParquetTable | LibsvmTable)
+        self.n_stored: int | None = table.n_stored if self.is_lazy else None
         self._origins = self._made(rules, is_whole)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from hedgerow.api.crypto.v1 import cipher_pb2 as pb
@@ -31,6 +32,7 @@ from hedgerow.crypto.cipher_roles import (
 from hedgerow.crypto.ciphertext_histogram import check_bins
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.sparse_bins import SparseBins
 from hedgerow.crypto.vault import CipherVault
 from hedgerow.services.process import tracing
 from hedgerow.services.rpc.crypto_calls import CallLimits, refused
@@ -49,6 +51,8 @@ KINDS: dict[Scheme, service.KeyKind.ValueType] = {
     "paillier": service.KEY_KIND_PAILLIER,
     "elgamal": service.KEY_KIND_ELGAMAL,
 }
+
+log = structlog.get_logger()
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -299,6 +303,7 @@ class RemoteCipherVault:
         self._timeout_seconds = timeout_seconds
         self.patience_seconds, self.pause = patience_seconds, pause
         self._known: tuple[MeteredChannel, CryptoServiceStub] | None = None
+        self._takes_tables_only = False
 
     def _stub(self) -> CryptoServiceStub:
         """Return the stub of the current channel: a call costs less than making one."""
@@ -368,17 +373,24 @@ class RemoteCipherVault:
         least_rows: int = 1,
     ) -> None:
         check_bins(bins, n_bins)
-        head = pb.HoldRowsHead(
-            session=session,
-            public_key=public_key,
-            layout=wire.layout(layout),
-            n_bins=[int(n) for n in n_bins],
-            bin_bytes=bins.itemsize,
-            least_rows=least_rows,
-        )
-        little = np.ascontiguousarray(bins, bins.dtype.newbyteorder("<"))
-        more = {"bins": wire.pieces(little), "ciphertexts": wire.blocks(rows)}
-        self.call(lambda stub: stub.HoldRows, _frames(pb.HoldRowsRequest, head, **more))
+        own = pb.HoldRowsHead(session=session, public_key=public_key, layout=wire.layout(layout))
+        own.least_rows = least_rows
+
+        def hold(bins: Bins) -> None:
+            head, frames = wire.hold_rows(bins, n_bins)
+            head.MergeFrom(own)
+            requests = _frames(pb.HoldRowsRequest, head, **frames, ciphertexts=wire.blocks(rows))
+            self.call(lambda stub: stub.HoldRows, requests)
+
+        if isinstance(bins, SparseBins) and not self._takes_tables_only:
+            try:
+                return hold(bins)
+            except InputRefused:  # as a process before 0.4 refuses frames that it does not know
+                hold(bins.table())
+                self._takes_tables_only = True
+                log.warning("the crypto process is of an earlier version: sparse tables are dense")
+                return
+        hold(bins.table() if isinstance(bins, SparseBins) else bins)
 
     @_patiently
     def sum_bins(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from hedgerow.api.crypto.v1 import cipher_pb2 as pb
 from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, ciphertext_rows
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.sparse_bins import SparseBins
 
 FRAME_BYTES = 1 << 20
 MAX_NODES = 1 << 20
@@ -130,8 +131,31 @@ def nodes(rows: Iterable[pb.NodeRows], n_nodes: int) -> list[NDArray[np.uint32]]
     return [numbers(pieces, f"rows of node {node}", "<u4") for node in range(n_nodes)]
 
 
+def hold_rows(
+    bins: Bins, n_bins: Sequence[int]
+) -> tuple[pb.HoldRowsHead, dict[str, Iterator[bytes]]]:
+    """Return what a head says of bins, and their frames."""
+    head = pb.HoldRowsHead(n_bins=[int(n) for n in n_bins])
+    if isinstance(bins, SparseBins):
+        head.sparse_rows = len(bins)
+        head.usual_bins.extend(bins.usual.tolist())
+        counts = np.diff(bins.starts).astype("<u4")
+        return head, {"cells": pieces(counts), "listed": pieces(bins.rows.astype("<u4"))}
+    head.bin_bytes = bins.itemsize
+    return head, {"bins": pieces(np.ascontiguousarray(bins, bins.dtype.newbyteorder("<")))}
+
+
 def bins(head: pb.HoldRowsHead, received: Received) -> Bins:
-    """Return bin numbers, of shape (n_rows, n_features)."""
+    """Return bin numbers, of shape (n_rows, n_features), or those that are not usual."""
+    if head.usual_bins:
+        counts = numbers(received, "cells", "<u4").astype(np.int64)
+        return SparseBins(
+            head.sparse_rows,
+            np.array(head.n_bins, np.int64),
+            np.array(head.usual_bins, np.int64),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            numbers(received, "listed", "<u4"),
+        )
     if head.bin_bytes not in (1, 2) or not head.n_bins:
         raise InputRefused(
             f"expected features with bins of 1 or 2 bytes, received {len(head.n_bins)} features "

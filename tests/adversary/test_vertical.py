@@ -245,7 +245,7 @@ def small_groups(known: dict[int, Any], tree: PassiveTree, least: int) -> list[i
             continue
         for column in table.features:
             at = np.flatnonzero(known[node] & (table.feature == column))
-            bins, n_bins = tree._binned.by_feature[column][rows], int(tree._binned.n_bins[column])
+            bins, n_bins = tree._binned.column(column)[rows], int(tree._binned.n_bins[column])
             sides = [table.bins_left(d, n_bins)[bins] for d in at]
             missing = bins == n_bins
             for d, side in zip(at, sides, strict=True):  # what is summed: present rows of one side

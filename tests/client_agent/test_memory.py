@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hedgerow.boosting.errors import LimitReached, StateUnwritable
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.storage import IN_MEMORY
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.tables import open_table, read_table, to_dataset
 from hedgerow.client_agent import sources
 from hedgerow.client_agent.config import AgentSettings, Source
 from hedgerow.client_agent.memory import PROCESS_BYTES, MappedFiles, MemoryLimit
@@ -36,7 +38,7 @@ def dataset_of(n_rows: int = N_ROWS) -> Dataset:
 
 
 def held(job: JobParameters, n_rows: int = N_ROWS) -> int:
-    need = job.strategy.memory(job.parameters, job, dataset_of(n_rows).schema, n_rows, 1)
+    need = job.strategy.memory(job.parameters, job, dataset_of(n_rows).schema, n_rows, 1, 1.0)
     return PROCESS_BYTES + need.held
 
 
@@ -154,11 +156,22 @@ def test_the_setting_is_a_size_above_what_the_process_takes(tmp_path: Path) -> N
         load(AgentSettings, path)
 
 
+def test_a_party_of_a_sparse_table_takes_memory_for_what_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "t.libsvm"
+    path.write_text("".join(f"{k % 2} {1 + k % 400}:1 400:{k} # p{k}\n" for k in range(900)))
+    job = job_of("secureboost")
+    limit = MemoryLimit(PROCESS_BYTES + 150_000, MappedFiles(tmp_path))
+    for table, fits in ((open_table(str(path)), True), (read_table(str(path)), False)):
+        dataset = to_dataset(table, "t", task=Task.BINARY, label="", with_ids=True)
+        with nullcontext() if fits else pytest.raises(LimitReached, match="secureboost takes"):
+            limit.check(job, dataset)
+
+
 def test_every_strategy_says_what_it_takes() -> None:
     schema = dataset_of().schema
     for name in NAMES:
         job = job_of(name)
         few, many = (
-            strategy_of(name).memory(job.parameters, job, schema, n, 1) for n in (10**3, 10**6)
+            strategy_of(name).memory(job.parameters, job, schema, n, 1, 1.0) for n in (10**3, 10**6)
         )
         assert many.held - few.held >= 36 * (10**6 - 10**3), "labels, margins and integers"

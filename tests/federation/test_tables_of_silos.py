@@ -36,7 +36,7 @@ def test_bins_in_a_file_give_the_same_model_to_the_byte(tmp_path: Path) -> None:
 
         known = job_wire.decode(job_file.parse(text))
         schema = for_job(pq.read_table(fed.silos["s0"]), known, "s0").schema
-        need = known.strategy.memory(known.parameters, known, schema, ROWS, 1)
+        need = known.strategy.memory(known.parameters, known, schema, ROWS, 1, 1.0)
         held = PROCESS_BYTES + need.held
         for silo, limit in (("s0", held), ("s1", held + need.bins)):
             fed.kill(f"agent-{silo}", signal.SIGTERM)

@@ -49,6 +49,8 @@ HALF = np.full((4, 1), 0.5)
 ROWS = {scheme: VAULT.encrypt_gradients(scheme, LAYOUT, HALF, HALF) for scheme in SCHEMES}
 VALID = {
     "bins": bytes([0, 1, 1, 0]),
+    "cells": np.array([0, 2], "<u4").tobytes(),
+    "listed": np.array([1, 2], "<u4").tobytes(),
     "rows": np.arange(4, dtype="<u4").tobytes(),
     "order": np.array([1, 0], "<u4").tobytes(),
     "values": np.array([1, -2], "<i8").tobytes(),
@@ -160,7 +162,11 @@ def arranged(data: bytes) -> None:
         head.cumulative = odd()
         head.missing.extend(odd() for _ in range(odd()))
     if method.name == "HoldRows":
-        head.bin_bytes = provider.ConsumeIntInRange(0, 3) if odd() else 1
+        if odd():
+            head.usual_bins.extend(provider.ConsumeIntInRange(0, 3) for _ in range(1 + odd()))
+            head.sparse_rows = provider.ConsumeIntInRange(0, 5) if odd() else 4
+        else:
+            head.bin_bytes = provider.ConsumeIntInRange(0, 3) if odd() else 1
     if method.name == "SumBins":
         head.n_nodes = provider.ConsumeInt(4) & 0xFFFFFFFF if odd() else 1
         if odd():

@@ -19,7 +19,12 @@ _MOST_LEVEL_NODES = 1 << 20
 
 
 def memory(
-    parameters: Histogram, job: JobParameters, schema: Schema, n_rows: int, n_threads: int
+    parameters: Histogram,
+    job: JobParameters,
+    schema: Schema,
+    n_rows: int,
+    n_threads: int,
+    stored: float,
 ) -> MemoryNeed:
     """Return the bytes of a silo's rows in a job.
 

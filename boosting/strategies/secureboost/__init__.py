@@ -47,6 +47,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Result, Strategy, Vertical
 from hedgerow.boosting.strategies.secureboost.coordinator import artefact, coordinate
 from hedgerow.boosting.strategies.secureboost.forecast import allowances, forecast, forecasts
+from hedgerow.boosting.strategies.secureboost.memory import memory
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.reveals import REVEALS
 from hedgerow.boosting.strategies.secureboost.silo import participate
@@ -69,5 +70,6 @@ STRATEGY = Strategy(
     allowances=allowances,
     result=Result.PARTS,
     validate_cohort=SecureBoost.validate_cohort,
+    memory=memory,
     starts_anew="each party has its own part; set warm_start in [secureboost] to the run's job",
 )

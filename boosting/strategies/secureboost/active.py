@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Columns, Task
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
@@ -126,11 +126,11 @@ class ActiveParty(Party):
         self,
         part: ActivePart,
         trees: list[Skeleton],
-        X: NDArray[np.float32],
+        X: Columns,
         brought: NDArray[np.float32] | None,
         then: StepName,
     ) -> None:
-        start = part.start(len(X), brought)
+        start = part.start(X.n_samples, brought)
         router = router_of_active(part, len(trees), X)
         route(self.courier, router, trees, then)
         self.margins = margins(router, trees, start)
@@ -146,14 +146,14 @@ class ActiveParty(Party):
         meet(self.courier, self.start, self.parameters.active, key, StepName.IDENTIFIERS, digest)
         rows = self.align(False, StepName.LEAVES if hidden else first)
         if hidden:
-            router = router_of_active(part, len(trees), rows.train.X)
-            begin = part.start(len(router.X), rows.base_margin)
+            router = router_of_active(part, len(trees), rows.raw)
+            begin = part.start(router.n_rows, rows.base_margin)
             bits = FRACTION_BITS[self.parameters.encryption]
             self.margins = ask(
                 self.courier, self.cipher, self.session, router, part, begin, bits, StepName.SCORES
             )
         else:
-            self._route(part, trees, rows.train.X, rows.base_margin, StepName.SCORES)
+            self._route(part, trees, rows.raw, rows.base_margin, StepName.SCORES)
         scores: tuple[TableScore, ...] = ()
         if rows.train.y is not None:
             names = self.job.metrics or metrics.defaults(self.job.task)

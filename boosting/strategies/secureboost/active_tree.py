@@ -348,7 +348,7 @@ class ActiveTree:
 
     def _own_mask(self, w: Wanted) -> NDArray[np.bool_]:
         j, last_left, default = self._grower.division(w.node)
-        bins = self._binned.by_feature[j][self.partition.rows(w.node)]
+        bins = self._binned.column(j)[self.partition.rows(w.node)]
         codes = self._grower.codes_right(w.node)
         if codes is None:
             left = bins.astype(np.int64) <= last_left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
 from hedgerow.boosting.strategies.secureboost.steps import ALL_ROWS, NO_ROWS
 from hedgerow.crypto.compiled import compiled
@@ -110,6 +112,11 @@ class DivisionTable:
         """Count the divisions."""
         return len(self.feature)
 
+    def _spans(self) -> list[slice]:
+        """Return where the divisions of each used feature are."""
+        starts = np.searchsorted(self.feature, self.features)
+        return [slice(a, b) for a, b in pairwise([*starts.tolist(), len(self)])]
+
     def bins_left(self, division: int, n_bins: int) -> NDArray[np.bool_]:
         """Return which bins a division sends left, that of missing values at the end."""
         left: NDArray[np.bool_] = np.arange(n_bins + 1) <= self.last_left[division]
@@ -139,7 +146,7 @@ class DivisionTable:
     def sides(
         self,
         cuts: Cuts,
-        binned: BinnedFeatures,
+        binned: BinnedFeatures | SparseFeatures,
         partition: RowPartition,
         nodes: Sequence[int],
         counted: NDArray[np.int64],
@@ -169,13 +176,11 @@ class DivisionTable:
         bins = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
         n_rows = np.empty_like(out)
-        for k, j in enumerate(self.features):
+        for k, mine in enumerate(self._spans()):
             of_feature = bins[:, layout.offsets[k] : layout.offsets[k + 1]]
             below = np.pad(np.cumsum(of_feature, axis=1), ((0, 0), (1, 0)))
-            forwards = np.flatnonzero((self.feature == j) & ~self.default_left)
-            backwards = np.flatnonzero((self.feature == j) & self.default_left)
-            n_rows[:, forwards] = below[:, self.last_left[forwards] + 1]
-            n_rows[:, backwards] = below[:, -1:] - below[:, self.last_left[backwards] + 1]
+            left = below[:, self.last_left[mine] + 1]
+            n_rows[:, mine] = np.where(self.default_left[mine], below[:, -1:] - left, left)
         # Divisions of a feature in one direction are nested: as many rows are the same rows.
         first = np.ones(len(self), np.bool_)
         first[1:] = (np.diff(self.feature) != 0) | (np.diff(self.default_left.astype(int)) != 0)
@@ -192,7 +197,7 @@ class DivisionTable:
     def large_enough(
         self,
         cuts: Cuts,
-        binned: BinnedFeatures,
+        binned: BinnedFeatures | SparseFeatures,
         partition: RowPartition,
         nodes: tuple[int, ...],
         counted: NDArray[np.int64],
@@ -238,7 +243,7 @@ class DivisionTable:
     def too_few(
         self,
         cuts: Cuts,
-        binned: BinnedFeatures,
+        binned: BinnedFeatures | SparseFeatures,
         partition: RowPartition,
         nodes: Sequence[int],
         counted: NDArray[np.int64],
@@ -261,10 +266,9 @@ class DivisionTable:
         layout = layout_of(cuts, self.features)
         counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
-        for k, j in enumerate(self.features):
+        for k, mine in enumerate(self._spans()):
             if self.chained[k]:
                 continue
-            mine = np.flatnonzero(self.feature == j)
             of_feature = counts[:, layout.offsets[k] : layout.offsets[k + 1]]
             below = np.concatenate(
                 [np.zeros((len(nodes), 1), np.int64), np.cumsum(of_feature, axis=1)], axis=1

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures
+from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters, node_weights
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.strategies.secureboost.steps import CategorySet
@@ -172,7 +173,7 @@ class CategoryOrder:
     def draw(
         cls,
         features: Sequence[int],
-        binned: BinnedFeatures,
+        binned: BinnedFeatures | SparseFeatures,
         rows: NDArray[np.int64],
         least: int,
         rng: np.random.Generator,
@@ -194,7 +195,7 @@ class CategoryOrder:
             ends[j] = np.ones(n, np.bool_)
             if least <= 1 or not n:
                 continue
-            counts = np.bincount(binned.by_feature[j][rows], minlength=n + 1)
+            counts = np.bincount(binned.column(j)[rows], minlength=n + 1)
             n_missing, since = int(counts[n]), 0
             after = int(counts[codes[j]].sum())
             for place, count in enumerate(counts[codes[j]].tolist()):
@@ -207,16 +208,15 @@ class CategoryOrder:
                     since = 0
         return cls(codes, ends)
 
-    def recoded(self, binned: BinnedFeatures) -> BinnedFeatures:
+    def recoded(self, binned: BinnedFeatures | SparseFeatures) -> BinnedFeatures | SparseFeatures:
         """Return rows whose categories are their places in the order."""
         if not self.codes:
             return binned
-        by_feature = np.array(binned.by_feature)
+        places = {}
         for j, codes in self.codes.items():
-            places = np.arange(len(codes) + 1)
-            places[codes] = np.arange(len(codes))
-            by_feature[j] = places[by_feature[j]]
-        return replace(binned, by_row=np.ascontiguousarray(by_feature.T), by_feature=by_feature)
+            places[j] = np.arange(len(codes) + 1)
+            places[j][codes] = np.arange(len(codes))
+        return binned.recoded(places)
 
 
 def places_right(

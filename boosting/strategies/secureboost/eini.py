@@ -78,7 +78,7 @@ def leaves_of(shapes: TreeShapes) -> list[Node]:
 
 def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
     """Return which leaves own divisions allow each row: shape (n_rows, n_leaves)."""
-    n_rows = len(router.X)
+    n_rows = router.n_rows
     columns: dict[Node, NDArray[np.bool_]] = {}
     for t, tree in enumerate(shapes.trees):
         own = tree.left
@@ -91,7 +91,7 @@ def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
             goes_left, goes_right = here, here
             division = router.divisions.get((t, node))
             if division is not None:
-                is_left = division.goes_left(router.X[:, division.feature])
+                is_left = division.goes_left(router.column(division.feature))
                 goes_left, goes_right = here & is_left, here & ~is_left
             allowed[left], allowed[left + 1] = goes_left, goes_right
     return np.stack([columns[leaf] for leaf in leaves_of(shapes)], axis=1)
@@ -150,7 +150,7 @@ def ask(
     stored = np.rint(np.ldexp(values, bits)).astype(np.int64)
     outputs = sorted({tree.output for tree in shapes.trees})
     out = start.astype(np.float64)
-    parts = blocks(len(router.X), len(stored))
+    parts = blocks(router.n_rows, len(stored))
     for b, rows in enumerate(parts):
         numbers = np.where(mine[rows], stored, 0)
         boxes = dict.fromkeys(others, shapes) if b == 0 else {}
@@ -212,7 +212,7 @@ def serve(
                         f"{courier.party} that the sums would reveal them; use standard"
                     )
                 mine = reach(shapes, router)
-                parts = blocks(len(router.X), len(leaves_of(shapes)))
+                parts = blocks(router.n_rows, len(leaves_of(shapes)))
             if k == place:
                 held = received.ciphertexts.get(sender, (b"",))[0]
         b += 1

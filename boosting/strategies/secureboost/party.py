@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, recode
-from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
+from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, recode
+from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.sparse import SparseFeatures, bin_columns
 from hedgerow.boosting.errors import DataError, SchemaMismatch
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
@@ -29,6 +31,8 @@ from hedgerow.crypto.psi import PsiPolicy
 
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import CipherVault, Vault
+
+Reader = Callable[[], NDArray[np.float32]]
 
 PART = "part.json"
 """File of a party's part; it stays in its silo."""
@@ -49,10 +53,12 @@ def numeric(dataset: Dataset, sets: bool) -> tuple[Dataset, dict[str, list[str]]
     return replace(dataset, schema=replace(dataset.schema, features=features)), categories
 
 
-def within(X: NDArray[np.float32], cuts: Cuts) -> NDArray[np.float32]:
+def within(column: NDArray[np.float32], cuts: Cuts, feature: int) -> NDArray[np.float32]:
     """Return values moved to the nearest that has a bin: rows that cuts were not made from."""
-    last = np.nextafter(cuts.values[cuts.offsets[1:] - 1], np.float32(-np.inf))
-    return np.where(cuts.categorical, X, np.clip(X, cuts.lower, last)).astype(np.float32)
+    if cuts.categorical[feature]:
+        return column
+    last = np.nextafter(cuts.of(feature)[-1], np.float32(-np.inf))
+    return np.clip(column, cuts.lower[feature], last)
 
 
 def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
@@ -85,9 +91,16 @@ class AlignedRows:
         return [self.train, *(table for _, table in self.scored)]
 
     @property
-    def raw(self) -> NDArray[np.float32]:
+    def raw(self) -> Columns:
         """The features of all rows."""
-        return np.concatenate([table.X for table in self.tables]) if self.scored else self.train.X
+        each = [table.columns for table in self.tables]
+
+        def read(own: tuple[Reader, ...]) -> NDArray[np.float32]:
+            return np.concatenate([one() for one in own]) if len(own) > 1 else own[0]()
+
+        readers = zip(*(table.readers for table in each), strict=True)
+        n_rows = sum(table.n_samples for table in each)
+        return Columns(n_rows, tuple(partial(read, own) for own in readers))
 
     @property
     def base_margin(self) -> NDArray[np.float32] | None:
@@ -95,9 +108,13 @@ class AlignedRows:
         own = [table.base_margin for table in self.tables if table.base_margin is not None]
         return np.concatenate(own) if len(own) == len(self.tables) else None
 
-    def values(self, cuts: Cuts) -> NDArray[np.float32]:
+    def values(self, cuts: Cuts) -> Columns:
         """Return the features of all rows, as far as bins go."""
-        return np.concatenate([within(table.X, cuts) for table in self.tables])
+        raw = self.raw
+        readers = [
+            lambda j=j, read=read: within(read(), cuts, j) for j, read in enumerate(raw.readers)
+        ]
+        return Columns(raw.n_samples, tuple(readers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +137,7 @@ class TreeSetup:
     vault: CipherVault
     session: str
     parties: tuple[str, ...]
-    binned: BinnedFeatures
+    binned: BinnedFeatures | SparseFeatures
     cuts: Cuts
     n_threads: int
     most_nodes: int
@@ -214,7 +231,7 @@ class Party:
             vault=self.cipher,
             session=self.session,
             parties=self.parties,
-            binned=bin_features(rows.values(cuts), cuts, threads),
+            binned=bin_columns(rows.values(cuts), cuts, threads),
             cuts=cuts,
             n_threads=threads,
             most_nodes=self.parameters.max_split_nodes,

@@ -57,7 +57,7 @@ class PassiveParty(Party):
             earlier.model, earlier.alignment = start.job_id, rows.report
             self.part = earlier
         self.features = PassiveFeatures(
-            has_missing=np.asarray(np.isnan(rows.train.X).any(axis=0)),
+            has_missing=self.setup.binned.missing_in(rows.train.n_samples),
             names=np.array(self.part.anonymous, np.int32),
             fit=self.fit,
             min_leaf=parameters.min_leaf,
@@ -117,7 +117,7 @@ class PassiveParty(Party):
         part, active = self._earlier(), self.parameters.active
         met = meet(self.courier, self.start, active, model=bytes.fromhex(part.digest))
         rows = self.align(False, None)
-        router = router_of_passive(part, active, part.n_used, rows.train.X)
+        router = router_of_passive(part, active, part.n_used, rows.raw)
         if rows.then is StepName.LEAVES:
             key = self._checked(met.public_key)
             then = serve(self.courier, self.cipher, key, router, self.parties[1:])

@@ -193,7 +193,7 @@ class PassiveTree:
         self._summed = np.repeat(sampled.astype(np.int64)[:, None], 2, axis=1)
         if not len(self._table):
             return received.then
-        bins = np.ascontiguousarray(self._binned.by_feature[self._table.features][:, rows].T)
+        bins = self._binned.of(self._table.features, rows, self._table.n_bins)
         n_padded = size_class(len(rows))
         sent = received.ciphertexts.get(active, ())
         if any(len(part) % n_padded for part in sent):
@@ -282,7 +282,7 @@ class PassiveTree:
             if d.owner not in (0, self._me):
                 self._part.next_owner[f"{self._number}:{d.node}"] = self._setup.parties[d.owner]
         for node, own in mine.items():
-            masks[node] = own.left[self._binned.by_feature[own.feature][self._partition.rows(node)]]
+            masks[node] = own.left[self._binned.column(own.feature)[self._partition.rows(node)]]
         if len(of[0]) < len(nodes):
             received = self._courier.send(BITMAPS, boxes=self._left_rows(mine, masks))
             then = received.then

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, Scheme, ciph
 from hedgerow.crypto.errors import HistogramRefused
 from hedgerow.crypto.local_ciphers import LocalCipherVault
 from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.sparse_bins import SparseBins
 
 
 class PlainVault(LocalCipherVault):
@@ -64,14 +65,31 @@ class PlainVault(LocalCipherVault):
         assert missing is not None
         blocks: list[NDArray[Any]] = []
         for rows in nodes:
-            for j, n in enumerate(self._n_bins):
-                bins = np.zeros((n, self._values.shape[1]), np.int64)
-                np.add.at(bins, self._bins[rows, j], self._values[rows])
-                present = bins[: n - 1] if missing[j] else bins
+            for j, bins in enumerate(self._sums(rows)):
+                present = bins[:-1] if missing[j] else bins
                 blocks.append(np.cumsum(present, axis=0))
                 if missing[j]:
                     blocks.append(np.cumsum(present[::-1], axis=0)[::-1][1:])
         return (_as_bytes(np.concatenate(blocks)[order]),)
+
+    def _sums(self, rows: NDArray[np.integer]) -> Iterator[NDArray[np.int64]]:
+        """Yield a node's sums by bin, feature by feature."""
+        own = self._values[rows]
+        if isinstance(self._bins, SparseBins):
+            index, counts = self._bins.of_node(rows)
+            running = np.zeros((len(index) + 1, own.shape[1]), np.int64)
+            np.cumsum(self._values[index], axis=0, out=running[1:])
+            sums = np.diff(running[np.concatenate([[0], np.cumsum(counts)])], axis=0)
+            for bins, usual in zip(
+                np.split(sums, self._bins.first[1:-1]), self._bins.usual, strict=True
+            ):
+                bins[usual] = own.sum(axis=0) - bins.sum(axis=0)
+                yield bins
+            return
+        for j, n in enumerate(self._n_bins):
+            bins = np.zeros((n, own.shape[1]), np.int64)
+            np.add.at(bins, self._bins[rows, j], own)
+            yield bins
 
     def decrypt_histograms(
         self, session: str, layout: PairLayout, answer: Sequence[Buffer], n_bins: int

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import Columns
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
@@ -24,6 +25,8 @@ Node = tuple[int, int]
 """Tree and node."""
 Waiting = dict[Node, NDArray[np.int32]]
 """Rows at nodes."""
+_MOST_READ = 1 << 26
+"""Values of columns that are kept for nodes that divide by them again."""
 
 
 class Division(NamedTuple):
@@ -81,21 +84,37 @@ class Router:
     owners : Mapping[Node, str]
         Who divides a node that is not this party's; the active party, or nobody, where it is not
         named.
-    X : ndarray of shape (n_rows, n_features), float32
-        Columns in the order of the part.
+    X : ndarray of shape (n_rows, n_features), float32, or Columns
+        Columns in the order of the part; those that divide rows are kept a while.
     """
 
     party: str
     active: str
     divisions: Mapping[Node, Division]
     owners: Mapping[Node, str]
-    X: NDArray[np.float32]
+    X: NDArray[np.float32] | Columns
     n_trees: int
     at_leaves: Waiting = field(default_factory=dict)
+    _read: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.X.n_samples if isinstance(self.X, Columns) else len(self.X)
+
+    def column(self, feature: int) -> NDArray[np.float32]:
+        """Return the values of a feature."""
+        if not isinstance(self.X, Columns):
+            return self.X[:, feature]
+        if feature not in self._read:
+            if len(self._read) * self.n_rows > _MOST_READ:
+                self._read.clear()
+            self._read[feature] = self.X.readers[feature]()
+        return self._read[feature]
 
     def roots(self) -> Waiting:
         """Return all rows at every root that is this party's (active: also trees of one leaf)."""
-        rows = np.arange(len(self.X), dtype=np.int32)
+        rows = np.arange(self.n_rows, dtype=np.int32)
         return {
             (tree, 0): rows
             for tree in range(self.n_trees)
@@ -117,7 +136,7 @@ class Router:
                 place[tree, node] = rows if here is None else np.concatenate([here, rows])
                 continue
             left = division.left
-            goes_left = division.goes_left(self.X[rows, division.feature])
+            goes_left = division.goes_left(self.column(division.feature)[rows])
             for child, chosen in ((left, rows[goes_left]), (left + 1, rows[~goes_left])):
                 if len(chosen):
                     todo.append(((tree, child), chosen))
@@ -146,7 +165,7 @@ def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Div
     }  # fmt: skip
 
 
-def router_of_active(part: ActivePart, n_trees: int, X: NDArray[np.float32]) -> Router:
+def router_of_active(part: ActivePart, n_trees: int, X: NDArray[np.float32] | Columns) -> Router:
     """Return the router of the active party."""
     owners = {
         (t, node): part.parties[owner]
@@ -158,7 +177,7 @@ def router_of_active(part: ActivePart, n_trees: int, X: NDArray[np.float32]) -> 
 
 
 def router_of_passive(
-    part: PassivePart, active: str, n_trees: int, X: NDArray[np.float32]
+    part: PassivePart, active: str, n_trees: int, X: NDArray[np.float32] | Columns
 ) -> Router:
     """Return the router of a passive party."""
     owners = {_node(key): owner for key, owner in part.next_owner.items()}
@@ -200,7 +219,7 @@ def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: Ste
         here = [rows for (at, _), rows in router.at_leaves.items() if at == t]
         leaves = {node for at, node in router.at_leaves if at == t}
         if any(tree.left[node] >= 0 for node in leaves) or not np.array_equal(
-            np.sort(np.concatenate([np.empty(0, np.int32), *here])), np.arange(len(router.X))
+            np.sort(np.concatenate([np.empty(0, np.int32), *here])), np.arange(router.n_rows)
         ):
             raise OfferRejected("rows are missing at the leaves, or reached several")
 
@@ -241,7 +260,7 @@ def _unpacked(box: RowsAtNodes, sender: str, router: Router) -> Waiting:
         len(box.trees) == len(box.nodes) == len(box.counts)
         and bool((box.counts >= 0).all())
         and len(box.rows) == (ends[-1] if len(ends) else 0)
-        and bool(((box.rows >= 0) & (box.rows < len(router.X))).all())
+        and bool(((box.rows >= 0) & (box.rows < router.n_rows)).all())
         and bool(((box.trees >= 0) & (box.trees < max(router.n_trees, 1))).all())
         and bool((box.nodes >= 0).all())
     )

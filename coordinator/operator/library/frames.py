@@ -167,13 +167,15 @@ def _without_views(table: Any) -> Any:
     return table
 
 
-def read(table: Tabular, what: str, features: Sequence[str] = ()) -> tuple[Any, str]:
+def read(
+    table: Tabular, what: str, features: Sequence[str] = (), *, whole: bool = True
+) -> tuple[Any, str]:
     """Return a table, and its name in messages; a path is read as the command line reads it."""
-    from hedgerow.boosting.tables import read_table, short_name
+    from hedgerow.boosting.tables import open_table, read_table, short_name
 
     if isinstance(table, str | os.PathLike):
         path = os.fspath(table)
-        return read_table(path, features), short_name(path)
+        return (read_table if whole else open_table)(path, features), short_name(path)
     return arrow_of(table, what), what
 
 

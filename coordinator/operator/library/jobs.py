@@ -257,7 +257,7 @@ def plan_here(spec: bytes, silos: Mapping[str, Tabular], rates: Rates | None = N
     job = job_wire.decode(spec)
     job.parameters.validate(job)
     check_cohort(job, tuple(silos))
-    tables = {name: table_of(job, name, table) for name, table in silos.items()}
+    tables = {name: table_of(job, name, table, whole=False) for name, table in silos.items()}
     return plan_tables(job, tables, rates)
 
 
@@ -310,9 +310,9 @@ def _at_once(job: JobParameters, silo: str, n_silos: int) -> int:
     )
 
 
-def table_of(job: JobParameters, silo: str, table: Tabular) -> Dataset:
-    """Return a silo's table as the job reads it."""
-    arrow, where = frames.read(table, silo)
+def table_of(job: JobParameters, silo: str, table: Tabular, *, whole: bool = True) -> Dataset:
+    """Return a silo's table as the job reads it; a file of it need not be read whole."""
+    arrow, where = frames.read(table, silo, whole=whole)
     return for_job(arrow, job, where, party=silo if job.vertical else None)
 
 

@@ -14,7 +14,12 @@ from sklearn.datasets import dump_svmlight_file
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.tables import read_table, to_dataset
+from hedgerow.boosting.tables import open_table, read_table, to_dataset
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return str(path)
 
 
 def dataset(table, task=Task.BINARY, label="label", **changes):
@@ -270,6 +275,28 @@ def test_features_that_a_libsvm_file_never_mentions_are_zero_where_they_are_name
     table = read_table(str(path), ("f1", "f2", "f4", "age"))
     assert table.column_names == ["label", "f1", "f2", "f4"]
     assert dataset(table).X.tolist() == [[2, 0, 0], [0, 1, 0]]
+
+
+def test_libsvm_columns_are_read_one_by_one_and_only_listed_values_are_kept(tmp_path):
+    path = tmp_path / "t.libsvm"
+    path.write_text("1 1:2 3:0.5 # ann\n0 # bo b\n1 3:0 4000:-1 3:4 # cem\n")
+    table = open_table(str(path), ("f7", "f5000000"))
+    assert (table.num_rows, table.n_stored) == (3, 5)
+    data = dataset(table, features=["f3", "f7", "f4000", "f5000000"], with_ids=True)
+    assert data.ids.tolist() == ["ann", "bo b", "cem"]
+    assert data.features.n_stored == 5
+    expected = [[0.5, 0, 0, 0], [0, 0, 0, 0], [4, 0, -1, 0]]
+    assert data.X.tolist() == expected, "what is listed twice is the last one"
+    with pytest.raises(DataError, match="expected feature indices up to 1048576"):
+        open_table(write(tmp_path / "u.libsvm", b"1 1:2 5000000:1\n"))
+    with pytest.raises(DataError, match="needs a column '_id'"):
+        dataset(open_table(write(tmp_path / "v.svm", b"1 1:2 # a\n0 1:2\n")), with_ids=True)
+
+
+def test_an_infinite_value_of_a_libsvm_file_is_refused_before_a_job(tmp_path):
+    table = open_table(write(tmp_path / "t.libsvm", b"1 1:2 2:1e60\n0 1:3\n"))
+    with pytest.raises(DataError, match="column 'f2' has infinite values"):
+        dataset(table)
 
 
 @pytest.mark.parametrize(

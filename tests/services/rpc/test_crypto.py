@@ -123,6 +123,24 @@ BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
         [{"head": pb.HoldRowsHead(n_bins=[2, 2], bin_bytes=1)}, {"bins": bytes(3)}],
         "expected rows of 2 bins, received 3 bins",
     ),
+    "cells of other bins": (
+        "HoldRows",
+        [
+            {"head": pb.HoldRowsHead(n_bins=[2], usual_bins=[0], sparse_rows=4)},
+            {"cells": ints(0, 1, 1, dtype="<u4")},
+            {"listed": ints(0, 1, dtype="<u4")},
+        ],
+        "expected 1 to",
+    ),
+    "half a row number": (
+        "HoldRows",
+        [
+            {"head": pb.HoldRowsHead(n_bins=[2], usual_bins=[0], sparse_rows=4)},
+            {"cells": ints(0, 1, dtype="<u4")},
+            {"listed": bytes(6)},
+        ],
+        "listed: expected numbers of 4 bytes, received 6 bytes",
+    ),
     "a part is missing": (
         "DecryptHistograms",
         [

@@ -208,14 +208,18 @@ class HoldRowsHead(_message.Message):
     N_BINS_FIELD_NUMBER: _builtins.int
     BIN_BYTES_FIELD_NUMBER: _builtins.int
     LEAST_ROWS_FIELD_NUMBER: _builtins.int
+    USUAL_BINS_FIELD_NUMBER: _builtins.int
+    SPARSE_ROWS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Session."""
     public_key: _builtins.bytes
     """The active party's public key."""
     bin_bytes: _builtins.int
-    """Bytes of a bin number: 1 or 2."""
+    """Bytes of a bin number: 1 or 2; 0 of sparse bins."""
     least_rows: _builtins.int
     """Rows that any two sums of a feature at a node differ by at least, unless by none."""
+    sparse_rows: _builtins.int
+    """Sparse bins: number of rows."""
     @_builtins.property
     def layout(self) -> Global___PairLayout:
         """Layout of the rows' plaintexts."""
@@ -223,6 +227,10 @@ class HoldRowsHead(_message.Message):
     @_builtins.property
     def n_bins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Bins of each feature."""
+
+    @_builtins.property
+    def usual_bins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sparse bins: of each feature the bin of the rows that no cell of it lists. Empty otherwise."""
 
     def __init__(
         self,
@@ -233,10 +241,12 @@ class HoldRowsHead(_message.Message):
         n_bins: _abc.Iterable[_builtins.int] | None = ...,
         bin_bytes: _builtins.int = ...,
         least_rows: _builtins.int = ...,
+        usual_bins: _abc.Iterable[_builtins.int] | None = ...,
+        sparse_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_bytes", b"bin_bytes", "layout", b"layout", "least_rows", b"least_rows", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_bytes", b"bin_bytes", "layout", b"layout", "least_rows", b"least_rows", "n_bins", b"n_bins", "public_key", b"public_key", "session", b"session", "sparse_rows", b"sparse_rows", "usual_bins", b"usual_bins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -251,8 +261,14 @@ class HoldRowsRequest(_message.Message):
     HEAD_FIELD_NUMBER: _builtins.int
     BINS_FIELD_NUMBER: _builtins.int
     CIPHERTEXTS_FIELD_NUMBER: _builtins.int
+    CELLS_FIELD_NUMBER: _builtins.int
+    LISTED_FIELD_NUMBER: _builtins.int
     bins: _builtins.bytes
     """Next bytes of the bin numbers: unsigned, (n_rows, n_features)."""
+    cells: _builtins.bytes
+    """Sparse bins: next uint32 numbers of rows listed, of each bin of each feature."""
+    listed: _builtins.bytes
+    """Sparse bins: next uint32 row numbers, ascending in a bin, feature by feature and bin by bin."""
     @_builtins.property
     def head(self) -> Global___HoldRowsHead:
         """First frame."""
@@ -267,12 +283,14 @@ class HoldRowsRequest(_message.Message):
         head: Global___HoldRowsHead | None = ...,
         bins: _builtins.bytes = ...,
         ciphertexts: Global___CiphertextBlock | None = ...,
+        cells: _builtins.bytes = ...,
+        listed: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "cells", b"cells", "ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head", "listed", b"listed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "cells", b"cells", "ciphertexts", b"ciphertexts", "frame", b"frame", "head", b"head", "listed", b"listed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "bins", "ciphertexts"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["head", "bins", "ciphertexts", "cells", "listed"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
