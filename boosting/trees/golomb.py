@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import OfferRejected
 
 _MAX_WIDTH = 56  # bits of a value
-_EXPONENTIAL = 64  # column parameter k + 64: exponential Golomb with k
-_ZEROS = 255  # column parameter of a column of zeros, which has no bits at all
+EXPONENTIAL = 64  # column parameter k + 64: exponential Golomb with k
+ZEROS = 255  # column parameter of a column of zeros, which has no bits at all
 _LOW32 = np.int64(0xFFFFFFFF)
 _SHORT = "packed columns end too early"
 _DAMAGED = "expected a column of numbers, received other bits"
@@ -59,10 +59,10 @@ class ColumnWriter:
             raise ValueError("expected numbers from zero up")
         parameter = _best_parameter(v)
         self.head.append(parameter)
-        if parameter == _ZEROS:
+        if parameter == ZEROS:
             return
-        k = parameter % _EXPONENTIAL
-        if parameter < _EXPONENTIAL:
+        k = parameter % EXPONENTIAL
+        if parameter < EXPONENTIAL:
             count, width = v >> k, np.full(len(v), k, np.int64)
         else:
             count = _bit_length((v >> k) + 1) - 1
@@ -133,7 +133,7 @@ class ColumnReader:
         bits = np.unpackbits(np.frombuffer(data, np.uint8)[at:])
         self.end = len(bits)
         self.first = bits[:n_first].astype(np.bool_)
-        total = sum(count for count, parameter in parameters if parameter[-1] != _ZEROS)
+        total = sum(count for count, parameter in parameters if parameter[-1] != ZEROS)
         ones = np.flatnonzero(bits[n_first:])[:total]
         if len(self.first) != n_first or len(ones) != total:
             raise OfferRejected(_SHORT)
@@ -163,9 +163,9 @@ class ColumnReader:
         return bits.astype(np.uint32).view(np.float32)
 
     def _golomb(self, n: int, parameter: int) -> I64:
-        if parameter == _ZEROS:
+        if parameter == ZEROS:
             return np.zeros(n, np.int64)
-        exponential, k = divmod(parameter, _EXPONENTIAL)
+        exponential, k = divmod(parameter, EXPONENTIAL)
         if exponential > 1 or k > _MAX_WIDTH:
             raise OfferRejected(_DAMAGED)
         count, self.counts = self.counts[:n], self.counts[n:]
@@ -195,7 +195,7 @@ class ColumnReader:
 def _best_parameter(v: I64) -> int:
     """Return the parameter of the shortest code of a column."""
     if not v.any():
-        return _ZEROS
+        return ZEROS
     ks = np.arange(40)[:, None]
     quotient = v >> ks
     # float64 keeps a sum that would overflow; the smallest is exact.
@@ -204,7 +204,7 @@ def _best_parameter(v: I64) -> int:
     plain, grown = int(rice.argmin()), int(exponential.argmin())
     if rice[plain] <= exponential[grown]:
         return plain
-    return _EXPONENTIAL + grown
+    return EXPONENTIAL + grown
 
 
 def _bit_length(v: I64) -> I64:

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.trees import small_packs
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import (
     ColumnReader,
@@ -269,15 +271,14 @@ def unpack(data: bytes, *, stats: bool = True, max_nodes: int = MAX_NODES) -> li
     try:
         if len(data) > SMALL_BYTES:
             return _unpack(data, stats, max_nodes)
-        trees = _unpack_small(data, max_nodes)
-        return list(trees) if stats else [tree.scrubbed() for tree in trees]
+        return list(_unpack_small(data, stats, max_nodes))
     except (IndexError, struct.error, OverflowError) as error:
         raise OfferRejected("packed trees end too early or are damaged") from error
 
 
 @lru_cache(maxsize=1 << 14)
-def _unpack_small(data: bytes, max_nodes: int) -> tuple[Tree, ...]:
-    return tuple(_unpack(data, True, max_nodes))
+def _unpack_small(data: bytes, stats: bool, max_nodes: int) -> tuple[Tree, ...]:
+    return tuple(_unpack(data, stats, max_nodes))
 
 
 def _unpack(data: bytes, stats: bool, max_nodes: int) -> list[Tree]:
@@ -302,6 +303,14 @@ def _unpack(data: bytes, stats: bool, max_nodes: int) -> list[Tree]:
     if flags & _STATS:
         by = Shrinkage(*struct.unpack_from("<fff", data, at))
         at += 12
+    plain = n_trees == 1 and len(data) <= SMALL_BYTES and not flags & (_CATEGORIES | _SCATTERED)
+    if plain and flags < 2 * _SCATTERED:
+        terms = small_packs.Terms(by.eta, by.lambda_, by.alpha) if flags & _STATS else None
+        with suppress(*small_packs.UNUSUAL):
+            tree = small_packs.read(
+                data, at, n_nodes, n_pairs, terms, stats=stats, defaults=bool(flags & _DEFAULTS)
+            )
+            return [replace(tree, group=groups[0])]
     columns = [(n_splits, False)] * 2 if flags & _SCATTERED else []
     columns += [(n_pairs, False)] * 2
     columns += [(n_sets, False), (n_codes, False)] if flags & _CATEGORIES else []
