@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -108,6 +109,10 @@ def test_the_plan_of_a_scoring_job_has_no_trees() -> None:
     plan = job.strategy.forecast(job.parameters, job, schema, {Silo("guest"): 10, Silo("host"): 10})
     assert not {"ExchangeGradients", "ExchangeHistograms"} & set(plan.steps)
     assert "'earlier', whose size is not known here" in plan.notes[0]
+    hiding = replace(job, parameters=replace(job.parameters, inference="eini"))
+    notes = hiding.strategy.forecast(hiding.parameters, hiding, schema, {Silo("guest"): 10}).notes
+    assert "512 bytes more, from each party to the next, for each row and leaf" in notes[0]
+    assert "fewer than 64 ways through the trees" in notes[1]
 
 
 @pytest.mark.parametrize(

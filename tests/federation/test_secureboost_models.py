@@ -295,6 +295,25 @@ def test_single_pass_scores_equal_standard_ones(encryption: str, widths: list[in
         assert abs(logit(a) - logit(b)) < tolerance
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"mode": "mix", "rounds": 8},
+        {"mode": "layered", "host_depth": 1, "guest_depth": 2, "rounds": 7},
+    ],
+)
+def test_single_pass_scores_models_of_every_mode(mode: dict[str, Any]) -> None:
+    whole = vertical.table(150, 4)
+    new = vertical.cut_by_columns(vertical.table(10, 4, seed=9), [2, 2])
+    job = vertical.job(encryption="plain", **mode)
+    trained, _ = run(job, vertical.cut_by_columns(whole, [2, 2]))
+    standard = predictions(score(job, kept(trained), new))
+    hidden = score(job, kept(trained), new, inference="eini", encryption="elgamal")
+    assert hidden.error is None, (hidden.error, hidden.errors)
+    for a, b in zip(standard, predictions(hidden), strict=True):
+        assert abs(logit(a) - logit(b)) < 1e-4
+
+
 def test_single_pass_scores_several_classes() -> None:
     whole = vertical.table(150, 4, Task.MULTICLASS)
     new = vertical.cut_by_columns(vertical.table(20, 4, Task.MULTICLASS, seed=9), [2, 2])

@@ -14,6 +14,7 @@ from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.strategies.secureboost.eini import LEAST_PATHS
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_gradients
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.reveals import REVEALS
@@ -214,9 +215,17 @@ def forecast(
         "validation tables: each such table is an intersection and a bitmap more",
     )
     if scoring:
-        notes = (
+        unknown = (
             f"scores with the model of {strategy.predict_from!r}, whose size is not known here: "
-            "about 4 bytes more, each way, for each row, tree and change of owner",
+        )
+        notes = (unknown + "about 4 bytes more, each way, for each row, tree and change of owner",)
+    if scoring and strategy.inference == "eini":
+        each = strategy.key_bits // 4 if strategy.encryption == "paillier" else ELGAMAL_BYTES
+        notes = (
+            unknown + f"{each} bytes more, from each party to the next, for each row and leaf",
+            f"ends with an error where a party's divisions lead fewer than {LEAST_PATHS} ways "
+            "through the trees: the sums would reveal which one a row takes",
+            "not for a model with vector leaves (multi_output)",
         )
     return Forecast(
         rounds=rounds,
