@@ -3,7 +3,8 @@
 ``python -m benchmarks.simulation [--quick] [--silos N,N,...] [--rounds N] [--case NAME]
 [--data FILE] [--json FILE]``. Rows of a table (made at random, or a Parquet file with a column
 ``label``) are dealt to silos. Each row of the output is a run in a process of its own: wall seconds
-of the whole run, CPU seconds of one round more, bytes a silo and round, and the most memory.
+of the whole run, CPU seconds of one round more (with those of the processes of silos, which there
+are from a hundred silos), bytes a silo and round, and the most memory of the coordinator's process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import multiprocessing
 import resource
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +53,27 @@ def run(case: str, silos: int, rounds: int, path: Path | None) -> dict[str, Any]
         strategy, label="label", task="binary", min_silos=2, metrics=["auc"], max_depth=depth,
         **{name: rounds}, **keys,
     )  # fmt: skip
-    began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    began, used = time.perf_counter(), _cpu_seconds()
     found = hedgerow.simulate(job, table(path), silos, crypto=masked)
-    wall, spent = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    wall, spent = time.perf_counter() - began, _cpu_seconds()
     moved = found.bytes
     return {
         "case": case,
         "silos": silos,
         "rounds": rounds,
         "wall_seconds": wall,
-        "cpu_seconds": spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime,
+        "cpu_seconds": spent - used,
         "bytes_up": sum(moved["up"]) / silos / rounds,
         "bytes_down": sum(moved["down"]) / silos / rounds,
-        "gigabytes": spent.ru_maxrss / 1e6,
+        "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "auc": found.metrics["test.auc"][-1],
     }
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of those of its silos, which have ended."""
+    each = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in each)
 
 
 def main() -> None:
@@ -88,10 +96,11 @@ def main() -> None:
     )
     for case in given.case or CASES:
         for silos in sizes:
-            with context.Pool(1) as pool:
-                start = pool.apply(run, (case, silos, 1, given.data))
-            with context.Pool(1) as pool:
-                row = pool.apply(run, (case, silos, rounds, given.data))
+            # Not a Pool: its processes may have none of their own, and a hundred silos have.
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                start = pool.submit(run, case, silos, 1, given.data).result()
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                row = pool.submit(run, case, silos, rounds, given.data).result()
             a_round = (row["cpu_seconds"] - start["cpu_seconds"]) / max(rounds - 1, 1)
             rows.append(row | {"cpu_seconds_a_round": a_round})
             print(
