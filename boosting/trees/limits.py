@@ -110,6 +110,7 @@ def fault(tree: Tree, limits: TreeLimits) -> str:
     stats = (tree.gain, tree.cover, tree.weight)
     if n == 0 or any(column.shape != (n,) for column in (*columns, *stats)):
         return "columns of unequal length, or none"
+    deepest = limits.max_depth or DEPTH_LIMIT
     if limits.max_nodes and n > limits.max_nodes:
         return f"expected at most {limits.max_nodes} nodes, received {n}"
     leaf = tree.left == -1
@@ -132,8 +133,9 @@ def fault(tree: Tree, limits: TreeLimits) -> str:
         return "a gain, cover or weight that is not finite"
     if (np.abs(tree.threshold[leaf]) > limits.leaf_bound).any():
         return "a leaf value above the bound"
-    if depth(tree, limits.max_depth or DEPTH_LIMIT) < 0:
-        return f"deeper than {limits.max_depth or DEPTH_LIMIT}"
+    # Each split has two children: a tree of 2 d + 1 nodes is no deeper than d.
+    if n // 2 > deepest and depth(tree, deepest) < 0:
+        return f"deeper than {deepest}"
     return _category_fault(tree, limits, splits, feature)
 
 

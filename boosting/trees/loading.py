@@ -258,7 +258,7 @@ def _column(document: Mapping[str, Any], name: str, n: int, dtype: np.dtype[Any]
     kinds = "iub" if dtype.kind == "i" else "iuf"
     if values.shape != (n,) or (n and values.dtype.kind not in kinds):
         raise ModelRejected(f"{name}: expected {n} numbers in a row")
-    if n and dtype.kind == "i":
+    if n and dtype.kind == "i" and not np.can_cast(values.dtype, np.int32):
         limits = np.iinfo(np.int32)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             raise ModelRejected(f"{name}: expected numbers of 32 bits")
@@ -270,6 +270,9 @@ def _categories(
 ) -> tuple[tuple[int, NDArray[np.int32]], ...]:
     whole = np.dtype(np.int32)
     n, n_codes = len(document["categories_nodes"]), len(document["categories"])
+    others = len(document["categories_segments"]) + len(document["categories_sizes"])
+    if not (n or n_codes or others or split_type.any()):
+        return ()
     codes = _column(document, "categories", n_codes, whole)
     nodes = _column(document, "categories_nodes", n, whole)
     starts = _column(document, "categories_segments", n, whole)

@@ -25,6 +25,7 @@ _FLOATS = {"d": ">f", "D": ">d"}
 _TYPED = {marker: np.dtype(code) for marker, code in {
     "d": ">f4", "D": ">f8", "U": "u1", "i": "i1", "I": ">i2", "l": ">i4", "L": ">i8"
 }.items()}  # fmt: skip
+_NATIVE = {dtype: dtype.newbyteorder("=") for dtype in _TYPED.values()}
 _MARKER = {
     np.dtype(np.float32): "d",
     np.dtype(np.float64): "D",
@@ -60,10 +61,11 @@ class _Reader:
         return chr(self.take(1)[0])
 
     def length(self) -> int:
-        at = self.at + 1
-        if self.data[at - 1 : at] == b"L" and at + 8 <= len(self.data):  # as XGBoost writes them
-            self.at = at + 8
-            return int(_length.unpack_from(self.data, at)[0])
+        at = self.at + 9
+        if self.data[self.at : self.at + 1] == b"L" and at <= len(self.data):  # as XGBoost does
+            length: int = _length.unpack_from(self.data, self.at + 1)[0]
+            self.at = at
+            return length
         marker = self.marker()
         code = _INTEGERS.get(marker)
         if code is None:
@@ -109,7 +111,7 @@ class _Reader:
             if dtype is None or self.take(1) != b"#":
                 raise MalformedUbjson(f"unknown element type before offset {self.at}")
             raw = self.take(self.length() * dtype.itemsize)
-            return np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
+            return np.frombuffer(raw, dtype).astype(_NATIVE[dtype])
         items: list[Value] = []
         if head == b"#":
             self.at += 1

@@ -35,6 +35,7 @@ from hedgerow.coordinator.operator.console.seen import (
     SENT_HEADS,
     downloaded,
     events_of,
+    example_forest,
     example_view,
     row_of,
     run_of,
@@ -46,7 +47,8 @@ from hedgerow.coordinator.operator.preflight import MARKS, remarks
 from hedgerow.coordinator.operator.report import page as report
 from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
-from hedgerow.coordinator.operator.report.trees import forest_of
+from hedgerow.coordinator.operator.report.runs import FinishedRun
+from hedgerow.coordinator.operator.report.trees import Forest, forest_of
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
@@ -119,7 +121,7 @@ class Console:
         ]
 
     def warm_up(self) -> None:
-        """Load what first pages would wait for: templates, and in a thread the script of plots."""
+        """Draw what first pages would wait for; in a thread the report, with its script."""
         importlib.import_module("xgboost")
         for name in self._templates.list_templates(("html",)):
             self._templates.get_template(name)
@@ -127,7 +129,8 @@ class Console:
         view = example_view()
         self._plans[view.job_id] = None
         self._page("job.html", **self._shown(view))
-        threading.Thread(target=report.vega, daemon=True).start()
+        self._page("trees.html", **_shown_of(view, run_of(view, None), example_forest(), 1))
+        threading.Thread(target=self._reported, args=(view,), daemon=True).start()
 
     def _page(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(name).render(**values), status)
@@ -223,11 +226,14 @@ class Console:
         view = self._client.get(request.path_params["job_id"])
 
         def made() -> Response:
-            with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
-                page = report.render([downloaded(self._client, view, Path(folder))])
-            return HTMLResponse(page, headers={"content-security-policy": REPORT})
+            headers = {"content-security-policy": REPORT}
+            return HTMLResponse(self._reported(view), headers=headers)
 
         return self._kept("report", (view,), made)
+
+    def _reported(self, view: JobView) -> str:
+        with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
+            return report.render([downloaded(self._client, view, Path(folder))])
 
     def trees(self, request: Request) -> Response:
         """Show what the features give to a finished job's trees, and one of these."""
@@ -242,16 +248,7 @@ class Console:
             forest = forest_of(run, slice(number - 1, number))
         if forest and not forest.drawings:
             raise NotFound(f"the model has {len(forest.names)} trees, none of number {number}")
-        found = None if forest is None else importance([(run, forest)])
-        sections = [] if found is None else [("features", "Features", [found])]
-        return self._page(
-            "trees.html",
-            job=row_of(view),
-            forest=forest,
-            number=number,
-            sections=sections,
-            specs=report.specs_of(sections),
-        )
+        return self._page("trees.html", **_shown_of(view, run, forest, number))
 
     def ledger(self, request: Request) -> Response:
         """Show what each silo says that it sent for a job, beside what was counted."""
@@ -335,6 +332,21 @@ class Console:
             return PlainTextResponse("there is no such file", 404)
         kind, read = STATIC[name]
         return Response(read(), media_type=kind, headers={"cache-control": "max-age=3600"})
+
+
+def _shown_of(
+    view: JobView, run: FinishedRun, forest: Forest | None, number: int
+) -> dict[str, Any]:
+    """Return what a job's page of trees is made of."""
+    found = None if forest is None else importance([(run, forest)])
+    sections = [] if found is None else [("features", "Features", [found])]
+    return {
+        "job": row_of(view),
+        "forest": forest,
+        "number": number,
+        "sections": sections,
+        "specs": report.specs_of(sections),
+    }
 
 
 def _own(name: str) -> str:

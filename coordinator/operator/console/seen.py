@@ -8,6 +8,7 @@ from typing import Any
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.clients import files_of, listed
 from hedgerow.coordinator.operator.report.runs import FinishedRun, Report
+from hedgerow.coordinator.operator.report.trees import Drawing, Forest, Importance
 from hedgerow.services.process.terminal import utc
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
@@ -47,6 +48,12 @@ def example_view() -> JobView:
         create_time=1.0, end_time=2.0, operator="", best_round=1, artefacts=(), model="",
         reveals="", control_bytes_up=0, control_bytes_down=0, job_digest="",
     )  # fmt: skip
+
+
+def example_forest() -> Forest:
+    """Return trees that go with :func:`example_view`."""
+    drawing = Drawing("tree 1", 1.0, 1.0, (), (), ())
+    return Forest((drawing.name,), (Importance("x", 1.0, 1),), (drawing,))
 
 
 def run_of(view: JobView, plan: PlanView | None, label: str = "") -> FinishedRun:
