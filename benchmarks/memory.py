@@ -1,16 +1,17 @@
 """What an agent's memory holds while it trains, and what a limit on it costs.
 
-``python -m benchmarks.memory [--quick] [--rows N] [--limits "3 GB,2 GB"] [--json FILE]``. A
-coordinator and three agents, processes of their own, run a histogram job with secure sums. One
-agent has the table, the others a thousand rows each. Its peak of resident memory (``VmHWM``; no
-control group is needed) is read after the job, and compared with that of the same job where it too
-has a thousand rows. 24 bytes a row are for labels, margins, gradients, integers and order; the rest
-is put on the values.
+``python -m benchmarks.memory [--quick] [--rows N] [--rounds R] [--limits "3 GB,2 GB"] [--tables
+FOLDER] [--json FILE]``. A coordinator and three agents, processes of their own, run a histogram job
+with secure sums. One agent has the table, the others a thousand rows each. Its peak of resident
+memory (``VmHWM``; no control group is needed) is read after the job, and compared with that of the
+same job where it too has a thousand rows. 28 bytes a row are for labels, margins, gradients and
+order; the rest is put on the values. Tables stay in ``--tables`` for another run.
 
 With ``--limits`` the same job runs again, on the same table, for each limit: as the agent's
 ``memory_limit``, and as that of a control group that its process is in (cgroup 1 or 2, which must
 be writable). A tree's time is the least of all rounds but the first, so that other work on the
-machine counts least; models must be equal.
+machine counts least; so are a tree's CPU seconds in the agent, and the megabytes that it reads of
+the disk (``/proc``). Models must be equal.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -40,7 +42,7 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.wire import job_file
 
 N_FEATURES = 28
-ROW_BYTES = 24
+ROW_BYTES = 28
 SILOS = ("large", "small-1", "small-2")
 JOB = """
 name = "memory"
@@ -61,20 +63,25 @@ def write_table(path: Path, n_rows: int, seed: int) -> None:
     names = [f"f{j}" for j in range(N_FEATURES)]
     schema = pa.schema([*((name, pa.float32()) for name in names), ("label", pa.int8())])
     rng = np.random.default_rng(seed)
-    with pq.ParquetWriter(path, schema) as writer:
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for start in range(0, n_rows, 250_000):
             n = min(250_000, n_rows - start)
-            X = rng.standard_normal((N_FEATURES, n)).astype(np.float32)
+            X = rng.standard_normal((N_FEATURES, n), dtype=np.float32)
             label = (X[0] + X[1] * X[2] + rng.standard_normal(n) > 0).astype(np.int8)
             writer.write_table(pa.table([*X, label], schema=schema))
 
 
 class Run(NamedTuple):
-    """Bytes of the large silo's agent at its peak, resident and its own; seconds a tree."""
+    """Bytes of the large silo's agent at its peak, resident and its own, and what a tree takes.
+
+    ``seconds`` and ``cpu_seconds`` a tree, ``read`` bytes of the disk.
+    """
 
     peak: int
     own: int
     seconds: float
+    cpu_seconds: float
+    read: float
     model: bytes
 
 
@@ -137,17 +144,21 @@ def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
                     own[0] = max(own[0], status(agents[0].pid, "RssAnon"))
 
             threading.Thread(target=sample, daemon=True).start()
+            rounds, used = [], []
             for view in client.watch(job_id):
+                rounds += view.rounds
+                used += [usage(agents[0].pid)] * len(view.rounds)
                 if view.ended and view.state != "SUCCEEDED":
                     log_text = (folder / "large.log").read_text()
                     raise RuntimeError(
                         f"the job has {view.state.lower()}: {view.detail}\n{log_text}"
                     )
             ended.set()
-            rounds = client.get(job_id).rounds[1:]
-            seconds = min(each.seconds for each in rounds)
+            seconds = min(each.seconds for each in rounds[1:])
+            spent = np.diff(used, axis=0)
+            cpu_seconds, read = spent[spent[:, 0] > 0].min(axis=0).tolist()
             model = client.download(job_id)[1]
-            return Run(status(agents[0].pid, "VmHWM"), own[0], seconds, model)
+            return Run(status(agents[0].pid, "VmHWM"), own[0], seconds, cpu_seconds, read, model)
         finally:
             for process in [*agents, coordinator]:
                 process.terminate()
@@ -161,12 +172,30 @@ def status(pid: int, key: str) -> int:
     return int(line.split()[1]) << 10
 
 
+def usage(pid: int) -> tuple[float, int]:
+    """Return a process's CPU seconds, and the bytes that it has had read of the disk."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    read = re.search(r"^read_bytes: (\d+)", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)
+    assert read is not None
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), int(read[1])
+
+
+def table_of(folder: Path, n_rows: int) -> Path:
+    """Return a table of the folder, made if it is not there."""
+    path = folder / f"{n_rows}.parquet"
+    if not path.exists():
+        write_table(folder / "new", n_rows, 0)
+        (folder / "new").rename(path)
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="500,000 rows")
     parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limits", default="", help="as 3 GB, separated by commas")
+    parser.add_argument("--tables", type=Path, help="folder that keeps the tables")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     n_rows = 500_000 if given.quick else given.rows
@@ -180,10 +209,10 @@ def main() -> None:
         print(f"{metric:<24} {variant:<36} {value:>10.4g} {unit}", flush=True)
 
     with tempfile.TemporaryDirectory() as name:
-        small, large = Path(name) / "small.parquet", Path(name) / "large.parquet"
-        write_table(small, 1000, 0)
-        write_table(large, n_rows, 0)
-        base = run(small, 2)
+        folder = given.tables or Path(name)
+        folder.mkdir(exist_ok=True)
+        small, large = table_of(folder, 1000), table_of(folder, n_rows)
+        base = run(small, 3)
         whole = run(large, given.rounds)
         above = whole.peak - base.peak
         show("agent_base", base.peak / 1e6, "MB")
@@ -192,12 +221,16 @@ def main() -> None:
         values = above - ROW_BYTES * n_rows
         show("bytes_a_value_histogram", values / n_rows / N_FEATURES, "B")
         show("seconds_a_tree", whole.seconds, "s")
+        show("cpu_seconds_a_tree", whole.cpu_seconds, "s")
         for text in limits:
             held = run(large, given.rounds, int(TypeAdapter(ByteSize).validate_python(text)))
             if held.model != whole.model:
                 raise RuntimeError(f"{text}: the model differs from the one without a limit")
             show("seconds_a_tree", held.seconds, "s", f", {text}")
             show("ratio_to_memory", held.seconds / whole.seconds, "", f", {text}")
+            show("cpu_seconds_a_tree", held.cpu_seconds, "s", f", {text}")
+            show("cpu_ratio_to_memory", held.cpu_seconds / whole.cpu_seconds, "", f", {text}")
+            show("read_a_tree", held.read / 1e6, "MB", f", {text}")
             show("agent_own_memory", held.own / 1e6, "MB", f", {text}")
     if given.json:
         given.json.write_text(json.dumps(shown, indent=1))

@@ -1,4 +1,4 @@
-"""Where the bins of a silo's rows live: in memory, in mapped files, or on other machines."""
+"""Where a silo's rows live: bins in memory, in mapped files or on other machines; labels too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from hedgerow.boosting.dataset import Dataset
 
 Maker = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 
@@ -19,13 +21,16 @@ class MemoryNeed:
     Parameters
     ----------
     held : int
-        What has to be in memory at the peak: labels, margins, gradients, nodes of rows.
+        What is in memory at the peak: labels, margins, gradients, nodes of rows.
     bins : int
         One copy of the bins, which may be in a file instead; 0 where the strategy has no such file.
+    labels : int
+        Part of ``held`` which may be in a file, too: labels and weights are read once a round.
     """
 
     held: int
     bins: int = 0
+    labels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,14 @@ class Storage:
     elsewhere : callable or None
         A data set, cut points and the margin at which rows start to an ``engine.table.Rows`` whose
         bins are on other machines of the silo; None for this one.
+    maps_labels : bool
+        Whether labels and weights are in files, too.
     """
 
     room: int | None = None
     mapped: Maker = np.empty
     elsewhere: Callable[..., Any] | None = None
+    maps_labels: bool = False
 
     def copies(self, n_bytes: int) -> int:
         """Return how many copies of bins of that size stay in memory: 2, 1 or 0."""
@@ -57,6 +65,19 @@ class Storage:
         if self.room is None or size <= self.room:
             return np.empty(shape, dtype)
         return self.mapped(shape, dtype)
+
+    def placed(self, dataset: Dataset) -> Dataset:
+        """Return a data set with labels and weights where they are to be."""
+        if not self.maps_labels:
+            return dataset
+        return replace(dataset, y=self._copied(dataset.y), weight=self._copied(dataset.weight))
+
+    def _copied(self, values: NDArray[Any] | None) -> NDArray[Any] | None:
+        if values is None:
+            return None
+        out = self.mapped(values.shape, values.dtype)
+        out[:] = values
+        return out
 
     def share(self, n_rows: int, n_total: int) -> Storage:
         """Return the part of the room for some of the rows."""

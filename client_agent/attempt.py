@@ -122,6 +122,7 @@ class Attempt:
             job = job_wire.decode_known(opened.statement.spec)
             dataset, _ = admit(parts, job, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
+            dataset = storage.placed(dataset)
             self._known_table(dataset)
             self._count_attempt()
             accountant = self._accountant(job)
@@ -183,7 +184,8 @@ class Attempt:
         except (DataError, SchemaMismatch) as unfit:
             raise DataError(shown_refusal(job, unfit)) from unfit
         if not job.vertical:
-            dataset = recode(dataset, schema)
+            y, dataset = dataset.y, recode(dataset, schema)
+            dataset = dataset if dataset.y is y else storage.placed(dataset)
             test = None if test is None else recode(test, schema)
         start = SiloStart(
             job=job,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Columns, Dataset
 from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.histogram import Layout
+from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.table import (
     DividedTable,
@@ -162,7 +162,12 @@ class DaskDivision:
             share = _Share(
                 rows - np.int32(span.start),
                 [
-                    (tree.layout, _narrow(tree.searched, rows), _narrow(tree.exact, rows))
+                    TreeIntegers(
+                        tree.layout,
+                        _narrow(tree.searched, rows),
+                        None if tree.exact is None else _narrow(tree.exact, rows),
+                        tree.units,
+                    )
                     for tree in self._trees
                 ],
             )
@@ -172,17 +177,17 @@ class DaskDivision:
 
 @dataclass(frozen=True, eq=False)
 class _Share:
-    """A part's sampled rows and, by tree, the layout and the rows' integers."""
+    """A part's sampled rows and, by tree, what is summed of these rows alone."""
 
     rows: NDArray[np.int32]
-    trees: Sequence[tuple[Layout, NDArray[Any] | None, NDArray[Any] | None]]
+    trees: Sequence[TreeIntegers]
 
 
-def _narrow(integers: Integers | None, rows: NDArray[np.int32]) -> NDArray[Any] | None:
-    """Return the integers of some rows, in four bytes each where they fit."""
-    if integers is None:
-        return None
-    own = integers[rows]
+def _narrow(gradients: Gradients, rows: NDArray[np.int32]) -> NDArray[Any]:
+    """Return the gradients of some rows, in four bytes each where they fit."""
+    own = gradients[rows]
+    if own.dtype == np.float32:
+        return own
     small = np.iinfo(np.int32)
     fits = own.min(initial=0) >= small.min and own.max(initial=0) <= small.max
     return own.astype(np.int32) if fits else own
@@ -214,10 +219,11 @@ class _Part:
             self._share, self._n_splits = share, 0
             n = self.table.binned.n_samples
             trees = [
-                TreeIntegers(
-                    layout, _widened(searched, share.rows, n), _widened(exact, share.rows, n)
+                tree._replace(
+                    searched=_widened(tree.searched, share.rows, n),
+                    exact=None if tree.exact is None else _widened(tree.exact, share.rows, n),
                 )
-                for layout, searched, exact in share.trees
+                for tree in share.trees
             ]
             self._division = self.table.divide(share.rows, trees)
         for own in splits[self._n_splits :]:
@@ -226,10 +232,9 @@ class _Part:
         return self._division
 
 
-def _widened(own: NDArray[Any] | None, rows: NDArray[np.int32], n: int) -> Any:
-    if own is None:
-        return None
-    out = np.empty((n, own.shape[1]), np.int64)
+def _widened(own: NDArray[Any], rows: NDArray[np.int32], n: int) -> Gradients:
+    kind = np.float32 if own.dtype == np.float32 else np.int64
+    out: NDArray[Any] = np.empty((n, own.shape[1]), kind)
     out[rows] = own
     return out
 

@@ -1,9 +1,10 @@
 """``memory_limit``: what jobs take of the agent's memory, known before they are accepted.
 
 What a half must hold is counted by its strategy's formula, and is declined where it is over the
-limit. Bins take the room that is left; what has none goes into files of the state's folder
-``scratch``. They have no name from the moment they are made, so that nobody else opens them and
-nothing of them is left when the job ends, however it ends.
+limit. Bins take the room that is left; where two copies of them have none, labels and weights go
+into files of the state's folder ``scratch``, and then bins. Those files have no name from the
+moment they are made, so that nobody else opens them and nothing of them is left when the job ends,
+however it ends.
 """
 
 from __future__ import annotations
@@ -84,10 +85,11 @@ class MappedFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a job takes: bytes of memory, and the room for bins among them."""
+    """What a job takes: bytes, the room for bins among them, and whether labels are mapped."""
 
     n_bytes: int
     room: int
+    maps_labels: bool
 
 
 class MemoryLimit:
@@ -163,7 +165,7 @@ class MemoryLimit:
         with self._lock:
             others = sum(part.n_bytes for (of, _), part in self._taken.items() if of != job_id)
             part = self._taken[job_id, attempt] = self._part(job, dataset, others)
-        return Storage(part.room, self._files.array, elsewhere)
+        return Storage(part.room, self._files.array, elsewhere, part.maps_labels)
 
     def give_back(self, job_id: str, attempt: int) -> None:
         """End what an attempt has taken, if anything."""
@@ -179,32 +181,34 @@ class MemoryLimit:
         assert self._limit is not None
         need = self._need(job, dataset, dataset.n_samples)
         left = self._limit - PROCESS_BYTES - others
-        room = min(left - need.held, 2 * _FILE_COPIES * need.bins)
+        in_files = need.labels if left - need.held < 2 * need.bins else 0
+        held = need.held - in_files
+        room = min(left - held, 2 * _FILE_COPIES * need.bins)
         if room < 0:
             # As if its table were the largest of its size class: the figures tell nothing else.
             most = self._need(job, dataset, 1 << max(dataset.n_samples - 1, 0).bit_length())
             beside = f" beside {_gigabytes(others)} of other jobs" if others else ""
+            least = _gigabytes(PROCESS_BYTES + most.held - most.labels)
             raise LimitReached(
-                f"memory_limit: {job.strategy.name} takes up to "
-                f"{_gigabytes(PROCESS_BYTES + most.held)} for a table of this silo's size class"
-                f"{beside}, at most {_gigabytes(self._limit)} may be taken"
+                f"memory_limit: {job.strategy.name} takes up to {least} for a table of this silo's "
+                f"size class{beside}, at most {_gigabytes(self._limit)} may be taken"
             )
         mapped = _FILE_COPIES * need.bins if room < 2 * need.bins else 0
-        if mapped > self._files.free_bytes:
+        if mapped + in_files > self._files.free_bytes:
             most = self._need(job, dataset, 1 << max(dataset.n_samples - 1, 0).bit_length())
             raise LimitReached(
-                f"memory_limit: bins need files of up to {_gigabytes(_FILE_COPIES * most.bins)} "
-                "for a table of this silo's size class, and the disk of its state folder has less "
-                "room"
+                "memory_limit: bins and labels need files of up to "
+                f"{_gigabytes(_FILE_COPIES * most.bins + most.labels)} for a table of this silo's "
+                "size class, and the disk of its state folder has less room"
             )
-        return _Part(need.held + room, room)
+        return _Part(held + room, room, in_files > 0)
 
     def _need(self, job: JobParameters, dataset: Dataset, n_rows: int) -> MemoryNeed:
         schema, n_scored = dataset.schema, self._n_scored(n_rows)
         threads, stored = self._n_threads, dataset.stored
         need = job.strategy.memory(job.parameters, job, schema, n_rows, threads, stored)
         test = n_scored * (_TEST_VALUE_BYTES * schema.n_features + _TEST_ROW_BYTES)
-        return MemoryNeed(need.held + test, need.bins)
+        return replace(need, held=need.held + test)
 
 
 def _gigabytes(n_bytes: int) -> str:

@@ -1,8 +1,9 @@
 """Integer histograms: exact sums of fixed-point gradients per node and bin.
 
 Gradients are rounded to integers per row before they are summed (``crypto.fixed_point``), so sums
-are exact and do not depend on the order of rows, threads or silos. Missing values have no bin:
-their sum is the node's total minus the sum of the feature's bins.
+are exact and do not depend on the order of rows, threads or silos. A kernel rounds as it reads a
+row: float32 pairs take half the memory of their integers. Missing values have no bin: their sum is
+the node's total minus the sum of the feature's bins.
 
 The kernels work row by row on row-major bins with software prefetch: a row's bins share a cache
 line, which beats a column-wise pass at every node size (see ``benchmarks/histogram_engine.py``).
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,13 +100,41 @@ def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -
     return types.void(array, types.uint64, types.int64, types.int64), generate
 
 
+@intrinsic
+def _integer(typingctx: Any, value: Any, unit: Any) -> Any:
+    """Return an integer as it is, and ``rint(x unit)`` of a float32, ties to even."""
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(value, types.Integer):
+            return args[0]
+        real = ir.DoubleType()
+        rounded = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(real, [real]), "llvm.rint.f64"
+        )
+        scaled = builder.fmul(builder.fpext(args[0], real), args[1])
+        return builder.fptosi(builder.call(rounded, [scaled]), ir.IntType(64))
+
+    kind = types.int64 if isinstance(value, types.Integer) else types.float32
+    return types.int64(kind, types.float64), generate
+
+
+Gradients = NDArray[np.int64] | NDArray[np.float32]
+Units = tuple[float, float]
+"""By what float32 gradients and hessians are multiplied before they are rounded."""
+_ONE: Units = (1.0, 1.0)
+
+
 def build_histograms(
     binned: BinnedFeatures | SparseFeatures,
     partition: RowPartition,
     nodes: Sequence[int],
-    gradients: NDArray[np.int64],
+    gradients: Gradients,
     layout: Layout,
     n_threads: int = 1,
+    units: Units = _ONE,
 ) -> NDArray[np.int64]:
     """Sum fixed-point gradients over the rows of each node, per bin.
 
@@ -113,9 +142,10 @@ def build_histograms(
     ----------
     nodes : sequence of int
         Nodes of ``partition``.
-    gradients : ndarray of shape (n_samples, 2 * n_outputs), int64
+    gradients : ndarray of shape (n_samples, 2 * n_outputs), int64 or float32
         Per row g and h of each output, interleaved: ``g_0, h_0, g_1, h_1, …``. Rows that are not
-        in the partition are never read.
+        in the partition are never read. Of float32 the sums are of ``rint(g units[0])`` and
+        ``rint(h units[1])``.
     layout : Layout
         The tree's features.
 
@@ -127,7 +157,8 @@ def build_histograms(
     n_values = gradients.shape[1]
     if isinstance(binned, SparseFeatures):
         own = [partition.rows(node) for node in nodes]
-        return binned.histograms(own, gradients, layout.features, n_threads)
+        integers = cast("NDArray[np.int64]", gradients)  # vertical parties have no others
+        return binned.histograms(own, integers, layout.features, n_threads)
     starts, stops = partition.spans(nodes)
     out = np.empty((starts.shape[0], layout.n_bins, n_values), dtype=np.int64)
     if out.size == 0:
@@ -141,6 +172,7 @@ def build_histograms(
         layout.offsets.astype(np.uint64),
         np.uint64(n_values),
         np.uint64(binned.any_missing),
+        units,
     )
     total = int((stops - starts).sum())
     flat = out.reshape(out.shape[0], -1)
@@ -186,17 +218,19 @@ class _Rows(NamedTuple):
     bins: NDArray[Any]
     stride: np.uint64
     order: NDArray[np.int32]
-    gradients: NDArray[np.int64]
+    gradients: Gradients
     used: NDArray[np.uint64]
     offsets: NDArray[np.uint64]
     n_values: np.uint64
     missing: np.uint64
+    units: Units
 
 
 @compiled
 def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
     """Write the sums of each node, one node at a time so that its zeros stay in the cache."""
-    bins, stride, order, gradients, used, offsets, n_values, missing = rows
+    bins, stride, order, gradients, used, offsets, n_values, missing, units = rows
+    unit_g, unit_h = units
     n_used = used.shape[0]
     one = np.uint64(1)
     last = stride - one
@@ -204,6 +238,7 @@ def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
     for k in range(n_used):
         slots[k] = n_values * (offsets[k] + missing * np.uint64(k))
     spare = np.empty(out.shape[1] + n_used * n_values if missing else 0, np.int64)
+    own = np.empty(n_values, np.int64)
     for s in range(starts.shape[0]):
         target = spare if missing else out[s]
         target[:] = 0
@@ -217,12 +252,16 @@ def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
             row = np.uint64(np.uint32(order[i]))
             base, first = row * stride, row * n_values
             if n_values != 2:
+                for c in range(n_values):
+                    unit = unit_h if c & one else unit_g
+                    own[c] = _integer(gradients[first + c], unit)
                 for k in range(n_used):
                     at = slots[k] + n_values * np.uint64(bins[base + used[k]])
                     for c in range(n_values):
-                        target[at + c] += gradients[first + c]
+                        target[at + c] += own[c]
                 continue
-            g, h = gradients[first], gradients[first + one]
+            g = _integer(gradients[first], unit_g)
+            h = _integer(gradients[first + one], unit_h)
             if np.uint64(n_used) == stride:
                 for k in range(n_used):
                     at = slots[k] + np.uint64(2) * np.uint64(bins[base + np.uint64(k)])
@@ -238,17 +277,19 @@ def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
 
 
 def node_sums(
-    partition: RowPartition, nodes: Sequence[int], gradients: NDArray[np.int64]
+    partition: RowPartition, nodes: Sequence[int], gradients: Gradients, units: Units = _ONE
 ) -> NDArray[np.int64]:
     """Sum gradients over the rows of each node: shape (n_nodes, 2 * n_outputs), int64."""
     starts, stops = partition.spans(nodes)
     out = np.zeros((starts.shape[0], gradients.shape[1]), dtype=np.int64)
-    _sum_rows(partition.order, starts, stops, np.ascontiguousarray(gradients).reshape(-1), out)
+    flat = np.ascontiguousarray(gradients).reshape(-1)
+    _sum_rows(partition.order, starts, stops, flat, units, out)
     return out
 
 
 @compiled
-def _sum_rows(order, starts, stops, gradients, out):  # type: ignore[no-untyped-def]
+def _sum_rows(order, starts, stops, gradients, units, out):  # type: ignore[no-untyped-def]
+    unit_g, unit_h = units
     n_values = np.uint64(out.shape[1])
     for s in range(starts.shape[0]):
         for i in range(starts[s], stops[s]):
@@ -257,4 +298,5 @@ def _sum_rows(order, starts, stops, gradients, out):  # type: ignore[no-untyped-
                 _prefetch(gradients, ahead * n_values)
             first = np.uint64(np.uint32(order[i])) * n_values
             for c in range(n_values):
-                out[s, c] += gradients[first + c]
+                unit = unit_h if c & np.uint64(1) else unit_g
+                out[s, c] += _integer(gradients[first + c], unit)

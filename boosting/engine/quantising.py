@@ -135,6 +135,28 @@ class Quantiser:
         n_rows = self.grad.n_rows
         return Scale(self.grad.bound / grad, self.hess.bound / hess, n_rows * grad, n_rows * hess)
 
+    @property
+    def units(self) -> Pair:
+        """By what g and h are multiplied before they are rounded: powers of two."""
+        return 1.0 / self.scale.grad, 1.0 / self.scale.hess
+
+    def weigh(self, pairs: NDArray[np.float32], sample: Sample) -> None:
+        """Multiply the kept rows' pairs by their weights; kernels round them as :meth:`lossless`.
+
+        Parameters
+        ----------
+        pairs : ndarray of shape (n_samples, 2 * n_outputs), float32, C order
+            g and h interleaved; overwritten.
+
+        Raises
+        ------
+        OutOfRange
+            A value is not finite or exceeds the bound of the range proof.
+        """
+        weight = np.empty(0, np.float32) if sample.weight is None else sample.weight
+        if not _weigh_rows(pairs, sample.rows, weight, self.grad.bound, self.hess.bound):
+            raise OutOfRange("gradients are not finite or exceed the bound")
+
     def lossless(
         self, g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample
     ) -> NDArray[np.int64]:
@@ -191,6 +213,21 @@ def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
                 return np.inf, np.inf
             top_g, top_h = max(top_g, a), max(top_h, b)
     return top_g, top_h
+
+
+@compiled
+def _weigh_rows(pairs, rows, weight, bound_g, bound_h):  # type: ignore[no-untyped-def]
+    weighted = weight.shape[0] > 0
+    good = True
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for c in range(0, pairs.shape[1], 2):
+            if weighted:
+                pairs[row, c] *= weight[i]
+                pairs[row, c + 1] *= weight[i]
+            a, b = np.float64(pairs[row, c]), np.float64(pairs[row, c + 1])
+            good &= abs(a) <= bound_g and abs(b) <= bound_h
+    return good
 
 
 class _Limits(NamedTuple):

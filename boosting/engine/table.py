@@ -16,7 +16,13 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.grower import GrownTree
-from hedgerow.boosting.engine.histogram import Layout, build_histograms, node_sums
+from hedgerow.boosting.engine.histogram import (
+    Gradients,
+    Layout,
+    Units,
+    build_histograms,
+    node_sums,
+)
 from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.storage import IN_MEMORY, Storage
 from hedgerow.crypto.compiled import compiled
@@ -32,15 +38,18 @@ class TreeIntegers(NamedTuple):
     Parameters
     ----------
     layout : Layout
-    searched : ndarray of shape (n_samples, 2 * n_outputs), int64
+    searched : ndarray of shape (n_samples, 2 * n_outputs), int64 or float32
         Undefined for rows that are not in the sample.
     exact : ndarray of the same shape, or None
         Lossless ones for leaf values, where the search is coarse.
+    units : tuple of float
+        Of which float32 are rounded to integers.
     """
 
     layout: Layout
-    searched: Integers
-    exact: Integers | None
+    searched: Gradients
+    exact: Gradients | None
+    units: Units = (1.0, 1.0)
 
 
 class Division(Protocol):
@@ -203,24 +212,20 @@ class DividedTable:
         parts, binned = [], self._table.binned
         for (rows, tree), nodes in zip(self._trees, requests, strict=True):
             if totals:
-                parts.append(node_sums(rows, [0], tree.searched).reshape(-1))
+                parts.append(node_sums(rows, [0], tree.searched, tree.units).reshape(-1))
             own = build_histograms(
-                binned, rows, nodes, tree.searched, tree.layout, self._table.n_threads
+                binned, rows, nodes, tree.searched, tree.layout, self._table.n_threads, tree.units
             )
             parts.append(own.reshape(-1))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def leaf_sums(self, leaves: Sequence[Sequence[int]]) -> Integers:
         """Return the lossless sums of each tree's leaves."""
-        pairs = zip(self._trees, leaves, strict=True)
-        return np.concatenate(
-            [
-                node_sums(rows, nodes, tree.searched if tree.exact is None else tree.exact).reshape(
-                    -1
-                )
-                for (rows, tree), nodes in pairs
-            ]
-        )
+        parts = []
+        for (rows, tree), nodes in zip(self._trees, leaves, strict=True):
+            exact = tree.searched if tree.exact is None else tree.exact
+            parts.append(node_sums(rows, nodes, exact, tree.units).reshape(-1))
+        return np.concatenate(parts)
 
     def split(self, splits: Sequence[Splits]) -> None:
         """Move each tree's rows by its splits."""

@@ -13,7 +13,7 @@ import pytest
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import LimitReached, StateUnwritable
 from hedgerow.boosting.ports import JobParameters, strategy_of
-from hedgerow.boosting.storage import IN_MEMORY
+from hedgerow.boosting.storage import IN_MEMORY, Storage
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.tables import open_table, read_table, to_dataset
 from hedgerow.client_agent import sources
@@ -39,7 +39,7 @@ def dataset_of(n_rows: int = N_ROWS) -> Dataset:
 
 def held(job: JobParameters, n_rows: int = N_ROWS) -> int:
     need = job.strategy.memory(job.parameters, job, dataset_of(n_rows).schema, n_rows, 1, 1.0)
-    return PROCESS_BYTES + need.held
+    return PROCESS_BYTES + need.held - need.labels
 
 
 def maps(folder: Path) -> int:
@@ -71,14 +71,26 @@ def test_a_full_disk_is_said_in_words(tmp_path: Path) -> None:
 
 def test_bins_have_the_room_that_the_rest_leaves(tmp_path: Path) -> None:
     job, data = job_of("histogram"), dataset_of()
-    bins = N_ROWS * N_FEATURES
+    bins, labels = N_ROWS * N_FEATURES, N_ROWS * 8
 
-    def room(limit: int) -> int | None:
-        return MemoryLimit(limit, MappedFiles(tmp_path)).take("j", 1, job, data).room
+    def taken(limit: int) -> Storage:
+        return MemoryLimit(limit, MappedFiles(tmp_path)).take("j", 1, job, data)
 
-    assert room(held(job)) == 0
-    assert room(held(job) + bins) == bins
-    assert room(held(job) + 10**12) == 4 * bins, "what other jobs could have is left"
+    for limit, room in ((0, 0), (bins, bins), (labels + 2 * bins - 1, labels + 2 * bins - 1)):
+        storage = taken(held(job) + limit)
+        assert storage.room == room
+        placed = storage.placed(data)
+        assert maps(tmp_path) == 1, "labels make room for bins"
+        assert np.array_equal(placed.labels, data.labels)
+        assert placed.weight is None
+        del placed
+        gc.collect()
+        assert maps(tmp_path) == 0
+    storage = taken(held(job) + labels + 2 * bins)
+    assert storage.room == 2 * bins
+    assert storage.placed(data) is data
+    most = taken(held(job) + 10**12).room
+    assert most == 4 * bins, "what other jobs could have is left"
     assert MemoryLimit(None, MappedFiles(tmp_path)).take("j", 1, job, data) is IN_MEMORY
 
 
@@ -174,4 +186,4 @@ def test_every_strategy_says_what_it_takes() -> None:
         few, many = (
             strategy_of(name).memory(job.parameters, job, schema, n, 1, 1.0) for n in (10**3, 10**6)
         )
-        assert many.held - few.held >= 36 * (10**6 - 10**3), "labels, margins and integers"
+        assert many.held - few.held >= 28 * (10**6 - 10**3), "labels, margins and gradients"

@@ -37,7 +37,7 @@ def test_bins_in_a_file_give_the_same_model_to_the_byte(tmp_path: Path) -> None:
         known = job_wire.decode(job_file.parse(text))
         schema = for_job(pq.read_table(fed.silos["s0"]), known, "s0").schema
         need = known.strategy.memory(known.parameters, known, schema, ROWS, 1, 1.0)
-        held = PROCESS_BYTES + need.held
+        held = PROCESS_BYTES + need.held - need.labels
         for silo, limit in (("s0", held), ("s1", held + need.bins)):
             fed.kill(f"agent-{silo}", signal.SIGTERM)
             fed.start_agent(silo, memory_limit=limit)

@@ -28,10 +28,11 @@ def memory(
 ) -> MemoryNeed:
     """Return the bytes of a silo's rows in a job.
 
-    A row has its label (8 bytes; twice where some rows are held out, with their positions) and for
-    each output a margin, float32 gradients and a pair of integers (4, 8 and 16 bytes); its position
-    in the sample and its weight (8), and twice its place in each tree (8 each). The integers are
-    there a second time for a coarse search, and again by tree where a round has several.
+    A row has its label (8 bytes; twice where some rows are held out, with their positions), for
+    each output a margin and float32 gradients (4 and 8 bytes), and twice its place in each tree (8;
+    its position in the sample is gone before the second is written). For a coarse search it has a
+    pair of integers and what was drawn for it (16 and 8), where rows are sampled its score, weight
+    and draw (32 in all). Gradients are there again by tree where a round has several.
 
     Columns are read before any of that but the label is there, and the margins where the job goes
     on from a model.
@@ -39,9 +40,9 @@ def memory(
     outputs = max(schema.n_outputs, job.classes, 1)
     trees = 1 if parameters.multi_output else outputs
     label = 25 if parameters.validation else 8
-    integers = 16 * outputs * (2 if parameters.coarse_bits else 1) * (2 if trees > 1 else 1)
-    drawn = 0 if parameters.sampler.keeps_all(2) else 24
-    training = label + 12 * outputs + 8 + integers + 8 * trees + drawn
+    gradients = (32 if parameters.coarse_bits else 8) * outputs * (2 if trees > 1 else 1)
+    drawn = 0 if parameters.sampler.method == "none" else 32
+    training = label + 4 * outputs + gradients + 8 * trees + drawn
     text = any(schema.n_categories)
     reading = label + (4 * outputs if job.warm_start is not None else 0)
     reading += min(n_threads, schema.n_features) * (_TEXT_BYTES if text else _COLUMN_BYTES)
@@ -53,4 +54,8 @@ def memory(
     nodes = max(1, min(nodes, most_nodes, n_rows, _MOST_LEVEL_NODES))
     vectors = _VECTORS * 16 * outputs * nodes * sum(bins)
     width = 1 if max(bins, default=0) <= 1 << 8 else 2
-    return MemoryNeed(n_rows * max(training, reading) + vectors, n_rows * schema.n_features * width)
+    return MemoryNeed(
+        n_rows * max(training, reading) + vectors,
+        n_rows * schema.n_features * width,
+        n_rows * 8,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.engine.binning import MOST_BINS
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
+from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Division, Rows, TreeIntegers, placed
@@ -118,10 +119,10 @@ class SiloRows:
             )
             table.margins[rows] = margins.reshape(start.shape)
 
-    def gradients(self) -> tuple[Floats, Floats]:
-        """Return g and h of the training rows, shape (n_samples, n_outputs)."""
+    def gradients(self) -> Floats:
+        """Return g and h of the training rows, interleaved: shape (n_samples, 2 * n_outputs)."""
         table = self.table
-        return self._plan.objective.gradients(table.margins, table.y, table.weight)
+        return self._plan.objective.pairs(table.margins, table.y, table.weight)
 
     def add(self, mirrors: Sequence[TreeMirror], values: Floats, division: Division | None) -> None:
         """Add a round's trees to the margins.
@@ -217,6 +218,8 @@ class DividedRows:
     Parameters
     ----------
     shape : RoundShape
+    pairs : ndarray of shape (n_samples, 2 * n_outputs), float32
+        Gradients, interleaved; the kept rows' are multiplied by their weights.
     sample : Sample
     quantiser : Quantiser
     """
@@ -226,17 +229,16 @@ class DividedRows:
         plan: HistogramPlan,
         rows: SiloRows,
         shape: RoundShape,
-        gradients: tuple[Floats, Floats],
+        pairs: Floats,
         sample: Sample,
         quantiser: Quantiser,
         round_: int,
     ) -> None:
-        g, h = gradients
-        exact = quantiser.lossless(g, h, sample)
-        searched = exact
+        quantiser.weigh(pairs, sample)
+        searched: Gradients = pairs
         if plan.parameters.coarse_bits:
             rng = generator(plan.job.seed, rows.number, round_, Purpose.ROUNDING)
-            searched = quantiser.coarse(g, h, sample, rng)
+            searched = quantiser.coarse(pairs[:, 0::2], pairs[:, 1::2], Sample(sample.rows), rng)
         self._shape = shape
         self._scale, _ = plan.scales(quantiser)
         self._missing = rows.missing
@@ -244,8 +246,9 @@ class DividedRows:
         own = [
             TreeIntegers(
                 layout,
-                np.ascontiguousarray(searched[:, plan.part(t)]),
-                np.ascontiguousarray(exact[:, plan.part(t)]) if searched is not exact else None,
+                cast("Gradients", np.ascontiguousarray(searched[:, plan.part(t)])),
+                np.ascontiguousarray(pairs[:, plan.part(t)]) if searched is not pairs else None,
+                quantiser.units,
             )
             for t, layout in enumerate(shape.layouts)
         ]

@@ -173,7 +173,8 @@ class _Silo:
         """Grow a round's trees with the other silos and add them to the margins."""
         plan, opening, r = self.plan, self.opening, self.round
         assert opening is not None
-        g, h = self.rows.gradients()
+        pairs = self.rows.gradients()
+        g, h = pairs[:, 0::2], pairs[:, 1::2]
         threshold = None
         if self.parameters.shares_threshold:
             threshold = self._threshold(opening, g, h)
@@ -185,8 +186,8 @@ class _Silo:
         quantiser = plan.quantiser(opening, bound)
         shape = plan.shape(opening, r)
         state = state_digest(self.rows.model, threshold, bound)
-        rows = DividedRows(plan, self.rows, shape, (g, h), sample, quantiser, r)
-        del g, h, sample  # 12 bytes a row that the trees do not need
+        rows = DividedRows(plan, self.rows, shape, pairs, sample, quantiser, r)
+        del pairs, g, h, sample  # what of them the trees do not need takes memory no longer
         trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)
         closed = self._grow_blind(rows, trees, state) if self.blind else self._grow(rows, state)
         if closed is None:
