@@ -14,7 +14,8 @@ from pathlib import Path
 import structlog
 
 from hedgerow.boosting.errors import FederationError, LimitReached
-from hedgerow.boosting.strategies.secureboost.directions import Divisions, packed
+from hedgerow.boosting.strategies.secureboost.directions import packed
+from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.model import PassivePart, load_part
 from hedgerow.boosting.strategies.secureboost.party import PART
 from hedgerow.client_agent.config import AgentSettings, Answers

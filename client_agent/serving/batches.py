@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hedgerow.boosting.strategies.secureboost.directions import Bits
+from hedgerow.boosting.strategies.secureboost.divisions import Bits
 
 MOST_RUNNING = 2
 """Batches under way: one is asked about while the last one's answers are read."""

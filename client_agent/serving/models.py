@@ -21,14 +21,9 @@ from hedgerow.boosting.errors import (
     PolicyDeclined,
     Unreachable,
 )
-from hedgerow.boosting.strategies.secureboost.directions import (
-    Bits,
-    Divisions,
-    Forest,
-    by_party,
-    unpacked,
-)
-from hedgerow.boosting.strategies.secureboost.model import ActivePart
+from hedgerow.boosting.strategies.secureboost.directions import Forest, by_party, unpacked
+from hedgerow.boosting.strategies.secureboost.divisions import Bits, Divisions
+from hedgerow.boosting.strategies.secureboost.model import WHOLE, ActivePart
 from hedgerow.client_agent.serving.batches import Asked, Batches
 from hedgerow.client_agent.serving.meter import RowMeter
 from hedgerow.client_agent.serving.rows import Columns, MemoryRows, RowStore
@@ -229,7 +224,11 @@ class VerticalModel:
             values, names = by_party(values, self._forest.players)
         else:
             names = tuple(
-                self._part.features[k] if party == self._part.party else f"{party}:{k}"
+                self._part.features[k]
+                if party == self._part.party
+                else f"{party}:{k}"
+                if k != WHOLE
+                else party
                 for party, k in self._forest.players
             )
         return Explanation(names, values, errors)

@@ -193,6 +193,7 @@ CASES = {
             "max_purity": (0.7, {}),
             "max_split_nodes": (1, {}),
             "rounds_per_party": (2, {"mode": "mix"}),
+            "passive_trees": ("structure", {"mode": "mix"}),
             "host_depth": (1, {"mode": "layered"}),
             "guest_depth": (1, {"mode": "layered"}),
             "validation": (0.3, {}),

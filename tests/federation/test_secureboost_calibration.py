@@ -18,7 +18,8 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.strategies.secureboost import platt
-from hedgerow.boosting.strategies.secureboost.directions import Divisions, Forest
+from hedgerow.boosting.strategies.secureboost.directions import Forest
+from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import ActivePart
 from hedgerow.boosting.strategies.secureboost.party import held_back

@@ -22,7 +22,8 @@ from hedgerow.boosting.strategies.secureboost.category_sets import (
     places_right,
 )
 from hedgerow.boosting.strategies.secureboost.courier import Courier
-from hedgerow.boosting.strategies.secureboost.directions import Divisions, Forest
+from hedgerow.boosting.strategies.secureboost.directions import Forest
+from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import load_part
 from hedgerow.boosting.strategies.secureboost.steps import (

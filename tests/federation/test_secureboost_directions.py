@@ -12,13 +12,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.directions import (
-    Divisions,
-    Forest,
-    by_party,
-    packed,
-    unpacked,
-)
+from hedgerow.boosting.strategies.secureboost.directions import Forest, by_party, packed, unpacked
+from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from tests.federation import vertical
@@ -72,7 +67,7 @@ class Parts:
     [
         (Task.BINARY, {}),
         (Task.MULTICLASS, {"multi_output": True}),
-        (Task.REGRESSION, {"mode": "mix"}),
+        (Task.REGRESSION, {"mode": "mix", "passive_trees": "structure"}),
     ],
 )
 def test_scores_and_contributions_are_those_of_the_joined_model(

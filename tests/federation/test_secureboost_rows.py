@@ -14,7 +14,8 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
-from hedgerow.boosting.strategies.secureboost.directions import Divisions, Forest
+from hedgerow.boosting.strategies.secureboost.directions import Forest
+from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.tables import for_job
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault

@@ -26,6 +26,7 @@ from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.secureboost.divisions import restored
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
@@ -286,6 +287,8 @@ def joined(
     trees = []
     for t, tree in enumerate(active.trees):
         found = {}
+        if tree.leaves_only:
+            tree = restored(tree, t, passive[active.parties[max(tree.owner)]])
         for node, owner in enumerate(tree.owner):
             if owner < 0:
                 continue

@@ -29,6 +29,7 @@ from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost import platt
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
+from hedgerow.boosting.strategies.secureboost.divisions import leaves_only
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
@@ -73,6 +74,11 @@ class ActiveParty(Party):
         routed = earlier is not None and n_exchanges(earlier.trees) > 0
         key = self._new_key()
         met = meet(self.courier, start, parameters.active, key, StepName.IDENTIFIERS, digest)
+        if parameters.leaves_only and met.without_leaf_numbers:
+            raise DataError(
+                f"{met.without_leaf_numbers} has an older version, which does not number leaves: "
+                "upgrade it, or set [secureboost] passive_trees = 'structure'"
+            )
         rows = self.align(met.with_test, StepName.MARGINS if routed else opening)
         self._prepare(rows)
         if record:
@@ -296,7 +302,8 @@ class ActiveParty(Party):
             )
             then = StepName.SCORES if t == len(groups) - 1 else StepName.GRADIENTS
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
-            trees.append(tree.grow(sample, gradients, group, self.first_round + r, then))
+            grown = tree.grow(sample, gradients, group, self.first_round + r, then)
+            trees.append(leaves_only(grown) if parameters.leaves_only else grown)
             for leaf in tree.leaves:
                 rows = tree.partition.rows(leaf)
                 self.margins[rows[:, None], group] += tree.values[leaf]
@@ -368,7 +375,9 @@ class ActiveParty(Party):
             },
         )
         state = ModelState(
-            bytes.fromhex(self.part.digest), len(self.part.trees), len(self.part.used_trees)
+            bytes.fromhex(self.part.digest),
+            len(self.part.trees),
+            len(self.part.used_trees),
         )
         self.courier.send(
             SCORES,

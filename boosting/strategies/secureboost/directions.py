@@ -21,71 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
-from hedgerow.boosting.strategies.secureboost.routing import Division, Node, divisions_of
+from hedgerow.boosting.strategies.secureboost.divisions import Bits
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
 from hedgerow.crypto.compiled import compiled
 
-Bits = NDArray[np.bool_]
 Player = tuple[str, int]
-"""Party and feature; of another party than the active one, its anonymous number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Divisions:
-    """A party's divisions, in the order of its directions.
-
-    Parameters
-    ----------
-    nodes : tuple of (int, int)
-        Tree and node.
-    feature : ndarray of shape (n_divisions,), int32
-    threshold : ndarray of shape (n_divisions,), float32
-    default_left : ndarray of shape (n_divisions,), bool
-    sets : tuple of (int, Division)
-        Those that divide categories into sets, by place.
-    """
-
-    nodes: tuple[Node, ...]
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    default_left: Bits
-    sets: tuple[tuple[int, Division], ...]
-
-    @classmethod
-    def of(cls, part: ActivePart | PassivePart) -> Divisions:
-        """Return a party's divisions in the trees that score."""
-        n_trees = len(part.used_trees) if isinstance(part, ActivePart) else part.n_used
-        found = sorted(divisions_of(part, n_trees).items())
-        return cls(
-            tuple(node for node, _ in found),
-            np.array([own.feature for _, own in found], np.int32),
-            np.array([own.threshold for _, own in found], np.float32),
-            np.array([own.default_left for _, own in found], np.bool_),
-            tuple((k, own) for k, (_, own) in enumerate(found) if own.codes is not None),
-        )
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row's directions."""
-        return -(-len(self.nodes) // 8)
-
-    def directions(self, X: NDArray[np.float32]) -> Bits:
-        """Return whether rows go left.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_rows, n_features), float32
-            Columns in the order of the part.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_divisions), bool
-        """
-        values = X[:, self.feature]
-        out = np.asarray((values < self.threshold) | (np.isnan(values) & self.default_left))
-        for k, own in self.sets:
-            out[:, k] = own.goes_left(values[:, k])
-        return out
+"""Party and feature; of another party than the active one, its anonymous number, or
+:data:`~.model.WHOLE` for what the party's features together do in trees kept by their leaves."""
 
 
 def packed(directions: Bits) -> bytes:

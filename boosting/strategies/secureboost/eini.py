@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.divisions import Node
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
-from hedgerow.boosting.strategies.secureboost.routing import Node, Router
+from hedgerow.boosting.strategies.secureboost.routing import Router
 from hedgerow.boosting.strategies.secureboost.steps import (
     LEAVES,
     StepName,

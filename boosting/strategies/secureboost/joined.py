@@ -12,6 +12,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import FOREIGN, DataError
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.strategies.secureboost.divisions import restored
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 
@@ -63,6 +64,8 @@ def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ense
     ensemble = blank(numeric, active.model_objective, Booster(), [float(b) for b in base])
     try:
         for number, tree in enumerate(active.used_trees):
+            if tree.leaves_only:
+                tree = restored(tree, number, owned[max(tree.owner) - 1])
             trees = _trees(tree, number, owned, first)
             ensemble = ensemble.extend(trees, n_steps=1)
     except FOREIGN as error:

@@ -27,10 +27,14 @@ class Meeting:
         The active party's, for gradients; empty where nothing is encrypted.
     with_test : bool
         Whether all parties have evaluation rows.
+    without_leaf_numbers : str
+        A party of an older version, whose trees cannot be kept by their leaves alone; empty for
+        none.
     """
 
     public_key: bytes
     with_test: bool
+    without_leaf_numbers: str
 
 
 def meet(
@@ -61,8 +65,9 @@ def meet(
         "hedgerow vertical v1", start.job_id, start.job_digest, start.attempt, *start.silos
     )
     own = PartyKeys(
-        EVERYONE, public_bytes(private_key), public_key, start.test is not None, model, b"", b""
-    )
+        EVERYONE, public_bytes(private_key), public_key, start.test is not None, model, b"", b"",
+        leaf_numbers=True,
+    )  # fmt: skip
     identity = start.identity
     if identity is not None:
         signature = identity.sign(_statement(context, start.silo, own))
@@ -88,7 +93,8 @@ def meet(
     if without and len(without) < len(met):
         raise OfferRejected(f"{without[0]} has no evaluation rows, other parties have some")
     courier.keys = _roots(private_key, met, start.silo, context)
-    return Meeting(met[Silo(active)].cipher_key, own.has_test)
+    older = sorted(str(silo) for silo, keys in met.items() if not keys.leaf_numbers)
+    return Meeting(met[Silo(active)].cipher_key, own.has_test, older[0] if older else "")
 
 
 def _statement(context: bytes, silo: Silo, keys: PartyKeys) -> bytes:

@@ -15,13 +15,17 @@ from hedgerow.boosting.checkpoints import readable, whole
 from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import DataError
 
-FORMAT, FORMAT_WITH_SETS = 1, 2
-"""Of parts; a reader that knows no sets would send their rows astray."""
+FORMAT, FORMAT_WITH_SETS, FORMAT_WITH_LEAF_NUMBERS = 1, 2, 3
+"""Of parts; a reader that knows no sets, or no leaf numbers, would send their rows astray."""
+WHOLE = -1
+"""Feature of a tree of which only leaves are kept: whatever the party's tree asks."""
 ACTIVE_REVEALS = (
     "Structures of all trees, whose division each node is, leaf values, how much each division "
-    "gained, and this party's own thresholds. With rows of this party's columns it tells what "
-    "trees without the other parties' divisions would. Leaf values are means over few rows where "
-    "leaves are small. Of other parties' features only how often each anonymous one divides."
+    "gained (of a passive party's trees in the mode mix only the leaf values, unless the job has "
+    "passive_trees = 'structure'), and this party's own thresholds. With rows of this party's "
+    "columns it tells what trees without the other parties' divisions would. Leaf values are means "
+    "over few rows where leaves are small. Of other parties' features only how often each "
+    "anonymous one divides."
 )
 PASSIVE_REVEALS = (
     "This party's own divisions: which of its features divide which node of which tree, and "
@@ -46,7 +50,7 @@ class Skeleton:
         Whose division a node has: 0 the active party's, k the k-th passive party's, -1 a leaf.
     feature : list of int
         Of the active party's own divisions; at a passive party's, the number under which that
-        party keeps the feature anonymous; 0 at leaves.
+        party keeps the feature anonymous; 0 at leaves; :data:`WHOLE` where :attr:`leaves_only`.
     threshold, default_left : list
         Of the active party's own divisions; zeros elsewhere.
     value : list of list of float
@@ -54,6 +58,9 @@ class Skeleton:
     gain, cover : list of float
     sets : dict of str to list of int
         By node, where the active party divides categories into sets: the codes that go right.
+    leaves_only : bool
+        The tree is a passive party's alone, of which there are no more than the leaves here; its
+        nodes search for the leaf's number, see :mod:`~.leaf_numbers`.
     """
 
     round: int
@@ -67,6 +74,7 @@ class Skeleton:
     gain: list[float]
     cover: list[float]
     sets: dict[str, list[int]] = field(default_factory=dict)
+    leaves_only: bool = False
 
 
 @dataclass(slots=True)
@@ -146,7 +154,7 @@ class ActivePart:
     def importance(self) -> dict[str, dict[str, float]]:
         """Return how often a feature divides, and its gains; passive ones by anonymous number."""
         found: dict[str, dict[str, float]] = {}
-        for tree in self.trees:
+        for tree in (tree for tree in self.trees if not tree.leaves_only):
             for owner, feature, gain in zip(tree.owner, tree.feature, tree.gain, strict=True):
                 if owner < 0:
                     continue
@@ -162,7 +170,10 @@ class ActivePart:
         """Return the part as a JSON file."""
         return _dump(
             {
-                **_header(any(tree.sets for tree in self.trees)),
+                **_header(
+                    any(tree.sets for tree in self.trees),
+                    any(tree.leaves_only for tree in self.trees),
+                ),
                 **asdict(self),
                 "digest": self.digest,
                 "importance": self.importance(),
@@ -208,6 +219,8 @@ class PassivePart:
         All trees, and those up to the best round.
     sets : dict of str to list of int
         ``"tree:node"`` of divisions of categories into sets to the codes that go right.
+    whole : list of int
+        Trees that are this party's alone, of which the active party knows only the leaves.
     """
 
     party: str
@@ -221,6 +234,7 @@ class PassivePart:
     n_trees: int = 0
     n_used: int = 0
     sets: dict[str, list[int]] = field(default_factory=dict)
+    whole: list[int] = field(default_factory=list)
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "passive"
 
@@ -235,7 +249,8 @@ class PassivePart:
     def dump(self) -> bytes:
         """Return the part as a JSON file."""
         more = {"importance": self.importance(), "reveals": PASSIVE_REVEALS}
-        return _dump({**_header(bool(self.sets)), **asdict(self), **more})
+        header = _header(bool(self.sets), bool(self.whole))
+        return _dump({**header, **asdict(self), **more})
 
     @classmethod
     def load(cls, data: bytes) -> PassivePart:
@@ -258,6 +273,7 @@ class PassivePart:
                 raise DataError(f"a model part whose node {key[:40]} is out of range")
         for key in part.next_owner:
             _place(key)
+        _check_whole(part)
         for key, codes in part.sets.items():
             own = part.nodes.get(key)
             name = part.features[own[1]] if own else ""
@@ -265,8 +281,10 @@ class PassivePart:
         return part
 
 
-def _header(sets: bool) -> dict[str, Any]:
-    return {"format": FORMAT_WITH_SETS if sets else FORMAT, "strategy": "secureboost"}
+def _header(sets: bool, leaf_numbers: bool) -> dict[str, Any]:
+    version = FORMAT_WITH_SETS if sets else FORMAT
+    version = FORMAT_WITH_LEAF_NUMBERS if leaf_numbers else version
+    return {"format": version, "strategy": "secureboost"}
 
 
 def _dump(document: Mapping[str, Any]) -> bytes:
@@ -276,7 +294,7 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 def _load(data: bytes, role: str, kind: type[Any]) -> Any:
     with readable("a part of a vertical model"):
         document = json.loads(data)
-        known = document["format"] in (FORMAT, FORMAT_WITH_SETS)
+        known = document["format"] in (FORMAT, FORMAT_WITH_SETS, FORMAT_WITH_LEAF_NUMBERS)
         if not known or document["strategy"] != "secureboost":
             raise DataError("a model part of another version or strategy")
         if document["role"] != role:
@@ -284,8 +302,9 @@ def _load(data: bytes, role: str, kind: type[Any]) -> Any:
         names = {f.name for f in fields(kind)}
         if role == "active":
             document = {"base_margins": [], "calibration": [], **document}  # older parts
-            document["trees"] = [{"sets": {}, **tree} for tree in document["trees"]]
-        document = {"sets": {}, **document}
+            older = {"sets": {}, "leaves_only": False}
+            document["trees"] = [{**older, **tree} for tree in document["trees"]]
+        document = {"sets": {}, "whole": [], **document}
         return read_as(kind, {name: document[name] for name in names})
 
 
@@ -306,6 +325,7 @@ def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
         and all(owner < len(part.parties) for owner in tree.owner)
         and all(0 <= tree.feature[k] < len(part.features) for k in splits if tree.owner[k] == 0)
         and all(0 <= group < part.n_outputs for group in tree.groups)
+        and (not tree.leaves_only or len({max(k, 0) for k in tree.owner if k >= 0} - {0}) == 1)
         and all(len(value) == len(tree.groups) for value in tree.value)
     )
     for node, codes in tree.sets.items():
@@ -316,6 +336,16 @@ def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
             _check_set(codes, part.categories.get(part.features[tree.feature[own]], []))
     if not sound or not n:
         raise DataError(f"{name} of a model part: expected nodes that form a tree")
+
+
+def _check_whole(part: PassivePart) -> None:
+    """Refuse a tree of this party alone whose nodes form none."""
+    left = {_place(key): division[0] for key, division in part.nodes.items()}
+    for tree in part.whole:
+        children = [c + k for (t, _), c in left.items() if t == tree for k in (0, 1)]
+        nodes = {node for t, node in left if t == tree}
+        if sorted(children) != list(range(1, len(children) + 1)) or not nodes <= {0, *children}:
+            raise DataError(f"tree {tree} of a model part: expected nodes that form a tree")
 
 
 def _check_set(codes: Sequence[int], categories: Sequence[str]) -> None:

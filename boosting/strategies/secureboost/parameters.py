@@ -82,6 +82,10 @@ class SecureBoost:
         16,384 candidates together. The model is the same for any value.
     rounds_per_party : int
         Mix: rounds of one party before the next one's turn.
+    passive_trees : {"leaves", "structure"}
+        Mix: what the active party keeps of a passive party's tree. ``leaves``: their values, and
+        scoring shows which leaf a row reaches. ``structure``: also which node follows which and
+        what each division gained; scoring shows every answer, explanations go by feature.
     host_depth, guest_depth : int
         Layered: levels of the passive, then of the active party; they replace ``max_depth``.
     validation : float in [0, 0.9]
@@ -137,6 +141,7 @@ class SecureBoost:
     max_purity: Annotated[float, Within(0.5, 1)] = 0.999
     max_split_nodes: Annotated[int, Within(0, 1 << 16)] = 0
     rounds_per_party: Annotated[int, Within(1, 1 << 20)] = 1
+    passive_trees: Annotated[str, OneOf(("leaves", "structure"))] = "leaves"
     host_depth: Annotated[int, Within(1, 16)] = 3
     guest_depth: Annotated[int, Within(1, 16)] = 2
     validation: Annotated[float, Within(0, 0.9)] = 0.0
@@ -238,7 +243,7 @@ class SecureBoost:
             (draw in ("uniform", "mvs"), "sampling of uniform or mvs", ("sampling_rate",)),
             (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
             (self.encryption == "paillier", "encryption = 'paillier'", ("key_bits",)),
-            (mode == "mix", "mode = 'mix'", ("rounds_per_party",)),
+            (mode == "mix", "mode = 'mix'", ("rounds_per_party", "passive_trees")),
             (mode == "layered", "mode = 'layered'", ("host_depth", "guest_depth")),
             (job.task is Task.MULTICLASS, "a multi-class job", ("multi_output",)),
             (
@@ -338,6 +343,11 @@ class SecureBoost:
     def n_outputs(self, job: JobParameters) -> int:
         """Return the outputs of the model: the number of classes where there are more than two."""
         return max(job.classes, 1) if job.task is Task.MULTICLASS else 1
+
+    @property
+    def leaves_only(self) -> bool:
+        """Whether the active party keeps only the leaves of a passive party's trees."""
+        return self.mode == "mix" and self.passive_trees == "leaves"
 
     def trees_per_round(self, job: JobParameters) -> int:
         """Return the trees of a round."""

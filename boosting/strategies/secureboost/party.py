@@ -20,11 +20,11 @@ from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.booster import MOST_BINS
 from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.divisions import divisions_of
 from hedgerow.boosting.strategies.secureboost.interactions import membership
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.plain_vault import PlainVault
-from hedgerow.boosting.strategies.secureboost.routing import divisions_of
 from hedgerow.boosting.strategies.secureboost.steps import RowSet, StepName
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.crypto.psi import PsiPolicy

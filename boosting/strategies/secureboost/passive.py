@@ -45,6 +45,8 @@ class PassiveParty(Party):
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         met = meet(self.courier, start, parameters.active, model=digest)
         self.public_key = self._checked(met.public_key)
+        # An active party of an older version keeps structures.
+        self.whole = parameters.leaves_only and not met.without_leaf_numbers
         rows = self.align(met.with_test, None)
         self._prepare(rows)
         if record:
@@ -191,6 +193,8 @@ class PassiveParty(Party):
         # are divided into sets), the same after a restart.
         rng = np.random.default_rng(np.random.SeedSequence([*self._secret, self.number]))
         self.tree = PassiveTree(self.setup, self.features, turn, self.part, self.number, rng)
+        if self.whole:
+            self.part.whole.append(self.number)
         self.number += 1
         return self.tree.begin(self.public_key)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +17,20 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Columns
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.divisions import (
+    Division,
+    Node,
+    asked_of,
+    divisions_of,
+    node_of,
+)
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.steps import MARGINS, RowsAtNodes, StepName
 
-Node = tuple[int, int]
-"""Tree and node."""
 Waiting = dict[Node, NDArray[np.int32]]
 """Rows at nodes."""
 _MOST_READ = 1 << 26
 """Values of columns that are kept for nodes that divide by them again."""
-
-
-class Division(NamedTuple):
-    """A node's division.
-
-    Parameters
-    ----------
-    left : int
-        The left child; the right one is the next.
-    codes : tuple of int or None
-        Of a set of categories: those that go right.
-    """
-
-    left: int
-    feature: int
-    threshold: float
-    default_left: bool
-    codes: tuple[int, ...] | None
-
-    def goes_left(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Return which values of the feature go left."""
-        if self.codes is None:
-            found = values < np.float32(self.threshold)
-        else:
-            found = ~np.isin(values, np.array(self.codes, np.float32)) & ~np.isnan(values)
-        return found | np.isnan(values) if self.default_left else found
 
 
 def n_exchanges(trees: Sequence[Skeleton]) -> int:
@@ -143,28 +121,6 @@ class Router:
         return out
 
 
-def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Division]:
-    """Return a party's own divisions in the first trees of its part."""
-    if isinstance(part, PassivePart):
-        return {
-            _node(key): Division(
-                int(left), int(feature), float(threshold), bool(default_left),
-                tuple(part.sets[key]) if key in part.sets else None,
-            )
-            for key, (left, feature, threshold, default_left) in part.nodes.items()
-            if _node(key)[0] < n_trees
-        }  # fmt: skip
-    return {
-        (t, node): Division(
-            tree.left[node], tree.feature[node], tree.threshold[node], tree.default_left[node],
-            tuple(codes) if (codes := tree.sets.get(str(node))) else None,
-        )
-        for t, tree in enumerate(part.trees[:n_trees])
-        for node, owner in enumerate(tree.owner)
-        if owner == 0
-    }  # fmt: skip
-
-
 def router_of_active(part: ActivePart, n_trees: int, X: NDArray[np.float32] | Columns) -> Router:
     """Return the router of the active party."""
     owners = {
@@ -180,13 +136,9 @@ def router_of_passive(
     part: PassivePart, active: str, n_trees: int, X: NDArray[np.float32] | Columns
 ) -> Router:
     """Return the router of a passive party."""
-    owners = {_node(key): owner for key, owner in part.next_owner.items()}
-    return Router(part.party, active, divisions_of(part, n_trees), owners, X, n_trees)
-
-
-def _node(key: str) -> Node:
-    tree, _, node = key.partition(":")
-    return int(tree), int(node)
+    owners = {node_of(key): owner for key, owner in part.next_owner.items()}
+    asked, leaves = asked_of(part, n_trees)
+    return Router(part.party, active, asked, owners, leaves.appended(X), n_trees)
 
 
 def hop(

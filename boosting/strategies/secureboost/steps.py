@@ -136,6 +136,8 @@ class PartyKeys:
         SHA-256 of the structures of the model that the job starts from; empty for none.
     certificate, signature : bytes
         Empty where the federation runs without identities.
+    leaf_numbers : bool
+        Whether it knows trees that are kept by their leaves alone, see :mod:`~.divisions`.
     """
 
     party: str
@@ -145,6 +147,7 @@ class PartyKeys:
     model: bytes
     certificate: bytes
     signature: bytes
+    leaf_numbers: bool
 
 
 RelayPiece = SealedPiece | CiphertextPiece | PartyKeys

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.strategies.secureboost.divisions import restored
 from hedgerow.boosting.strategies.secureboost.model import (
+    WHOLE,
     ActivePart,
     PassivePart,
     Skeleton,
@@ -54,15 +56,15 @@ def forest_of_parties(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | 
             raise RunUnusable(f"{path} is of another model than the active party's part")
         if isinstance(part, PassivePart):
             passive[part.party] = part
-    trees = active.used_trees
-    names = tuple(f"tree {k + 1}" for k in range(len(trees)))
     try:
+        trees = [_known(tree, k, active, passive) for k, tree in enumerate(active.used_trees)]
+        names = tuple(f"tree {k + 1}" for k in range(len(trees)))
         drawings = tuple(
             draw(names[k], trees[k].left, _PartAsker(active, passive, trees[k], k))
             for k in range(len(trees))[drawn]
         )
         return Forest(names, _importance(active, passive, trees), drawings, ANONYMOUS)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+    except (FederationError, IndexError, KeyError, TypeError, ValueError) as error:
         raise RunUnusable(f"{run.folder}: a part of the model is damaged") from error
 
 
@@ -73,11 +75,21 @@ def _part(path: Path) -> ActivePart | PassivePart:
         raise RunUnusable(f"{path}: {error}") from error
 
 
+def _known(
+    tree: Skeleton, number: int, active: ActivePart, passive: dict[str, PassivePart]
+) -> Skeleton:
+    """Return a tree with the structure that its party's part has, if that part is there."""
+    part = passive.get(active.parties[max(tree.owner)]) if tree.leaves_only else None
+    return tree if part is None else restored(tree, number, part)
+
+
 def _name(active: ActivePart, passive: dict[str, PassivePart], owner: int, feature: int) -> str:
     """Return what a division's feature is called: of another party its number, and maybe a name."""
     if not owner:
         return active.features[feature]
     party = active.parties[owner]
+    if feature == WHOLE:
+        return f"{party} (leaves only)"
     part = passive.get(party)
     known = f" ({part.features[part.anonymous.index(feature)]})" if part is not None else ""
     return f"{party} #{feature}{known}"
@@ -128,6 +140,8 @@ class _PartAsker:
             codes = self._tree.sets.get(str(node))
             return name, _condition(threshold, categories, codes), ("yes", "no")
         part = self._passive.get(party)
+        if self._tree.leaves_only:
+            return party, "which of its leaves", ("first ones", "last ones")
         if part is None:
             return f"{party} #{feature}", f"known to {party} only", ("left", "right")
         place = f"{self._number}:{node}"

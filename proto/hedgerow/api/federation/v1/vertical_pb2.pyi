@@ -254,6 +254,7 @@ class PartyKeys(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    LEAF_NUMBERS_FIELD_NUMBER: _builtins.int
     party: _builtins.str
     """Empty in an offer: the keys are for every other party. In a reply the sender."""
     box_key: _builtins.bytes
@@ -270,6 +271,8 @@ class PartyKeys(_message.Message):
     """Its certificate chain, PEM; empty without TLS."""
     signature: _builtins.bytes
     """ECDSA-SHA256 over job, attempt, parties and the fields above, DER; empty without TLS."""
+    leaf_numbers: _builtins.bool
+    """Whether it knows models of which the active party keeps a passive party's trees by their leaves."""
     def __init__(
         self,
         *,
@@ -280,10 +283,11 @@ class PartyKeys(_message.Message):
         model: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
+        leaf_numbers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "cipher_key", b"cipher_key", "has_test", b"has_test", "model", b"model", "party", b"party", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "cipher_key", b"cipher_key", "has_test", b"has_test", "leaf_numbers", b"leaf_numbers", "model", b"model", "party", b"party", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,354 @@
+"""What a party asks of rows: its own divisions, and where its rows go at them.
+
+Of a tree that is one passive party's alone (mode mix) the active party may keep the leaves only.
+Both number its leaves in the order of its nodes. The passive party knows which leaf a row reaches;
+to all others the tree is a binary search for the leaf's number, whose form follows from how many
+leaves there are. So an answer shows which leaf a row reaches, and not where it would go at nodes
+that are not on its way; and nothing that is kept shows how the leaves hang together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Columns
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.strategies.secureboost.model import (
+    WHOLE,
+    ActivePart,
+    PassivePart,
+    Skeleton,
+)
+from hedgerow.crypto.compiled import compiled
+
+Bits = NDArray[np.bool_]
+Node = tuple[int, int]
+"""Tree and node."""
+
+_BLOCK = 1 << 24
+"""Most answers that are held at once."""
+
+
+class Division(NamedTuple):
+    """A node's division.
+
+    Parameters
+    ----------
+    left : int
+        The left child; the right one is the next.
+    codes : tuple of int or None
+        Of a set of categories: those that go right.
+    """
+
+    left: int
+    feature: int
+    threshold: float
+    default_left: bool
+    codes: tuple[int, ...] | None
+
+    def goes_left(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return which values of the feature go left."""
+        if self.codes is None:
+            found = values < np.float32(self.threshold)
+        else:
+            found = ~np.isin(values, np.array(self.codes, np.float32)) & ~np.isnan(values)
+        return found | np.isnan(values) if self.default_left else found
+
+
+def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Division]:
+    """Return a party's own divisions in the first trees of its part."""
+    if isinstance(part, PassivePart):
+        return {
+            node_of(key): Division(
+                int(left), int(feature), float(threshold), bool(default_left),
+                tuple(part.sets[key]) if key in part.sets else None,
+            )
+            for key, (left, feature, threshold, default_left) in part.nodes.items()
+            if node_of(key)[0] < n_trees
+        }  # fmt: skip
+    return {
+        (t, node): Division(
+            tree.left[node], tree.feature[node], tree.threshold[node], tree.default_left[node],
+            tuple(codes) if (codes := tree.sets.get(str(node))) else None,
+        )
+        for t, tree in enumerate(part.trees[:n_trees])
+        for node, owner in enumerate(tree.owner)
+        if owner == 0
+    }  # fmt: skip
+
+
+def node_of(key: str) -> Node:
+    """Return tree and node of a name in a part."""
+    tree, _, node = key.partition(":")
+    return int(tree), int(node)
+
+
+@dataclass(frozen=True, slots=True)
+class Divisions:
+    """A party's divisions, in the order of its directions.
+
+    Parameters
+    ----------
+    nodes : tuple of (int, int)
+        Tree and node.
+    feature : ndarray of shape (n_divisions,), int32
+    threshold : ndarray of shape (n_divisions,), float32
+    default_left : ndarray of shape (n_divisions,), bool
+    sets : tuple of (int, Division)
+        Those that divide categories into sets, by place.
+    leaves : LeafNumbers or None
+        Columns that follow a party's own.
+    """
+
+    nodes: tuple[Node, ...]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    default_left: Bits
+    sets: tuple[tuple[int, Division], ...]
+    leaves: LeafNumbers | None = None
+
+    @classmethod
+    def of(cls, part: ActivePart | PassivePart) -> Divisions:
+        """Return a party's divisions in the trees that score."""
+        if isinstance(part, ActivePart):
+            return cls.flat(divisions_of(part, len(part.used_trees)))
+        asked, leaves = asked_of(part, part.n_used)
+        return replace(cls.flat(asked), leaves=leaves)
+
+    @classmethod
+    def flat(cls, divisions: Mapping[Node, Division]) -> Divisions:
+        """Return divisions in the order of trees and nodes."""
+        found = sorted(divisions.items())
+        return cls(
+            tuple(node for node, _ in found),
+            np.array([own.feature for _, own in found], np.int32),
+            np.array([own.threshold for _, own in found], np.float32),
+            np.array([own.default_left for _, own in found], np.bool_),
+            tuple((k, own) for k, (_, own) in enumerate(found) if own.codes is not None),
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row's directions."""
+        return -(-len(self.nodes) // 8)
+
+    def directions(self, X: NDArray[np.float32]) -> Bits:
+        """Return whether rows go left.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features), float32
+            Columns in the order of the part.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_divisions), bool
+        """
+        if self.leaves is not None:
+            X = self.leaves.appended(X)
+        values = X[:, self.feature]
+        out = np.asarray((values < self.threshold) | (np.isnan(values) & self.default_left))
+        for k, own in self.sets:
+            out[:, k] = own.goes_left(values[:, k])
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNumbers:
+    """Which leaves rows reach in trees that are a passive party's alone, as further columns.
+
+    Parameters
+    ----------
+    trees : tuple of int
+        A column each.
+    n_leaves : tuple of int
+    first : int
+        The first column: how many features the party has.
+    own : Divisions
+        In these trees.
+    roots : ndarray of shape (n_trees,), int32
+    left : ndarray of shape (n_nodes,), int32
+        The left child, the right one is the next; at leaves -1 less the leaf's number.
+    place : ndarray of shape (n_nodes,), int32
+        Of the node's division; 0 at leaves.
+    """
+
+    trees: tuple[int, ...]
+    n_leaves: tuple[int, ...]
+    first: int
+    own: Divisions
+    roots: NDArray[np.int32]
+    left: NDArray[np.int32]
+    place: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, part: PassivePart, n_trees: int) -> LeafNumbers:
+        """Return those of the first trees of a part, as far as anything divides them."""
+        whole = set(part.whole)
+        found = {k: own for k, own in divisions_of(part, n_trees).items() if k[0] in whole}
+        own = Divisions.flat(found)
+        trees = tuple(sorted({tree for tree, _ in found}))
+        n_divisions = [sum(tree == t for t, _ in found) for tree in trees]
+        roots = np.cumsum([0, *(2 * n + 1 for n in n_divisions)]).astype(np.int32)
+        left, place = np.full(roots[-1], -1, np.int32), np.zeros(roots[-1], np.int32)
+        start = dict(zip(trees, roots.tolist(), strict=False))
+        for k, (tree, node) in enumerate(own.nodes):
+            left[start[tree] + node] = start[tree] + found[tree, node].left
+            place[start[tree] + node] = k
+        for root, end in pairwise(roots):
+            leaves = root + np.flatnonzero(left[root:end] < 0)
+            left[leaves] = -1 - np.arange(len(leaves))
+        n_leaves = tuple(n + 1 for n in n_divisions)
+        return cls(trees, n_leaves, len(part.features), own, roots[:-1], left, place)
+
+    def searches(self) -> dict[Node, Division]:
+        """Return what the search for each tree's number asks."""
+        found = {}
+        for k, (tree, n_leaves) in enumerate(zip(self.trees, self.n_leaves, strict=True)):
+            for node, (left, middle) in enumerate(search(n_leaves)):
+                if left >= 0:
+                    found[tree, node] = Division(left, self.first + k, float(middle), False, None)
+        return found
+
+    @overload
+    def appended(self, X: NDArray[np.float32]) -> NDArray[np.float32]: ...
+    @overload
+    def appended(self, X: Columns) -> Columns: ...
+    def appended(self, X: NDArray[np.float32] | Columns) -> NDArray[np.float32] | Columns:
+        """Return rows with the numbers of their leaves.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features), float32, or Columns
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_features + n_trees), float32, or Columns
+        """
+        if not self.trees:
+            return X
+        if not isinstance(X, Columns):
+            return np.concatenate([X, self._numbers(X, self.own)], axis=1)
+        used, place = np.unique(self.own.feature, return_inverse=True)
+        own = replace(self.own, feature=place.astype(np.int32))
+        dense = np.stack([X.readers[feature]() for feature in used.tolist()], axis=1)
+        numbers = self._numbers(dense, own)
+        more = (partial(np.ascontiguousarray, column) for column in numbers.T)
+        return Columns(X.n_samples, (*X.readers, *more))
+
+    def _numbers(self, X: NDArray[np.float32], own: Divisions) -> NDArray[np.float32]:
+        out = np.empty((len(X), len(self.trees)), np.float32)
+        step = max(_BLOCK // len(own.nodes), 1)
+        for k in range(0, len(X), step):
+            answers = np.ascontiguousarray(own.directions(X[k : k + step]))
+            _reach(answers, self.roots, self.left, self.place, out[k:])
+        return out
+
+
+@compiled
+def _reach(answers, roots, left, place, out):  # type: ignore[no-untyped-def]
+    for row in range(answers.shape[0]):
+        for tree in range(roots.shape[0]):
+            node = roots[tree]
+            while left[node] >= 0:
+                node = left[node] + (0 if answers[row, place[node]] else 1)
+            out[row, tree] = -1 - left[node]
+
+
+def asked_of(part: PassivePart, n_trees: int) -> tuple[dict[Node, Division], LeafNumbers]:
+    """Return what others know a passive party's trees by, and the columns that this needs."""
+    leaves = LeafNumbers.of(part, n_trees)
+    own = divisions_of(part, n_trees)
+    rest = {k: division for k, division in own.items() if k[0] not in leaves.trees}
+    return rest | leaves.searches(), leaves
+
+
+def search(n_leaves: int) -> list[tuple[int, int]]:
+    """Return the binary search for a leaf's number.
+
+    Returns
+    -------
+    list of (int, int)
+        By node: the left child, of which numbers are smaller than the second; at leaves -1 and the
+        number. The right child is the next.
+    """
+    nodes: list[tuple[int, int]] = []
+    ranges = [(0, n_leaves)]
+    for first, end in ranges:
+        if end - first == 1:
+            nodes.append((-1, first))
+            continue
+        middle = (first + end) // 2
+        nodes.append((len(ranges), middle))
+        ranges += [(first, middle), (middle, end)]
+    return nodes
+
+
+def leaves_only(tree: Skeleton) -> Skeleton:
+    """Return a passive party's tree without its structure and gains; others as they are."""
+    owners = {owner for owner in tree.owner if owner >= 0}
+    if len(owners) != 1 or owners == {0}:
+        return tree
+    (owner,) = owners
+    leaves = [node for node, left in enumerate(tree.left) if left < 0]
+    nodes, none = search(len(leaves)), [0.0] * len(tree.groups)
+    inner = [left >= 0 for left, _ in nodes]
+    return Skeleton(
+        round=tree.round,
+        groups=tree.groups,
+        left=[left for left, _ in nodes],
+        owner=[owner if own else -1 for own in inner],
+        feature=[WHOLE if own else 0 for own in inner],
+        threshold=[0.0] * len(nodes),
+        default_left=[False] * len(nodes),
+        value=[none if left >= 0 else tree.value[leaves[number]] for left, number in nodes],
+        gain=[0.0] * len(nodes),
+        cover=[0.0 if left >= 0 else tree.cover[leaves[number]] for left, number in nodes],
+        leaves_only=True,
+    )
+
+
+def restored(tree: Skeleton, number: int, part: PassivePart) -> Skeleton:
+    """Return a tree with the structure that its party has; gains are not known any more.
+
+    Parameters
+    ----------
+    number : int
+        Of the tree.
+    part : PassivePart
+        Of its party.
+
+    Raises
+    ------
+    DataError
+        The part is of another tree.
+    """
+    own = {node: d for (t, node), d in divisions_of(part, number + 1).items() if t == number}
+    n_nodes = 2 * len(own) + 1
+    leaves = [node for node in range(n_nodes) if node not in own]
+    if len(tree.left) != n_nodes:
+        raise DataError(f"tree {number} of {part.party}: its part has another number of leaves")
+    kept = {leaves[n]: k for k, (left, n) in enumerate(search(len(leaves))) if left < 0}
+    none = [0.0] * len(tree.groups)
+    cover = [tree.cover[kept[node]] if node in kept else 0.0 for node in range(n_nodes)]
+    for node in sorted(own, reverse=True):
+        cover[node] = cover[own[node].left] + cover[own[node].left + 1]
+    (owner,) = {owner for owner in tree.owner if owner >= 0}
+    return replace(
+        tree,
+        left=[own[node].left if node in own else -1 for node in range(n_nodes)],
+        owner=[owner if node in own else -1 for node in range(n_nodes)],
+        feature=[
+            part.anonymous[own[node].feature] if node in own else 0 for node in range(n_nodes)
+        ],
+        value=[tree.value[kept[node]] if node in kept else none for node in range(n_nodes)],
+        cover=cover,
+        leaves_only=False,
+    )
