@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -53,7 +54,11 @@ class _RoundForest(NamedTuple):
     added: TreeRound
 
 
-@lru_cache(maxsize=2)  # silos of one process receive the same rounds
+# Silos of one process receive the same rounds at once: the others wait for the first to load one.
+_LOADING = threading.Lock()
+
+
+@lru_cache(maxsize=2)
 def _forest_of(known: _Known) -> _RoundForest:
     trees = unpacked(known.added, known.limits, SENDER)
     whole = grown(Ensemble(known.header), trees, known.added.steps)
@@ -178,7 +183,8 @@ class SiloModel:
         if added.steps != self.steps:
             raise OfferRejected(f"expected rounds of {self.steps} steps, received {added.steps}")
         threads = self.start.n_threads
-        return _forest_of(_Known(digest, self.blank.header, self.limits, threads, added))
+        with _LOADING:
+            return _forest_of(_Known(digest, self.blank.header, self.limits, threads, added))
 
     def _load(self, score: float) -> None:
         """Load the rows, once the base score is known."""
