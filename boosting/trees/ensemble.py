@@ -403,7 +403,7 @@ def _about(header: bytes) -> Header:
 def _base_margin(header: bytes) -> tuple[float, ...]:
     import xgboost
 
-    row = xgboost.DMatrix(np.zeros((1, _about(header).n_features), np.float32))
+    row = xgboost.DMatrix(np.zeros((1, _about(header).n_features), np.float32), nthread=1)
     booster = _booster(header, 1)
     try:  # only now XGBoost looks at the base score
         margin = booster.predict(row, output_margin=True, validate_features=False)
