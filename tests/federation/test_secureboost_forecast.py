@@ -111,7 +111,7 @@ def test_the_plan_of_a_scoring_job_has_no_trees() -> None:
     assert "'earlier', whose size is not known here" in plan.notes[0]
     hiding = replace(job, parameters=replace(job.parameters, inference="eini"))
     notes = hiding.strategy.forecast(hiding.parameters, hiding, schema, {Silo("guest"): 10}).notes
-    assert "512 bytes more, from each party to the next, for each row and leaf" in notes[0]
+    assert "512 bytes more, from each party to the next, for each row, leaf and output" in notes[0]
     assert "fewer than 64 ways through the trees" in notes[1]
 
 

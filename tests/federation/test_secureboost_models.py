@@ -17,8 +17,10 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
 from hedgerow.boosting.ports import Artefact, JobParameters
+from hedgerow.boosting.strategies.secureboost.eini import MOST_NUMBERS, check_shapes
 from hedgerow.boosting.strategies.secureboost.party import held_back
 from hedgerow.boosting.strategies.secureboost.routing import n_exchanges
+from hedgerow.boosting.strategies.secureboost.steps import TreeShape, TreeShapes
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.pooled import train_pooled
@@ -314,16 +316,37 @@ def test_single_pass_scores_models_of_every_mode(mode: dict[str, Any]) -> None:
         assert abs(logit(a) - logit(b)) < 1e-4
 
 
-def test_single_pass_scores_several_classes() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_single_pass_scores_several_classes(together: bool) -> None:
     whole = vertical.table(150, 4, Task.MULTICLASS)
-    new = vertical.cut_by_columns(vertical.table(20, 4, Task.MULTICLASS, seed=9), [2, 2])
-    job = vertical.job(Task.MULTICLASS, encryption="plain", rounds=3)
+    new = vertical.cut_by_columns(vertical.table(12, 4, Task.MULTICLASS, seed=9), [2, 2])
+    job = vertical.job(Task.MULTICLASS, encryption="plain", rounds=5, multi_output=together)
     trained, _ = run(job, vertical.cut_by_columns(whole, [2, 2]))
     standard = predictions(score(job, kept(trained), new))
     hidden = score(job, kept(trained), new, inference="eini", encryption="elgamal")
     assert hidden.error is None, (hidden.error, hidden.errors)
     for a, b in zip(standard, predictions(hidden), strict=True):
         assert all(abs(float(a[k]) - float(b[k])) < 1e-4 for k in a if k.startswith("prob"))
+
+
+TREE = (1, -1, 3, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "trees",
+    [
+        [],
+        [((), 0), (TREE, 0)],
+        [((1, -1), 0)],
+        [((-1,), 0), ((2, -1, -1), 0)],
+        [(TREE, 0)] + [((), k) for k in range(1, MOST_NUMBERS // 3 + 1)],
+    ],
+)
+def test_structures_that_are_no_trees_or_too_many_are_refused(
+    trees: list[tuple[tuple[int, ...], int]],
+) -> None:
+    with pytest.raises(OfferRejected, match="guest sent structures that are no trees"):
+        check_shapes(TreeShapes(tuple(TreeShape(*tree) for tree in trees)), "guest")
 
 
 def test_single_pass_is_refused_where_sums_would_tell_the_way() -> None:

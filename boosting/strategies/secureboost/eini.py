@@ -1,11 +1,11 @@
 """Scoring without showing which leaf a row reaches (EINI).
 
-For every row the active party encrypts one number a leaf, over all trees: the leaf's value where
-its own divisions allow the row to reach that leaf, else zero. Each passive party keeps the numbers
-of leaves that its own divisions allow and makes fresh encryptions of zero of the others; the last
-one adds them up. Exactly one leaf a tree is allowed by all, so the sum is the row's margin, which
-the active party decrypts. Every ciphertext that leaves a passive party is re-randomised: an
-untouched one, or a plain zero, would show the path.
+For every row the active party encrypts one number a leaf and output, over all trees: the leaf's
+value where its own divisions allow the row to reach that leaf, else zero. Each passive party keeps
+the numbers of leaves that its own divisions allow and makes fresh encryptions of zero of the
+others; the last one adds them up. Exactly one leaf a tree is allowed by all, so the sums are the
+row's margins, which the active party decrypts. Every ciphertext that leaves a passive party is
+re-randomised: an untouched one, or a plain zero, would show the path.
 
 Rows go in blocks; a block takes one exchange more than there are passive parties.
 
@@ -18,6 +18,7 @@ X. Chen et al., EINI: efficient and interpretable inference for vertical federat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,18 @@ BLOCK_CIPHERTEXTS = 1 << 12
 """Ciphertexts of a block of rows."""
 FRACTION_BITS = {"paillier": 40, "elgamal": 20}
 """Of a leaf's value. EC-ElGamal decrypts sums of 40 bits."""
+MOST_NUMBERS = 1 << 20
+"""Of a row: leaves, and outputs of each; one row's ciphertexts take 512 MB then."""
 LEAST_PATHS = 64
 """Ways through own divisions over all trees; fewer, and a sum could reveal the way."""
+
+
+class Leaf(NamedTuple):
+    """A leaf, and one of the outputs that it adds to."""
+
+    tree: int
+    node: int
+    output: int
 
 
 def shapes_of(trees: Sequence[Skeleton]) -> TreeShapes:
@@ -49,40 +60,68 @@ def shapes_of(trees: Sequence[Skeleton]) -> TreeShapes:
     Raises
     ------
     DataError
-        A tree has vector leaves.
+        More leaves than can be scored so.
     """
-    if any(len(tree.groups) != 1 for tree in trees):
-        raise DataError("inference = eini: not for trees with vector leaves (multi_output)")
-    return TreeShapes(tuple(TreeShape(tuple(tree.left), tree.groups[0]) for tree in trees))
+    shapes = TreeShapes(
+        tuple(
+            TreeShape(() if k else tuple(tree.left), output)
+            for tree in trees
+            for k, output in enumerate(tree.groups)
+        )
+    )
+    if n_numbers(shapes) > MOST_NUMBERS:
+        raise DataError(
+            f"inference = eini: expected at most {MOST_NUMBERS} leaves and outputs of leaves, the "
+            f"model has {n_numbers(shapes)}"
+        )
+    return shapes
+
+
+def n_numbers(shapes: TreeShapes) -> int:
+    """Return how many numbers a row has: one a leaf and output."""
+    total = leaves = 0
+    for tree in shapes.trees:
+        if tree.left:
+            leaves = sum(left < 0 for left in tree.left)
+        total += leaves
+    return total
+
+
+def structures_of(shapes: TreeShapes) -> list[tuple[int, ...]]:
+    """Return the structure of each tree, those of vector leaves once."""
+    return [tree.left for tree in shapes.trees if tree.left]
 
 
 def check_shapes(shapes: TreeShapes, sender: str) -> None:
     """Raise :class:`OfferRejected` for structures that are no trees; names the sender."""
-    for tree in shapes.trees:
-        own = tree.left
+    structures = structures_of(shapes)
+    if not structures or not shapes.trees[0].left or n_numbers(shapes) > MOST_NUMBERS:
+        raise OfferRejected(f"{sender} sent structures that are no trees, or too many")
+    for own in structures:
         # Every node but the root is a child once, of a node before it.
         children = sorted(c + side for c in own if c >= 0 for side in (0, 1))
-        fits = len(own) > 0 and children == list(range(1, len(own)))
+        fits = children == list(range(1, len(own)))
         if not fits or any(0 <= c <= k for k, c in enumerate(own)):
             raise OfferRejected(f"{sender} sent structures that are no trees")
 
 
-def leaves_of(shapes: TreeShapes) -> list[Node]:
+def leaves_of(shapes: TreeShapes) -> list[Leaf]:
     """Return all leaves: the order of a row's numbers."""
-    return [
-        (t, k)
-        for t, tree in enumerate(shapes.trees)
-        for k, left in enumerate(tree.left)
-        if left < 0
-    ]
+    found: list[Leaf] = []
+    own: tuple[int, ...] = ()
+    t = -1
+    for tree in shapes.trees:
+        if tree.left:
+            t, own = t + 1, tree.left
+        found += [Leaf(t, k, tree.output) for k, left in enumerate(own) if left < 0]
+    return found
 
 
 def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
     """Return which leaves own divisions allow each row: shape (n_rows, n_leaves)."""
     n_rows = router.n_rows
     columns: dict[Node, NDArray[np.bool_]] = {}
-    for t, tree in enumerate(shapes.trees):
-        own = tree.left
+    for t, own in enumerate(structures_of(shapes)):
         allowed = {0: np.ones(n_rows, np.bool_)}
         for node, left in enumerate(own):
             here = allowed.pop(node)
@@ -95,20 +134,19 @@ def reach(shapes: TreeShapes, router: Router) -> NDArray[np.bool_]:
                 is_left = division.goes_left(router.column(division.feature))
                 goes_left, goes_right = here & is_left, here & ~is_left
             allowed[left], allowed[left + 1] = goes_left, goes_right
-    return np.stack([columns[leaf] for leaf in leaves_of(shapes)], axis=1)
+    return np.stack([columns[leaf.tree, leaf.node] for leaf in leaves_of(shapes)], axis=1)
 
 
 def n_paths(shapes: TreeShapes, router: Router) -> float:
     """Return in how many ways own divisions can lead through all trees: their product."""
     total = 1.0
-    for t, tree in enumerate(shapes.trees):
-        own = tree.left
+    for t, own in enumerate(structures_of(shapes)):
         ways = [1.0] * len(own)
         for node in range(len(own) - 1, -1, -1):
             if own[node] >= 0:
                 sides = ways[own[node]], ways[own[node] + 1]
                 ways[node] = sum(sides) if (t, node) in router.divisions else max(sides)
-        total *= ways[0] if own else 1.0
+        total *= ways[0]
     return total
 
 
@@ -147,9 +185,12 @@ def ask(
     trees, others = part.used_trees, part.parties[1:]
     shapes = shapes_of(trees)
     mine = reach(shapes, router)
-    values = np.array([trees[t].value[k][0] for t, k in leaves_of(shapes)], np.float64)
+    leaves = leaves_of(shapes)
+    values = np.array(
+        [trees[t].value[k][trees[t].groups.index(output)] for t, k, output in leaves], np.float64
+    )
     stored = np.rint(np.ldexp(values, bits)).astype(np.int64)
-    outputs = sorted({tree.output for tree in shapes.trees})
+    outputs = sorted({leaf.output for leaf in leaves})
     out = start.astype(np.float64)
     parts = blocks(router.n_rows, len(stored))
     for b, rows in enumerate(parts):
@@ -229,7 +270,7 @@ def _kept(
     numbers = np.arange(mine.size, dtype=np.uint32).reshape(mine.shape)
     if not last:
         return mine.reshape(-1).astype(np.int64), numbers.reshape(-1)[mine.reshape(-1)]
-    outputs = np.array([shapes.trees[t].output for t, _ in leaves_of(shapes)], np.int64)
+    outputs = np.array([leaf.output for leaf in leaves_of(shapes)], np.int64)
     chosen = [mine & (outputs == output) for output in sorted(set(outputs.tolist()))]
     counts = np.stack([c.sum(axis=1) for c in chosen], axis=1).reshape(-1).astype(np.int64)
     return counts, np.concatenate([numbers[r][c[r]] for r in range(len(mine)) for c in chosen])

@@ -222,10 +222,10 @@ def forecast(
     if scoring and strategy.inference == "eini":
         each = strategy.key_bits // 4 if strategy.encryption == "paillier" else ELGAMAL_BYTES
         notes = (
-            unknown + f"{each} bytes more, from each party to the next, for each row and leaf",
+            unknown
+            + f"{each} bytes more, from each party to the next, for each row, leaf and output",
             f"ends with an error where a party's divisions lead fewer than {LEAST_PATHS} ways "
             "through the trees: the sums would reveal which one a row takes",
-            "not for a model with vector leaves (multi_output)",
         )
     return Forecast(
         rounds=rounds,

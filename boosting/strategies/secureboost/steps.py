@@ -403,7 +403,7 @@ class TreeShape:
     Parameters
     ----------
     left : tuple of int
-        Left child by node, -1 at leaves.
+        Left child by node, -1 at leaves; empty for the tree before, with another output.
     output : int
         Output that the tree adds to.
     """

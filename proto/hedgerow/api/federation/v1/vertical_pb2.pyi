@@ -942,7 +942,9 @@ class TreeShape(_message.Message):
     """Output that the tree adds to."""
     @_builtins.property
     def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """By node: number of the left child, -1 at leaves; the right child is the next number."""
+        """By node: number of the left child, -1 at leaves; the right child is the next number. Empty: the
+        leaves of the tree before have this output, too.
+        """
 
     def __init__(
         self,
