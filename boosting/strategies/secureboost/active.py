@@ -74,11 +74,8 @@ class ActiveParty(Party):
         routed = earlier is not None and n_exchanges(earlier.trees) > 0
         key = self._new_key()
         met = meet(self.courier, start, parameters.active, key, StepName.IDENTIFIERS, digest)
-        if parameters.leaves_only and met.without_leaf_numbers:
-            raise DataError(
-                f"{met.without_leaf_numbers} has an older version, which does not number leaves: "
-                "upgrade it, or set [secureboost] passive_trees = 'structure'"
-            )
+        if parameters.leaves_only:
+            met.need("trees kept by their leaves: set [secureboost] passive_trees = 'structure'")
         rows = self.align(met.with_test, StepName.MARGINS if routed else opening)
         self._prepare(rows)
         if record:
@@ -149,7 +146,11 @@ class ActiveParty(Party):
         first = StepName.MARGINS if n_exchanges(trees) else StepName.SCORES
         key = self._new_key() if hidden else b""
         digest = bytes.fromhex(part.digest)
-        meet(self.courier, self.start, self.parameters.active, key, StepName.IDENTIFIERS, digest)
+        met = meet(
+            self.courier, self.start, self.parameters.active, key, StepName.IDENTIFIERS, digest
+        )
+        if hidden and any(len(tree.groups) > 1 for tree in trees):
+            met.need("inference = eini for trees with vector leaves (multi_output)")
         rows = self.align(False, StepName.LEAVES if hidden else first)
         if hidden:
             router = router_of_active(part, len(trees), rows.raw)
@@ -375,10 +376,9 @@ class ActiveParty(Party):
             },
         )
         state = ModelState(
-            bytes.fromhex(self.part.digest),
-            len(self.part.trees),
-            len(self.part.used_trees),
-        )
+            bytes.fromhex(self.part.digest), len(self.part.trees), len(self.part.used_trees),
+            parameters.leaves_only,
+        )  # fmt: skip
         self.courier.send(
             SCORES,
             boxes=dict.fromkeys(self.parties[1:], state),

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.courier import Courier
 from hedgerow.boosting.strategies.secureboost.steps import EVERYONE, KEYS, PartyKeys, StepName
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_agreement import encode_fields, new_private_key, pair_root, public_bytes
+
+EDITION = 1
+"""1, from 0.4 on: trees that the active party keeps by their leaves, EINI for vector leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +30,18 @@ class Meeting:
         The active party's, for gradients; empty where nothing is encrypted.
     with_test : bool
         Whether all parties have evaluation rows.
-    without_leaf_numbers : str
-        A party of an older version, whose trees cannot be kept by their leaves alone; empty for
-        none.
+    older : str
+        A party of an earlier edition; empty for none.
     """
 
     public_key: bytes
     with_test: bool
-    without_leaf_numbers: str
+    older: str
+
+    def need(self, what: str) -> None:
+        """Raise :class:`DataError` that names a party of an earlier edition, if there is any."""
+        if self.older:
+            raise DataError(f"{self.older} runs Hedgerow 0.3 or older, which does not know {what}")
 
 
 def meet(
@@ -66,7 +73,7 @@ def meet(
     )
     own = PartyKeys(
         EVERYONE, public_bytes(private_key), public_key, start.test is not None, model, b"", b"",
-        leaf_numbers=True,
+        edition=EDITION,
     )  # fmt: skip
     identity = start.identity
     if identity is not None:
@@ -93,7 +100,7 @@ def meet(
     if without and len(without) < len(met):
         raise OfferRejected(f"{without[0]} has no evaluation rows, other parties have some")
     courier.keys = _roots(private_key, met, start.silo, context)
-    older = sorted(str(silo) for silo, keys in met.items() if not keys.leaf_numbers)
+    older = sorted(str(silo) for silo, keys in met.items() if keys.edition < EDITION)
     return Meeting(met[Silo(active)].cipher_key, own.has_test, older[0] if older else "")
 
 

@@ -60,7 +60,7 @@ class Skeleton:
         By node, where the active party divides categories into sets: the codes that go right.
     leaves_only : bool
         The tree is a passive party's alone, of which there are no more than the leaves here; its
-        nodes search for the leaf's number, see :mod:`~.leaf_numbers`.
+        nodes search for the leaf's number, see :mod:`~.divisions`.
     """
 
     round: int

@@ -46,7 +46,7 @@ class PassiveParty(Party):
         met = meet(self.courier, start, parameters.active, model=digest)
         self.public_key = self._checked(met.public_key)
         # An active party of an older version keeps structures.
-        self.whole = parameters.leaves_only and not met.without_leaf_numbers
+        self.whole = parameters.leaves_only and not met.older
         rows = self.align(met.with_test, None)
         self._prepare(rows)
         if record:
@@ -210,7 +210,13 @@ class PassiveParty(Party):
         self.begun = 0
         if not final:
             self.courier.begin_round(self.round)
-        state = received.read(self.parameters.active, ModelState)
+        active = self.parameters.active
+        state = received.read(active, ModelState)
+        if state.leaves_only != self.whole:  # who relays keys may have changed an edition
+            raise OfferRejected(
+                f"{active} keeps {'leaves only' if state.leaves_only else 'structures'} of trees, "
+                f"expected {'leaves only' if self.whole else 'structures'} by what it first sent"
+            )
         self.part.digest = state.digest.hex()
         self.part.n_trees = self.number = state.n_trees
         self.part.n_used = state.n_used

@@ -136,8 +136,8 @@ class PartyKeys:
         SHA-256 of the structures of the model that the job starts from; empty for none.
     certificate, signature : bytes
         Empty where the federation runs without identities.
-    leaf_numbers : bool
-        Whether it knows trees that are kept by their leaves alone, see :mod:`~.divisions`.
+    edition : int
+        What it knows of vertical jobs, see :data:`~.meeting.EDITION`.
     """
 
     party: str
@@ -147,7 +147,7 @@ class PartyKeys:
     model: bytes
     certificate: bytes
     signature: bytes
-    leaf_numbers: bool
+    edition: int
 
 
 RelayPiece = SealedPiece | CiphertextPiece | PartyKeys
@@ -371,11 +371,18 @@ class LeftRows:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The model after a round: digest of its structures, all trees, trees up to the best round."""
+    """The model after a round: digest of its structures, all trees, trees up to the best round.
+
+    Parameters
+    ----------
+    leaves_only : bool
+        Whether the active party keeps only the leaves of a passive party's trees of this job.
+    """
 
     digest: bytes
     n_trees: int
     n_used: int
+    leaves_only: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ def test_a_pass_survives_the_wire() -> None:
         (
             SealedPiece("b", b"box"),
             CiphertextPiece(EVERYONE, 1, b"cipher"),
-            PartyKeys(EVERYONE, b"k", b"", True, b"", b"cert", b"signature", True),
+            PartyKeys(EVERYONE, b"k", b"", True, b"", b"cert", b"signature", 1),
         ),
         PassNote(True, AGAIN, "", (TableScore(RowSet.VALID, "auc", 0.5),), 3),
     )
@@ -254,7 +254,7 @@ def test_a_pass_survives_the_wire() -> None:
         (CiphertextPiece("b", 0, bytes(PIECE_BYTES + 1)),),
         (SealedPiece("b", bytes(PIECE_BYTES + 1)),),
         (CiphertextPiece("b", 5000, b""),),
-        (PartyKeys(EVERYONE, b"k", b"", True, b"", bytes(1 << 17), b"", False),),
+        (PartyKeys(EVERYONE, b"k", b"", True, b"", bytes(1 << 17), b"", 0),),
     ],
 )
 def test_passes_beyond_their_limits_are_refused(pieces: tuple[RelayPiece, ...]) -> None:

@@ -254,7 +254,7 @@ class PartyKeys(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
-    LEAF_NUMBERS_FIELD_NUMBER: _builtins.int
+    EDITION_FIELD_NUMBER: _builtins.int
     party: _builtins.str
     """Empty in an offer: the keys are for every other party. In a reply the sender."""
     box_key: _builtins.bytes
@@ -271,8 +271,10 @@ class PartyKeys(_message.Message):
     """Its certificate chain, PEM; empty without TLS."""
     signature: _builtins.bytes
     """ECDSA-SHA256 over job, attempt, parties and the fields above, DER; empty without TLS."""
-    leaf_numbers: _builtins.bool
-    """Whether it knows models of which the active party keeps a passive party's trees by their leaves."""
+    edition: _builtins.int
+    """What it knows of vertical jobs. 0: as 0.3. 1: trees that the active party keeps by their leaves,
+    and TreeShape without nodes.
+    """
     def __init__(
         self,
         *,
@@ -283,11 +285,11 @@ class PartyKeys(_message.Message):
         model: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
-        leaf_numbers: _builtins.bool = ...,
+        edition: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "cipher_key", b"cipher_key", "has_test", b"has_test", "leaf_numbers", b"leaf_numbers", "model", b"model", "party", b"party", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "cipher_key", b"cipher_key", "edition", b"edition", "has_test", b"has_test", "model", b"model", "party", b"party", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -865,22 +867,26 @@ class ModelState(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     N_TREES_FIELD_NUMBER: _builtins.int
     N_USED_FIELD_NUMBER: _builtins.int
+    LEAVES_ONLY_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     """SHA-256 of the structures and owners of all trees."""
     n_trees: _builtins.int
     """All trees."""
     n_used: _builtins.int
     """Trees up to the best round."""
+    leaves_only: _builtins.bool
+    """Whether the active party keeps nothing but the leaves of a passive party's trees of this job."""
     def __init__(
         self,
         *,
         digest: _builtins.bytes = ...,
         n_trees: _builtins.int = ...,
         n_used: _builtins.int = ...,
+        leaves_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "n_trees", b"n_trees", "n_used", b"n_used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "leaves_only", b"leaves_only", "n_trees", b"n_trees", "n_used", b"n_used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
