@@ -32,8 +32,9 @@ LOOK_SECONDS = 2.0
 KIND = "Directions"
 REVEALS = (
     "Of each row that it names, the active party learns whether this party has it, and at each of "
-    "this party's divisions in the model, not only on the row's path, on which side it is; not "
-    "values, features' names or thresholds."
+    "this party's divisions in the model, not only on the row's path, on which side it is (in a "
+    "tree of the mode mix that is kept by its leaves, which of them it reaches); not values, "
+    "features' names or thresholds."
 )
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xgboost as xgb
+from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.secureboost.directions import by_party
-from hedgerow.boosting.strategies.secureboost.divisions import Divisions, search
+from hedgerow.boosting.strategies.secureboost.divisions import Divisions, divisions_of
 from hedgerow.boosting.strategies.secureboost.joined import joined
-from hedgerow.boosting.strategies.secureboost.model import WHOLE, ActivePart, PassivePart
+from hedgerow.boosting.strategies.secureboost.model import WHOLE, ActivePart, PassivePart, search
 from tests.federation import vertical
 from tests.federation.memory import Fault
 from tests.federation.test_secureboost_directions import WIDTHS, Parts
@@ -44,13 +45,31 @@ def test_no_file_of_the_active_party_has_structure_or_gains_of_others_trees() ->
             values = {tuple(v) for v, left in zip(known.value, known.left, strict=True) if left < 0}
             assert values <= {tuple(value) for value in tree.value}
     assert any(a.left != b.left for a, b in zip(active.trees, whole.trees, strict=True))
-    assert [passive[name].whole for name in ("host-1", "host-2")] == [[1], [2]]
+    assert [list(passive[name].whole) for name in ("host-1", "host-2")] == [["1"], ["2"]]
+    # A full tree has the form of the search: the order of its leaves tells nothing of it either.
+    order, known = passive["host-1"].whole["1"], whole.trees[1]
+    rows = _rows_of_leaves(parties["host-1"], passive["host-1"], 1)
+    assert order == sorted(rows, key=lambda leaf: rows[leaf].min())
+    assert order != sorted(order)
+    assert sorted(order) == [node for node, left in enumerate(known.left) if left < 0]
     record = json.loads(memories["guest"]["secureboost/1"])
     assert ActivePart.load(record["part"].encode()).trees == active.trees
     assert not any(name.startswith("host") for name in active.importance())
     assert np.array_equal(
         vertical.margins(memories["guest"], 3), vertical.margins(others["guest"], 3)
     )
+
+
+def _rows_of_leaves(table: Dataset, part: PassivePart, tree: int) -> dict[int, NDArray[np.int64]]:
+    """Return which rows, in the order of all parties, reach which leaf of a tree."""
+    X = vertical.by_id(table).X
+    found: dict[int, NDArray[np.int64]] = {0: np.arange(len(X))}
+    nodes = {n: division for (t, n), division in divisions_of(part, tree + 1).items() if t == tree}
+    for node in sorted(nodes):
+        rows, left = found.pop(node), nodes[node].left
+        is_left = nodes[node].goes_left(X[rows, nodes[node].feature])
+        found[left], found[left + 1] = rows[is_left], rows[~is_left]
+    return found
 
 
 @pytest.mark.parametrize("inference", ["standard", "eini"])
@@ -118,7 +137,8 @@ def test_training_goes_on_from_leaves_and_after_a_fault() -> None:
     active, passive = vertical.parts(resumed.kept)
     expected, own = vertical.parts(whole.kept)
     assert active.trees == expected.trees
-    assert passive["host-1"].whole == own["host-1"].whole == [1, 3]
+    assert passive["host-1"].whole == own["host-1"].whole
+    assert list(own["host-1"].whole) == ["1", "3"]
     more, later = run(
         vertical.job(rounds=1, warm_start="model", encryption="plain"), parties, kept(whole)
     )
@@ -136,9 +156,28 @@ def test_training_goes_on_from_leaves_and_after_a_fault() -> None:
 
 def test_a_part_whose_whole_trees_are_none_is_refused() -> None:
     part = Parts(Task.BINARY, mode="mix").passive["host-1"]
-    tree = part.whole[0]
+    tree = next(iter(part.whole))
     left, *rest = part.nodes[f"{tree}:0"]
     for damage in ({f"{tree}:0": [left + 2, *rest]}, {f"{tree}:90": [91, *rest]}):
         damaged = replace(part, nodes={**part.nodes, **damage})
         with pytest.raises(DataError, match=f"tree {tree} of a model part"):
             PassivePart.load(damaged.dump())
+    orders = part.whole[tree], [0, *part.whole[tree][1:]], part.whole[tree][1:]
+    PassivePart.load(part.dump())
+    for order in orders[1:]:
+        with pytest.raises(DataError, match=f"tree {tree} of a model part"):
+            PassivePart.load(replace(part, whole={**part.whole, tree: order}).dump())
+
+
+def test_a_tree_of_leaves_that_is_no_search_is_refused() -> None:
+    active = Parts(Task.BINARY, mode="mix").active
+    k = next(k for k, tree in enumerate(active.trees) if tree.leaves_only)
+    tree = active.trees[k]
+    splits = [node for node, left in enumerate(tree.left) if left >= 0]
+    left = list(tree.left)
+    left[splits[-1]], left[splits[-2]] = left[splits[-2]], left[splits[-1]]
+    owner = [0 if node == splits[0] else own for node, own in enumerate(tree.owner)]
+    for damage in ({"left": left}, {"owner": owner}):
+        active.trees[k] = replace(tree, **damage)
+        with pytest.raises(DataError, match=f"tree {k} of a model part"):
+            ActivePart.load(active.dump())

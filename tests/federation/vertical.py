@@ -285,10 +285,9 @@ def joined(
     """
     edges = np.cumsum([0, *widths])
     trees = []
-    for t, tree in enumerate(active.trees):
+    known = {k: passive[p] for k, p in enumerate(active.parties) if p in passive}
+    for t, tree in enumerate(restored(active.trees, known)):
         found = {}
-        if tree.leaves_only:
-            tree = restored(tree, t, passive[active.parties[max(tree.owner)]])
         for node, owner in enumerate(tree.owner):
             if owner < 0:
                 continue

@@ -172,7 +172,7 @@ CONTENTS = (
         (steps.NodeDivision(0, 1, (2,), (steps.CategorySet(1, (1,), True, False),)),), b"\x01"
     ),
     steps.RowDigest(bytes(32)),
-    steps.ModelState(bytes(32), 3, 2, False),
+    steps.ModelState(bytes(32), 3, 2),
 )
 
 

@@ -29,11 +29,11 @@ from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost import platt
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
-from hedgerow.boosting.strategies.secureboost.divisions import leaves_only
+from hedgerow.boosting.strategies.secureboost.divisions import leaf_order, leaves_only
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
-from hedgerow.boosting.strategies.secureboost.meeting import meet
+from hedgerow.boosting.strategies.secureboost.meeting import LEAVES, meet
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Party, held_back
 from hedgerow.boosting.strategies.secureboost.predictions import PREDICTIONS, predictions
@@ -75,7 +75,7 @@ class ActiveParty(Party):
         key = self._new_key()
         met = meet(self.courier, start, parameters.active, key, StepName.IDENTIFIERS, digest)
         if parameters.leaves_only:
-            met.need("trees kept by their leaves: set [secureboost] passive_trees = 'structure'")
+            met.need(LEAVES)
         rows = self.align(met.with_test, StepName.MARGINS if routed else opening)
         self._prepare(rows)
         if record:
@@ -304,7 +304,9 @@ class ActiveParty(Party):
             then = StepName.SCORES if t == len(groups) - 1 else StepName.GRADIENTS
             gradients = self._gradients(g[:, group], h[:, group], drawn, sample)
             grown = tree.grow(sample, gradients, group, self.first_round + r, then)
-            trees.append(leaves_only(grown) if parameters.leaves_only else grown)
+            if parameters.leaves_only:
+                grown = leaves_only(grown, leaf_order(tree.partition))
+            trees.append(grown)
             for leaf in tree.leaves:
                 rows = tree.partition.rows(leaf)
                 self.margins[rows[:, None], group] += tree.values[leaf]
@@ -376,9 +378,8 @@ class ActiveParty(Party):
             },
         )
         state = ModelState(
-            bytes.fromhex(self.part.digest), len(self.part.trees), len(self.part.used_trees),
-            parameters.leaves_only,
-        )  # fmt: skip
+            bytes.fromhex(self.part.digest), len(self.part.trees), len(self.part.used_trees)
+        )
         self.courier.send(
             SCORES,
             boxes=dict.fromkeys(self.parties[1:], state),

@@ -1,30 +1,32 @@
 """What a party asks of rows: its own divisions, and where its rows go at them.
 
 Of a tree that is one passive party's alone (mode mix) the active party may keep the leaves only.
-Both number its leaves in the order of its nodes. The passive party knows which leaf a row reaches;
-to all others the tree is a binary search for the leaf's number, whose form follows from how many
-leaves there are. So an answer shows which leaf a row reaches, and not where it would go at nodes
-that are not on its way; and nothing that is kept shows how the leaves hang together.
+Both number its leaves by the first row that reaches each, which says nothing of where a leaf hangs.
+The passive party knows which leaf a row reaches; to all others the tree is a binary search for the
+leaf's number, whose form follows from how many leaves there are. So an answer shows which leaf a
+row reaches, and not where it would go at nodes that are not on its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Columns
+from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.secureboost.model import (
     WHOLE,
     ActivePart,
     PassivePart,
     Skeleton,
+    search,
 )
 from hedgerow.crypto.compiled import compiled
 
@@ -191,20 +193,20 @@ class LeafNumbers:
     @classmethod
     def of(cls, part: PassivePart, n_trees: int) -> LeafNumbers:
         """Return those of the first trees of a part, as far as anything divides them."""
-        whole = set(part.whole)
-        found = {k: own for k, own in divisions_of(part, n_trees).items() if k[0] in whole}
+        order = {int(tree): leaves for tree, leaves in part.whole.items()}
+        found = {k: own for k, own in divisions_of(part, n_trees).items() if k[0] in order}
         own = Divisions.flat(found)
-        trees = tuple(sorted({tree for tree, _ in found}))
-        n_divisions = [sum(tree == t for t, _ in found) for tree in trees]
+        counts = Counter(tree for tree, _ in found)
+        trees = tuple(sorted(counts))
+        n_divisions = [counts[tree] for tree in trees]
         roots = np.cumsum([0, *(2 * n + 1 for n in n_divisions)]).astype(np.int32)
         left, place = np.full(roots[-1], -1, np.int32), np.zeros(roots[-1], np.int32)
         start = dict(zip(trees, roots.tolist(), strict=False))
         for k, (tree, node) in enumerate(own.nodes):
             left[start[tree] + node] = start[tree] + found[tree, node].left
             place[start[tree] + node] = k
-        for root, end in pairwise(roots):
-            leaves = root + np.flatnonzero(left[root:end] < 0)
-            left[leaves] = -1 - np.arange(len(leaves))
+        for tree in trees:
+            left[start[tree] + np.array(order[tree])] = -1 - np.arange(len(order[tree]))
         n_leaves = tuple(n + 1 for n in n_divisions)
         return cls(trees, n_leaves, len(part.features), own, roots[:-1], left, place)
 
@@ -270,85 +272,85 @@ def asked_of(part: PassivePart, n_trees: int) -> tuple[dict[Node, Division], Lea
     return rest | leaves.searches(), leaves
 
 
-def search(n_leaves: int) -> list[tuple[int, int]]:
-    """Return the binary search for a leaf's number.
+def leaf_order(partition: RowPartition) -> list[int]:
+    """Return the leaves of a finished tree by number: those of earlier rows first."""
+    first = {node: int(partition.rows(node)[:1].sum()) for node in partition.nodes}
+    return sorted(first, key=lambda node: (first[node], node))
 
-    Returns
-    -------
-    list of (int, int)
-        By node: the left child, of which numbers are smaller than the second; at leaves -1 and the
-        number. The right child is the next.
+
+def leaves_only(tree: Skeleton, order: Sequence[int]) -> Skeleton:
+    """Return a passive party's tree without its structure and gains; others as they are.
+
+    Parameters
+    ----------
+    order : sequence of int
+        The tree's leaves by number.
     """
-    nodes: list[tuple[int, int]] = []
-    ranges = [(0, n_leaves)]
-    for first, end in ranges:
-        if end - first == 1:
-            nodes.append((-1, first))
-            continue
-        middle = (first + end) // 2
-        nodes.append((len(ranges), middle))
-        ranges += [(first, middle), (middle, end)]
-    return nodes
-
-
-def leaves_only(tree: Skeleton) -> Skeleton:
-    """Return a passive party's tree without its structure and gains; others as they are."""
     owners = {owner for owner in tree.owner if owner >= 0}
     if len(owners) != 1 or owners == {0}:
         return tree
     (owner,) = owners
-    leaves = [node for node, left in enumerate(tree.left) if left < 0]
-    nodes, none = search(len(leaves)), [0.0] * len(tree.groups)
-    inner = [left >= 0 for left, _ in nodes]
+    nodes, none = search(len(order)), [0.0] * len(tree.groups)
     return Skeleton(
         round=tree.round,
         groups=tree.groups,
         left=[left for left, _ in nodes],
-        owner=[owner if own else -1 for own in inner],
-        feature=[WHOLE if own else 0 for own in inner],
+        owner=[owner if left >= 0 else -1 for left, _ in nodes],
+        feature=[WHOLE if left >= 0 else 0 for left, _ in nodes],
         threshold=[0.0] * len(nodes),
         default_left=[False] * len(nodes),
-        value=[none if left >= 0 else tree.value[leaves[number]] for left, number in nodes],
+        value=[none if left >= 0 else tree.value[order[number]] for left, number in nodes],
         gain=[0.0] * len(nodes),
-        cover=[0.0 if left >= 0 else tree.cover[leaves[number]] for left, number in nodes],
+        cover=[0.0 if left >= 0 else tree.cover[order[number]] for left, number in nodes],
         leaves_only=True,
     )
 
 
-def restored(tree: Skeleton, number: int, part: PassivePart) -> Skeleton:
-    """Return a tree with the structure that its party has; gains are not known any more.
+def restored(trees: Sequence[Skeleton], parts: Mapping[int, PassivePart]) -> list[Skeleton]:
+    """Return trees with the structure that their parties have; gains are not known any more.
 
     Parameters
     ----------
-    number : int
-        Of the tree.
-    part : PassivePart
-        Of its party.
+    trees : sequence of Skeleton
+        The first ones of the model.
+    parts : Mapping of int to PassivePart
+        By owner. Trees of others remain as they are.
 
     Raises
     ------
     DataError
-        The part is of another tree.
+        A part is of other trees.
     """
-    own = {node: d for (t, node), d in divisions_of(part, number + 1).items() if t == number}
-    n_nodes = 2 * len(own) + 1
-    leaves = [node for node in range(n_nodes) if node not in own]
-    if len(tree.left) != n_nodes:
-        raise DataError(f"tree {number} of {part.party}: its part has another number of leaves")
-    kept = {leaves[n]: k for k, (left, n) in enumerate(search(len(leaves))) if left < 0}
+    own: dict[int, dict[int, dict[int, Division]]] = {}
+    for owner, part in parts.items():
+        for (number, node), division in divisions_of(part, len(trees)).items():
+            own.setdefault(owner, {}).setdefault(number, {})[node] = division
+    out = list(trees)
+    for number, tree in enumerate(trees):
+        owner = max(tree.owner)
+        if tree.leaves_only and owner in parts:
+            inner = own.get(owner, {}).get(number, {})
+            out[number] = _restored(tree, number, inner, parts[owner])
+    return out
+
+
+def _restored(
+    tree: Skeleton, number: int, inner: Mapping[int, Division], part: PassivePart
+) -> Skeleton:
+    nodes, order = range(2 * len(inner) + 1), part.whole.get(str(number), [])
+    if len(tree.left) != len(nodes) or sorted([*inner, *order]) != list(nodes):
+        raise DataError(f"tree {number} of {part.party}: its part has other leaves")
+    kept = {order[n]: k for k, (left, n) in enumerate(search(len(order))) if left < 0}
     none = [0.0] * len(tree.groups)
-    cover = [tree.cover[kept[node]] if node in kept else 0.0 for node in range(n_nodes)]
-    for node in sorted(own, reverse=True):
-        cover[node] = cover[own[node].left] + cover[own[node].left + 1]
-    (owner,) = {owner for owner in tree.owner if owner >= 0}
+    cover = [tree.cover[kept[node]] if node in kept else 0.0 for node in nodes]
+    for node in sorted(inner, reverse=True):
+        cover[node] = cover[inner[node].left] + cover[inner[node].left + 1]
     return replace(
         tree,
-        left=[own[node].left if node in own else -1 for node in range(n_nodes)],
-        owner=[owner if node in own else -1 for node in range(n_nodes)],
-        feature=[
-            part.anonymous[own[node].feature] if node in own else 0 for node in range(n_nodes)
-        ],
-        value=[tree.value[kept[node]] if node in kept else none for node in range(n_nodes)],
+        left=[inner[node].left if node in inner else -1 for node in nodes],
+        owner=[max(tree.owner) if node in inner else -1 for node in nodes],
+        feature=[part.anonymous[inner[node].feature] if node in inner else 0 for node in nodes],
+        value=[tree.value[kept[node]] if node in kept else none for node in nodes],
         cover=cover,
         leaves_only=False,
     )

@@ -63,9 +63,7 @@ def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ense
         base = metrics.link(active.model_objective, margin)
     ensemble = blank(numeric, active.model_objective, Booster(), [float(b) for b in base])
     try:
-        for number, tree in enumerate(active.used_trees):
-            if tree.leaves_only:
-                tree = restored(tree, number, owned[max(tree.owner) - 1])
+        for number, tree in enumerate(restored(active.used_trees, dict(enumerate(owned, 1)))):
             trees = _trees(tree, number, owned, first)
             ensemble = ensemble.extend(trees, n_steps=1)
     except FOREIGN as error:

@@ -16,6 +16,7 @@ from hedgerow.boosting.strategies.secureboost.steps import EVERYONE, KEYS, Party
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_agreement import encode_fields, new_private_key, pair_root, public_bytes
 
+LEAVES = "trees of the mode mix kept by their leaves"
 EDITION = 1
 """1, from 0.4 on: trees that the active party keeps by their leaves, EINI for vector leaves."""
 

@@ -21,7 +21,7 @@ WHOLE = -1
 """Feature of a tree of which only leaves are kept: whatever the party's tree asks."""
 ACTIVE_REVEALS = (
     "Structures of all trees, whose division each node is, leaf values, how much each division "
-    "gained (of a passive party's trees in the mode mix only the leaf values, unless the job has "
+    "gained (of a passive party's trees in the mode mix only the leaves, unless the job has "
     "passive_trees = 'structure'), and this party's own thresholds. With rows of this party's "
     "columns it tells what trees without the other parties' divisions would. Leaf values are means "
     "over few rows where leaves are small. Of other parties' features only how often each "
@@ -219,8 +219,9 @@ class PassivePart:
         All trees, and those up to the best round.
     sets : dict of str to list of int
         ``"tree:node"`` of divisions of categories into sets to the codes that go right.
-    whole : list of int
-        Trees that are this party's alone, of which the active party knows only the leaves.
+    whole : dict of str to list of int
+        Trees that are this party's alone, of which the active party keeps only the leaves: by
+        tree its leaves in the order of their numbers.
     """
 
     party: str
@@ -234,7 +235,7 @@ class PassivePart:
     n_trees: int = 0
     n_used: int = 0
     sets: dict[str, list[int]] = field(default_factory=dict)
-    whole: list[int] = field(default_factory=list)
+    whole: dict[str, list[int]] = field(default_factory=dict)
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "passive"
 
@@ -304,8 +305,29 @@ def _load(data: bytes, role: str, kind: type[Any]) -> Any:
             document = {"base_margins": [], "calibration": [], **document}  # older parts
             older = {"sets": {}, "leaves_only": False}
             document["trees"] = [{**older, **tree} for tree in document["trees"]]
-        document = {"sets": {}, "whole": [], **document}
+        document = {"sets": {}, "whole": {}, **document}
         return read_as(kind, {name: document[name] for name in names})
+
+
+def search(n_leaves: int) -> list[tuple[int, int]]:
+    """Return the binary search for a leaf's number.
+
+    Returns
+    -------
+    list of (int, int)
+        By node: the left child, of which numbers are smaller than the second; at leaves -1 and the
+        number. The right child is the next.
+    """
+    nodes: list[tuple[int, int]] = []
+    ranges = [(0, n_leaves)]
+    for first, end in ranges:
+        if end - first == 1:
+            nodes.append((-1, first))
+            continue
+        middle = (first + end) // 2
+        nodes.append((len(ranges), middle))
+        ranges += [(first, middle), (middle, end)]
+    return nodes
 
 
 def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
@@ -317,6 +339,8 @@ def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
     )  # fmt: skip
     splits = [node for node, left in enumerate(tree.left) if left >= 0]
     children = [child for node in splits for child in (tree.left[node], tree.left[node] + 1)]
+    owners = {owner for owner in tree.owner if owner >= 0}
+    searched = n % 2 == 1 and tree.left == [left for left, _ in search(n // 2 + 1)]
     sound = (
         all(len(column) == n for column in columns)
         and sorted(children) == list(range(1, n))
@@ -325,7 +349,7 @@ def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
         and all(owner < len(part.parties) for owner in tree.owner)
         and all(0 <= tree.feature[k] < len(part.features) for k in splits if tree.owner[k] == 0)
         and all(0 <= group < part.n_outputs for group in tree.groups)
-        and (not tree.leaves_only or len({max(k, 0) for k in tree.owner if k >= 0} - {0}) == 1)
+        and (not tree.leaves_only or (len(owners) == 1 and owners != {0} and searched))
         and all(len(value) == len(tree.groups) for value in tree.value)
     )
     for node, codes in tree.sets.items():
@@ -339,13 +363,18 @@ def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
 
 
 def _check_whole(part: PassivePart) -> None:
-    """Refuse a tree of this party alone whose nodes form none."""
-    left = {_place(key): division[0] for key, division in part.nodes.items()}
-    for tree in part.whole:
-        children = [c + k for (t, _), c in left.items() if t == tree for k in (0, 1)]
-        nodes = {node for t, node in left if t == tree}
-        if sorted(children) != list(range(1, len(children) + 1)) or not nodes <= {0, *children}:
-            raise DataError(f"tree {tree} of a model part: expected nodes that form a tree")
+    """Refuse a tree of this party alone whose nodes form none, or leaves that are not its."""
+    inner: dict[int, dict[int, int]] = {}
+    for key, division in part.nodes.items():
+        tree, node = _place(key)
+        inner.setdefault(tree, {})[node] = division[0]
+    for name, order in part.whole.items():
+        with readable("names of trees in a model part"):
+            left = inner.get(whole(int(name), part.n_trees + 1), {})
+        children = sorted(child + side for child in left.values() for side in (0, 1))
+        nodes = range(2 * len(left) + 1)
+        if children != list(nodes[1:]) or sorted([*left, *order]) != list(nodes):
+            raise DataError(f"tree {name[:40]} of a model part: expected nodes that form a tree")
 
 
 def _check_set(codes: Sequence[int], categories: Sequence[str]) -> None:

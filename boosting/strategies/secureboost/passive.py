@@ -14,7 +14,7 @@ from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost.category_sets import CategoryOrder
 from hedgerow.boosting.strategies.secureboost.eini import serve
 from hedgerow.boosting.strategies.secureboost.gradient_layout import check_layout
-from hedgerow.boosting.strategies.secureboost.meeting import meet
+from hedgerow.boosting.strategies.secureboost.meeting import LEAVES, meet
 from hedgerow.boosting.strategies.secureboost.model import PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import Turn
 from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Party, held_back
@@ -45,8 +45,8 @@ class PassiveParty(Party):
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         met = meet(self.courier, start, parameters.active, model=digest)
         self.public_key = self._checked(met.public_key)
-        # An active party of an older version keeps structures.
-        self.whole = parameters.leaves_only and not met.older
+        if parameters.leaves_only:
+            met.need(LEAVES)
         rows = self.align(met.with_test, None)
         self._prepare(rows)
         if record:
@@ -188,13 +188,19 @@ class PassiveParty(Party):
         )  # fmt: skip
         self.setup = replace(self.setup, binned=self.orders.recoded(self.setup.binned))
 
+    def _number_leaves(self) -> None:
+        """Give the leaves of the finished tree numbers, where it is this party's alone."""
+        if self.tree is not None and self.parameters.leaves_only:
+            number = self.number - 1
+            self.part.whole[str(number)] = self.tree.leaf_order()
+            self.tree = None
+
     def _begin(self, turn: Turn) -> StepName:
+        self._number_leaves()
         # The order of the candidates is drawn anew for every tree (of columns, where categories
         # are divided into sets), the same after a restart.
         rng = np.random.default_rng(np.random.SeedSequence([*self._secret, self.number]))
         self.tree = PassiveTree(self.setup, self.features, turn, self.part, self.number, rng)
-        if self.whole:
-            self.part.whole.append(self.number)
         self.number += 1
         return self.tree.begin(self.public_key)
 
@@ -202,6 +208,7 @@ class PassiveParty(Party):
         """Make the round durable before it counts, then note which trees it made."""
         # The active party's own trees have numbers too.
         r = self.round
+        self._number_leaves()
         self.part.n_trees = self.number
         self.remember(r, {"part": self.part.dump().decode(), "final": False})
         received = self.courier.send(SCORES)
@@ -210,13 +217,7 @@ class PassiveParty(Party):
         self.begun = 0
         if not final:
             self.courier.begin_round(self.round)
-        active = self.parameters.active
-        state = received.read(active, ModelState)
-        if state.leaves_only != self.whole:  # who relays keys may have changed an edition
-            raise OfferRejected(
-                f"{active} keeps {'leaves only' if state.leaves_only else 'structures'} of trees, "
-                f"expected {'leaves only' if self.whole else 'structures'} by what it first sent"
-            )
+        state = received.read(self.parameters.active, ModelState)
         self.part.digest = state.digest.hex()
         self.part.n_trees = self.number = state.n_trees
         self.part.n_used = state.n_used

@@ -19,6 +19,7 @@ from hedgerow.boosting.strategies.secureboost.category_sets import (
     CategoryOrder,
     places_right,
 )
+from hedgerow.boosting.strategies.secureboost.divisions import leaf_order
 from hedgerow.boosting.strategies.secureboost.model import PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import Turn
 from hedgerow.boosting.strategies.secureboost.party import TreeSetup
@@ -427,6 +428,10 @@ class PassiveTree:
             p: LeftRows(left, names, picked) if p == self._active else LeftRows(left)
             for p in others
         }
+
+    def leaf_order(self) -> list[int]:
+        """Return the leaves of the finished tree by number."""
+        return leaf_order(self._partition)
 
     def _move(
         self,

@@ -21,7 +21,7 @@ REVEALS = (
     "order that stays the same in all trees, and so how many it has (of few rows: of several "
     "together). Silos that collude with the active party show it their own columns, nothing of "
     "others. In mode layered and mix passive parties see the rows only of the levels and trees "
-    "that are theirs; in mode mix the active party keeps of their trees the leaf values, unless "
+    "that are theirs; in mode mix the active party keeps of their trees the leaves, unless "
     "passive_trees = structure. With encryption = plain gradients are readable by passive parties "
     "and the coordinator: labels follow from them."
 )

@@ -371,18 +371,11 @@ class LeftRows:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The model after a round: digest of its structures, all trees, trees up to the best round.
-
-    Parameters
-    ----------
-    leaves_only : bool
-        Whether the active party keeps only the leaves of a passive party's trees of this job.
-    """
+    """The model after a round: digest of its structures, all trees, trees up to the best round."""
 
     digest: bytes
     n_trees: int
     n_used: int
-    leaves_only: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def forest_of_parties(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | 
         if isinstance(part, PassivePart):
             passive[part.party] = part
     try:
-        trees = [_known(tree, k, active, passive) for k, tree in enumerate(active.used_trees)]
+        known = {k: passive[p] for k, p in enumerate(active.parties) if p in passive}
+        trees = restored(active.used_trees, known)
         names = tuple(f"tree {k + 1}" for k in range(len(trees)))
         drawings = tuple(
             draw(names[k], trees[k].left, _PartAsker(active, passive, trees[k], k))
@@ -73,14 +74,6 @@ def _part(path: Path) -> ActivePart | PassivePart:
         return load_part(path.read_bytes())
     except (FederationError, TypeError, OSError) as error:
         raise RunUnusable(f"{path}: {error}") from error
-
-
-def _known(
-    tree: Skeleton, number: int, active: ActivePart, passive: dict[str, PassivePart]
-) -> Skeleton:
-    """Return a tree with the structure that its party's part has, if that part is there."""
-    part = passive.get(active.parties[max(tree.owner)]) if tree.leaves_only else None
-    return tree if part is None else restored(tree, number, part)
 
 
 def _name(active: ActivePart, passive: dict[str, PassivePart], owner: int, feature: int) -> str:

@@ -867,26 +867,22 @@ class ModelState(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     N_TREES_FIELD_NUMBER: _builtins.int
     N_USED_FIELD_NUMBER: _builtins.int
-    LEAVES_ONLY_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     """SHA-256 of the structures and owners of all trees."""
     n_trees: _builtins.int
     """All trees."""
     n_used: _builtins.int
     """Trees up to the best round."""
-    leaves_only: _builtins.bool
-    """Whether the active party keeps nothing but the leaves of a passive party's trees of this job."""
     def __init__(
         self,
         *,
         digest: _builtins.bytes = ...,
         n_trees: _builtins.int = ...,
         n_used: _builtins.int = ...,
-        leaves_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "leaves_only", b"leaves_only", "n_trees", b"n_trees", "n_used", b"n_used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "n_trees", b"n_trees", "n_used", b"n_used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
