@@ -83,9 +83,9 @@ class SecureBoost:
     rounds_per_party : int
         Mix: rounds of one party before the next one's turn.
     passive_trees : {"leaves", "structure"}
-        Mix: what the active party keeps of a passive party's tree. ``leaves``: value and
-        cover of each, and scoring shows which leaf a row reaches. ``structure``: also which node follows which and
-        what each division gained; scoring shows every answer, explanations go by feature.
+        Mix: what the active party keeps of a passive party's tree. ``leaves``: value and cover of
+        each, and scoring shows which leaf a row reaches. ``structure``: also which node follows
+        which and what each division gained; scoring shows every answer, explanations go by feature.
     host_depth, guest_depth : int
         Layered: levels of the passive, then of the active party; they replace ``max_depth``.
     validation : float in [0, 0.9]
